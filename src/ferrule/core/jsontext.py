@@ -1,0 +1,170 @@
+"""JSON as models write it: read strictly, repaired only where nothing is lost, written so that it can be read again.
+
+The list of lossless repairs follows what providers and runtimes have met in the wild: one fence, one extra encoding,
+raw control characters in strings, a comma before a closing bracket, the same object written twice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+_FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
+
+
+class Malformed(ValueError):
+    """The text is no JSON that can be trusted; the message says why, for the model."""
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in seen and not same(seen[key], value):
+                raise Malformed(f"the key {key[:80]!r} came twice with different values")
+            seen[key] = value
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are the same; `1`, `1.0` and `true` are three."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def _constant(name: str) -> Any:
+    raise Malformed(f"{name} is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise Malformed(f"the number {text[:40]} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # CPython's limit on digits, sys.set_int_max_str_digits
+        raise Malformed(f"a number of {len(text)} digits is too long") from None
+
+
+_HOOKS: dict[str, Any] = {
+    "object_pairs_hook": _pairs,
+    "parse_constant": _constant,
+    "parse_float": _float,
+    "parse_int": _int,
+}
+_STRICT = json.JSONDecoder(**_HOOKS)
+_CONTROLS = json.JSONDecoder(strict=False, **_HOOKS)
+
+
+def loads(text: str) -> Any:
+    """Strict JSON.
+
+    Raises:
+        Malformed: also for NaN, infinities, keys that came twice and differ, and nesting beyond the stack.
+    """
+    return _decode(_STRICT, text)
+
+
+def _decode(decoder: json.JSONDecoder, text: str) -> Any:
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise Malformed(_reason(text, error)) from None
+    except RecursionError:
+        raise Malformed("the JSON is nested too deeply") from None
+
+
+def _reason(text: str, error: json.JSONDecodeError) -> str:
+    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
+        return "the JSON was cut off before its end"
+    if error.msg == "Extra data":
+        return "there is more text after the JSON object"
+    near = text[max(0, error.pos - 10) : error.pos + 20]
+    return f"not valid JSON at character {error.pos}, near {near!r}"
+
+
+def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
+    """JSON, with the lossless repairs of the text itself that were needed, each named.
+
+    Raises:
+        Malformed: where a repair would be a guess.
+    """
+    try:
+        return loads(text), ()
+    except Malformed as first:
+        reason = first
+    repairs: tuple[str, ...] = ()
+    stripped = text.strip().removeprefix("\ufeff").strip()
+    if stripped == "None":
+        return {}, ("read None as no arguments",)
+    fence = _FENCE.fullmatch(stripped)
+    if fence:
+        stripped = fence.group(1).strip()
+        repairs = ("took the JSON out of a code fence",)
+    for candidate, repair in _candidates(stripped):
+        try:
+            return _decode(_CONTROLS, candidate), repairs + repair
+        except Malformed as error:
+            reason = reason if reason.args[0].startswith("the key") else error
+    return _glued(stripped, reason), (*repairs, "took one of several identical objects")
+
+
+def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    controls = ("kept raw control characters inside a string",) if re.search(r"[\x00-\x1f]", text) else ()
+    found = [(text, controls)]
+    bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
+    if bare != text:
+        found.append((bare, (*controls, "removed a comma before a closing bracket")))
+    return found
+
+
+def _glued(text: str, reason: Malformed) -> Any:
+    """The one object that a text of several equal ones holds."""
+    values: list[Any] = []
+    position = 0
+    try:
+        while position < len(text):
+            value, position = _STRICT.raw_decode(text, position)
+            values.append(value)
+            while position < len(text) and text[position] in " \t\r\n":
+                position += 1
+    except (ValueError, RecursionError):
+        raise reason from None
+    if len(values) < 2 or not isinstance(values[0], dict):
+        raise reason
+    if not all(same(values[0], value) for value in values[1:]):
+        raise Malformed(f"{len(values)} different JSON objects came in one call; send one call for each")
+    return values[0]
+
+
+def dumps(value: Any) -> str:
+    """JSON text of arguments, Python objects as Pydantic writes them.
+
+    Raises:
+        ValueError: where something in it has no JSON form.
+    """
+    if isinstance(value, Mapping) and not isinstance(value, dict):
+        value = dict(value)
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+        # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"no JSON form: {error}") from None

@@ -1,0 +1,422 @@
+"""The values that go through a call: `ToolCall`, `Decision`, `ToolResult` with its blocks, `Event`.
+
+All are frozen. Each is filled as an open class and then becomes its own frozen subclass, which costs a fifth of what
+a frozen dataclass does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
+
+from ferrule.core.arguments import Arguments
+from ferrule.core.content import Block, Media, Text, jsonable, render
+from ferrule.core.errors import DefinitionError
+from ferrule.core.frozen import FrozenDict
+
+Status: TypeAlias = Literal[
+    "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
+]
+EventKind: TypeAlias = Literal[
+    "tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error"
+]
+_T = TypeVar("_T")
+_UNSET: Any = object()
+_EMPTY: Mapping[str, Any] = FrozenDict()
+
+
+def frozen(opened: type[_T]) -> type[_T]:
+    """The frozen subclass that instances of `opened` become once they are filled."""
+
+    def refuse(self: object, name: str, value: object = None) -> NoReturn:
+        raise AttributeError(f"{opened.__name__} is frozen: {name!r} cannot be set; use .replace(...) for a changed copy")
+
+    def itself(self: _T, *args: object) -> _T:
+        return self
+
+    def reduce(self: object) -> tuple[Any, ...]:
+        return _refilled, (opened, {name: getattr(self, name) for name in opened.__slots__})  # type: ignore[attr-defined]
+
+    space = {
+        "__slots__": (),
+        "__setattr__": refuse,
+        "__delattr__": refuse,
+        "__copy__": itself,
+        "__deepcopy__": itself,
+        "__reduce__": reduce,
+        "__module__": opened.__module__,
+        "__qualname__": opened.__qualname__,
+        "__doc__": opened.__doc__,
+    }
+    closed = cast("type[_T]", type(opened.__name__, (opened,), space))
+    _CLOSED[opened] = closed
+    return closed
+
+
+_CLOSED: dict[type[Any], type[Any]] = {}
+
+
+def _refilled(opened: type[_T], state: dict[str, Any]) -> _T:
+    value = object.__new__(opened)
+    for name, item in state.items():
+        setattr(value, name, item)
+    value.__class__ = _CLOSED[opened]
+    return value
+
+
+class ToolCall:
+    """One request to run one tool.
+
+    Args:
+        id: The call's id, as the provider gave it; the runner makes one where it is empty.
+        name: The tool's name, as the model wrote it.
+        arguments: JSON text, a mapping, or nothing.
+        problem: Why the provider already knows that this call must not run (a turn that was cut off).
+        data: What the provider needs back verbatim.
+        parent: The id of the call whose handler made this one.
+    """
+
+    __slots__ = ("_arguments", "data", "id", "name", "parent", "problem", "raw")
+    id: str
+    name: str
+    raw: str | Mapping[str, Any] | None
+    """The arguments as they came."""
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        arguments: str | Mapping[str, Any] | None = None,
+        *,
+        problem: str | None = None,
+        data: Any = None,
+        parent: str | None = None,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.raw = arguments
+        self.problem = problem
+        self.data = data
+        self.parent = parent
+        self._arguments: Arguments | None = None
+        self.__class__ = _FrozenCall
+
+    @property
+    def arguments(self) -> Arguments:
+        """The arguments as a read-only mapping; empty where they do not decode, which is answered at *decode*."""
+        arguments = self._arguments
+        if arguments is None:
+            arguments = Arguments(self.raw)
+            _keep_arguments(self, arguments)
+        return arguments
+
+    def replace(self, **changes: Any) -> ToolCall:
+        """A changed copy; `changes` are the constructor's arguments."""
+        kept: dict[str, Any] = {
+            "id": self.id,
+            "name": self.name,
+            "arguments": self.raw,
+            "problem": self.problem,
+            "data": self.data,
+            "parent": self.parent,
+        }
+        return ToolCall(**{**kept, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ToolCall):
+            return NotImplemented
+        return (self.id, self.name, self.raw, self.problem, self.data, self.parent) == (
+            other.id,
+            other.name,
+            other.raw,
+            other.problem,
+            other.data,
+            other.parent,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.name))
+
+    def __repr__(self) -> str:
+        return f"ToolCall({self.id!r}, {self.name!r}, {self.raw!r})"
+
+
+_keep_arguments = cast("Any", ToolCall.__dict__["_arguments"]).__set__
+_FrozenCall = frozen(ToolCall)
+
+
+def judged_call(call: ToolCall, name: str, raw: str, arguments: Arguments) -> ToolCall:
+    """`call` under the tool's own name, with the arguments that are judged and run."""
+    judged = ToolCall(call.id, name, raw, data=call.data, parent=call.parent)
+    _keep_arguments(judged, arguments)
+    return judged
+
+
+class Decision:
+    """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins.
+
+    Attributes:
+        kind: `"allow"`, `"ask"` or `"deny"`.
+        reason: For the person or the model; empty for a plain allow.
+        arguments: For an allow: the arguments that are to be used instead, or `None`.
+        into: For an ask: the parameter whose value a person supplies, or `None`.
+    """
+
+    __slots__ = ("arguments", "into", "kind", "reason")
+
+    def __init__(
+        self,
+        kind: Literal["allow", "ask", "deny"],
+        reason: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        into: str | None = None,
+    ) -> None:
+        if kind not in _STRICTNESS:
+            raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {kind!r}")
+        self.kind = kind
+        self.reason = reason
+        self.arguments = arguments
+        self.into = into
+        self.__class__ = _FrozenDecision
+
+    def stricter(self, other: Decision) -> Decision:
+        """The stricter of the two; this one where they are equal."""
+        return other if _STRICTNESS[other.kind] > _STRICTNESS[self.kind] else self
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError('a Decision is neither true nor false: compare decision.kind with "allow", "ask" or "deny"')
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decision):
+            return NotImplemented
+        return (self.kind, self.reason, self.arguments, self.into) == (
+            other.kind,
+            other.reason,
+            other.arguments,
+            other.into,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.reason, self.into))
+
+    def __repr__(self) -> str:
+        shown = [repr(self.reason)] if self.reason else []
+        if self.arguments is not None:
+            shown.append(f"arguments={dict(self.arguments)!r}")
+        if self.into:
+            shown.append(f"into={self.into!r}")
+        return f"{self.kind}({', '.join(shown)})"
+
+
+_STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
+_FrozenDecision = frozen(Decision)
+ALLOW = Decision("allow")
+
+
+def allow(arguments: Mapping[str, Any] | None = None) -> Decision:
+    """The call may run, with `arguments` instead of its own where they are given (they are judged again)."""
+    return ALLOW if arguments is None else Decision("allow", arguments=arguments)
+
+
+def ask(reason: str, *, into: str | None = None) -> Decision:
+    """A person decides; with `into`, a person supplies the value of that parameter."""
+    return Decision("ask", reason, into=into)
+
+
+def deny(reason: str) -> Decision:
+    """The call may not run; `reason` is shown to the model."""
+    return Decision("deny", reason)
+
+
+class ToolResult:
+    """What one call came to; exactly one for every call.
+
+    A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
+
+    Attributes:
+        call: The call as the model sent it; `None` until the runner has it.
+        tool_name: The tool's own name.
+        status: `"ok"` or what stood in the way.
+        output: The value as the handler gave it. No middleware has bounded it: providers never read it.
+        error: A text for the model (what was wrong, what would be right, whether anything was run), or `None`.
+        executed: Whether the effect may have happened: `True`, `False`, or `None` for not known.
+        repairs: What was repaired in the arguments, in words.
+        metadata: Whatever the handler or a middleware adds.
+        duration_ms: From arrival to result, in milliseconds.
+        exception: What was raised, for events and logs, never for a model.
+    """
+
+    __slots__ = (
+        "_content",
+        "call",
+        "duration_ms",
+        "error",
+        "exception",
+        "executed",
+        "metadata",
+        "output",
+        "repairs",
+        "status",
+        "tool_name",
+    )
+
+    def __init__(
+        self,
+        output: Any = None,
+        error: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        content: Iterable[Block] | None = None,
+        *,
+        call: ToolCall | None = None,
+        tool_name: str = "",
+        status: Status | None = None,
+        executed: bool | None = True,
+        repairs: tuple[str, ...] = (),
+        duration_ms: float = 0.0,
+        exception: BaseException | None = None,
+    ) -> None:
+        self.output = output
+        self.error = error
+        self.metadata = _EMPTY if metadata is None else metadata
+        self._content = None if content is None else tuple(content)
+        self.call = call
+        self.tool_name = tool_name
+        self.status: Status = status or ("ok" if error is None else "failed")
+        self.executed = executed
+        self.repairs = repairs
+        self.duration_ms = duration_ms
+        self.exception = exception
+        self.__class__ = _FrozenResult
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """The blocks that a model gets, always valid UTF-8: of the output where there are no others."""
+        content = self._content
+        if content is None:
+            content = render(self.output) if self.error is None else (Text(self.error),)
+            _keep_content(self, content)
+        return content
+
+    @property
+    def call_id(self) -> str:
+        """The id as the model sent it."""
+        return self.call.id if self.call is not None else ""
+
+    @property
+    def success(self) -> bool:
+        """Whether `status` is `"ok"`."""
+        return self.status == "ok"
+
+    @property
+    def text(self) -> str:
+        """The content's texts, joined by line breaks."""
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+    def replace(self, **changes: Any) -> ToolResult:
+        """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
+        kept = {name: getattr(self, name) for name in ToolResult.__slots__ if name != "_content"}
+        if "output" not in changes and "error" not in changes:
+            kept["content"] = self._content
+        return ToolResult(**{**kept, **changes})
+
+    def record(self) -> dict[str, Any]:
+        """A JSON-safe record of the execution.
+
+        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`. That of a
+        suspended call has all that `Runner.resume` needs.
+        """
+        record: dict[str, Any] = {
+            "tool_name": self.tool_name,
+            "tool_call_id": self.call_id or None,
+            "success": self.success,
+            "status": self.status,
+            "output": jsonable(self.output),
+            "error": self.error,
+            "latency_ms": self.duration_ms,
+            "executed": self.executed,
+            "repairs": list(self.repairs),
+            "metadata": jsonable(dict(self.metadata)),
+        }
+        return record
+
+    def __repr__(self) -> str:
+        shown = repr(self.output) if self.error is None else repr(self.error)
+        return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
+
+
+_keep_content = cast("Any", ToolResult.__dict__["_content"]).__set__
+_FrozenResult = frozen(ToolResult)
+
+
+class Event:
+    """Something that happened.
+
+    Attributes:
+        kind: `tool:pre` (the call arrived), `tool:decided`, `tool:progress`, `tool:suspended`, and exactly one of
+            `tool:post` and `tool:error` for every call.
+        call: The call, under the tool's own name.
+        at: Seconds since the epoch.
+    """
+
+    __slots__ = ("_data", "_what", "at", "call", "kind")
+
+    def __init__(self, kind: EventKind, call: ToolCall, what: Any = None, *, at: float | None = None) -> None:
+        self.kind = kind
+        self.call = call
+        self.at = time.time() if at is None else at
+        self._what = what
+        self._data: Mapping[str, Any] | None = None
+        self.__class__ = _FrozenEvent
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event; the
+        `decision` of a `tool:decided` and a `tool:suspended`; `done`, `total` and `message` of a `tool:progress`."""
+        data = self._data
+        if data is None:
+            data = FrozenDict(self._build())
+            _keep_data(self, data)
+        return data
+
+    def _build(self) -> dict[str, Any]:
+        call, what = self.call, self._what
+        sent: Any = call.arguments
+        if isinstance(call.raw, str) and call.raw.strip() and not sent:
+            sent = {} if call.raw.strip() in {"{}", "null"} else call.raw
+        data: dict[str, Any] = {"tool_name": call.name, "input": sent}
+        if isinstance(what, ToolResult):
+            data["result"] = what
+            if what.status != "ok":
+                data |= {"error": what.error, "exception": what.exception}
+        elif isinstance(what, Decision):
+            data["decision"] = what
+        elif what is not None:
+            data |= what
+        return data
+
+    def __repr__(self) -> str:
+        return f"<Event {self.kind} {self.call.name} {self.call.id}>"
+
+
+_keep_data = cast("Any", Event.__dict__["_data"]).__set__
+_FrozenEvent = frozen(Event)
+
+__all__ = [
+    "ALLOW",
+    "Block",
+    "Decision",
+    "Event",
+    "EventKind",
+    "Media",
+    "Status",
+    "Text",
+    "ToolCall",
+    "ToolResult",
+    "allow",
+    "ask",
+    "deny",
+    "frozen",
+    "judged_call",
+]
