@@ -1,0 +1,76 @@
+"""Ferrule binds tools to language models: define a tool once, offer it to any model, run every call through one path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ferrule.core.content import Media, Text
+from ferrule.core.context import CONTEXT, ToolContext
+from ferrule.core.define import build_tool
+from ferrule.core.errors import (
+    DefinitionError,
+    FerruleError,
+    GuardError,
+    HandlerError,
+    ToolError,
+    ToolTimeoutError,
+    ValidationError,
+)
+from ferrule.core.tool import Tool, tool
+from ferrule.core.toolset import Toolset, assemble_tool_pool
+from ferrule.core.types import Guard, Journal, Middleware, ToolSelector
+from ferrule.core.values import Decision, Event, ToolCall, ToolResult, allow, ask, deny
+from ferrule.runner import Runner
+
+if TYPE_CHECKING:
+    from pydantic import Field
+
+    from ferrule.core.handlers import ToolHandler
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CONTEXT",
+    "Decision",
+    "DefinitionError",
+    "Event",
+    "FerruleError",
+    "Field",
+    "Guard",
+    "GuardError",
+    "HandlerError",
+    "Journal",
+    "Media",
+    "Middleware",
+    "Runner",
+    "Text",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolError",
+    "ToolHandler",
+    "ToolResult",
+    "ToolSelector",
+    "ToolTimeoutError",
+    "Toolset",
+    "ValidationError",
+    "allow",
+    "ask",
+    "assemble_tool_pool",
+    "build_tool",
+    "deny",
+    "tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Both build Pydantic models when imported, which most programs never use.
+    if name == "Field":
+        from pydantic import Field
+
+        return Field
+    if name == "ToolHandler":
+        from ferrule.core.handlers import ToolHandler
+
+        return ToolHandler
+    raise AttributeError(f"module 'ferrule' has no attribute {name!r}")

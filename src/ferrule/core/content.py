@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -123,39 +124,72 @@ def _render_bytes(value: bytes) -> tuple[Block, ...]:
 
 
 def size(blocks: Iterable[Block]) -> int:
-    """What the blocks cost a model's context, in characters (media as base64)."""
-    return sum(len(b.text) if isinstance(b, Text) else 4 * len(b.data or b"") // 3 for b in blocks)
+    """What the blocks cost a model's context, in characters (media as base64, with their names and addresses)."""
+    return sum(len(b.text) if isinstance(b, Text) else _media_size(b) for b in blocks)
+
+
+def _media_size(media: Media) -> int:
+    return -(-len(media.data or b"") // 3) * 4 + len(media.uri or "") + len(media.name or "")
 
 
 def bound(blocks: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
     """The blocks in at most `limit` characters altogether, each cut saying so; JSON stays valid JSON."""
-    if size(blocks) <= limit:
+    # An empty block costs something too: a place in the message.
+    if size(blocks) <= limit and len(blocks) <= max(limit, 1):
         return blocks
     kept: list[Block] = []
-    left = limit
-    for block in blocks:
+    reserve = len(_left_out(len(blocks))) if len(blocks) > 1 else 0
+    left = limit - reserve
+    for index, block in enumerate(blocks):
+        if left <= 0 or len(kept) >= limit:
+            kept.append(Text(_left_out(len(blocks) - index)[: max(left + reserve, 0)]))
+            break
+        if index == len(blocks) - 1:
+            left += reserve
         if isinstance(block, Media) and size((block,)) > left:
             block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
         if isinstance(block, Text):
             block = Text(cut(block.text, left))
         left -= size((block,))
         kept.append(block)
-        if left <= 0:
-            break
     return tuple(kept)
+
+
+def _left_out(blocks: int) -> str:
+    return f"[cut: {blocks} more blocks]"
+
+
+class _NotStrict(ValueError):
+    """The text holds a NaN or an infinity, which is not JSON."""
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise _NotStrict(name)
+
+
+def _int_or_text(text: str) -> int | str:
+    # 640 digits are what every setting of sys.set_int_max_str_digits lets through.
+    return int(text) if len(text) <= 640 else text
+
+
+def _float_or_text(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else text
+
+
+_READER = json.JSONDecoder(parse_int=_int_or_text, parse_float=_float_or_text, parse_constant=_no_constant)
+_JSON_START = re.compile(r"\s*[\[{\"\-0-9tfn]")
 
 
 def cut(text: str, limit: int) -> str:
     """`text` in at most `limit` characters; what was JSON is JSON still."""
     if len(text) <= limit:
         return text
-    if text[:1] in "[{":
+    if _JSON_START.match(text):
         try:
-            value = json.loads(text)
+            return _fit(_READER.decode(text), limit, _DEPTH)
         except (ValueError, RecursionError):
             pass
-        else:
-            return _cut_json(value, limit)
     return _cut_plain(text, limit)
 
 
@@ -166,31 +200,94 @@ def _cut_plain(text: str, limit: int) -> str:
     return text[: limit - len(note)] + note
 
 
-def _cut_json(value: Any, limit: int) -> str:
-    """Fewer items and shorter strings, at every depth, until it fits."""
-    items, length = 64, max(limit // 2, 16)
-    while items or length > 16:
-        text = json.dumps(_trim(value, items, length, 12), ensure_ascii=False)
-        if len(text) <= limit:
-            return text
-        items, length = items // 2, max(length // 2, 16)
-    for least in (json.dumps("[cut]"), '""'):
+_DEPTH = 12
+_WORTH_SHOWING = 48
+_WHOLE_ESCAPES = re.compile(r"(?:[^\\]|\\u.{4}|\\[^u])*", re.DOTALL)
+
+
+def _dumps(value: Any) -> str:
+    return clean(json.dumps(value, ensure_ascii=False))
+
+
+def _fit(value: Any, limit: int, depth: int) -> str:
+    """JSON text of `value` in at most `limit` characters: whole, or its first parts with a word on the rest."""
+    text = _dumps(value)
+    if len(text) <= limit:
+        return text
+    if isinstance(value, str):
+        return _fit_string(value, limit)
+    if isinstance(value, dict) and depth:
+        return _fit_dict(value, limit, depth)
+    if isinstance(value, list) and depth:
+        return _fit_list(value, limit, depth)
+    return _least(limit) if isinstance(value, dict | list) else _fit_string(text, limit)
+
+
+def _least(limit: int) -> str:
+    for least in ('"[cut]"', '""'):
         if len(least) <= limit:
             return least
     return "0"[: max(limit, 0)]
 
 
-def _trim(value: Any, items: int, length: int, depth: int) -> Any:
-    if isinstance(value, str) and len(value) > length:
-        return f"{value[:length]}[cut: {len(value)} characters in all]"
-    if isinstance(value, dict | list) and depth == 0:
-        return "[cut]"
-    if isinstance(value, dict):
-        kept = {k[:length]: _trim(value[k], items, length, depth - 1) for k in list(value)[:items]}
-        if len(value) > items:
-            kept["[cut]"] = f"{len(value) - items} more"
-        return kept
-    if isinstance(value, list):
-        kept_items = [_trim(item, items, length, depth - 1) for item in value[:items]]
-        return [*kept_items, f"[cut: {len(value) - items} more]"] if len(value) > items else kept_items
-    return value
+def _fit_string(value: str, limit: int) -> str:
+    note = f"[cut: {len(value)} characters in all]"
+    room = limit - len(note) - 2
+    if room < 0:
+        return _least(limit)
+    whole = _WHOLE_ESCAPES.match(_dumps(value[:room])[1:-1][:room])
+    return f'"{whole.group() if whole else ""}{note}"'
+
+
+def _fit_list(values: list[Any], limit: int, depth: int) -> str:
+    more = len(values)
+    room = limit - len(f'["[cut: {more} more]"]')
+    if room < 0:
+        return _least(limit)
+    shares = _shares([len(_dumps(item)) + 2 for item in values], room)
+    shown = [_fit(item, share - 2, depth - 1) for item, share in zip(values, shares, strict=False)]
+    if more > len(shown):
+        shown.append(f'"[cut: {more - len(shown)} more]"')
+    return f"[{', '.join(shown)}]"
+
+
+def _fit_dict(values: dict[str, Any], limit: int, depth: int) -> str:
+    note = "[cut]"
+    while note in values:
+        note = f"[{note}]"
+    room = limit - len(f'{{"{note}": "{len(values)} more"}}')
+    if room < 0:
+        return _least(limit)
+    shares = _shares([len(_dumps(key)) + len(_dumps(item)) + 4 for key, item in values.items()], room)
+    shown: dict[str, str] = {}
+    for (key, item), share in zip(values.items(), shares, strict=False):
+        name = _fit(key, max(share // 2, share - 4 - len(_dumps(item))), 0)
+        left = share - 4 - len(name)
+        if name not in shown and left >= 1:
+            shown[name] = _fit(item, left, depth - 1)
+    more = len(values) - len(shown)
+    parts = [f"{name}: {text}" for name, text in shown.items()]
+    if more:
+        parts.append(f'"{note}": "{more} more"')
+    return f"{{{', '.join(parts)}}}"
+
+
+def _shares(sizes: list[int], room: int) -> list[int]:
+    """How much of `room` each gets, for as many from the first on as get a share worth showing: what is small gets
+    all that it needs, and what is large gets the same as everything else that is."""
+    least = max(_WORTH_SHOWING, room // 8)
+    taken = used = 0
+    for size in sizes:
+        used += min(size, least)
+        if used > room:
+            break
+        taken += 1
+    first = sizes[:taken]
+    cap = room
+    for place, size in enumerate(sorted(first)):
+        cap = room // (taken - place)
+        if size > cap:
+            break
+        room -= size
+        cap = size
+    return [min(size, cap) for size in first]

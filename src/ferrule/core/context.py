@@ -14,13 +14,15 @@ from ferrule.core.frozen import FrozenDict
 from ferrule.core.values import ToolCall, ToolResult, frozen
 
 Deps = TypeVar("Deps", default=Any)
+UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
 _EMPTY: Mapping[str, Any] = FrozenDict()
 
 
 class Kernel(Protocol):
     """What a bound context asks of the runner that runs it."""
 
-    tool_context: Any
+    @property
+    def tool(self) -> Any: ...
 
     def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None: ...
 
@@ -29,6 +31,27 @@ class Kernel(Protocol):
     ) -> Awaitable[ToolResult]: ...
 
     def remaining(self, deadline: float) -> float: ...
+
+
+class Traits:
+    """What the tool of a call is and does, for the arguments of that very call.
+
+    It has the tool's `name`, `description`, `title`, `tags` and `metadata`, and `read_only`, `destructive`,
+    `idempotent`, `open_world` and `parallel` as bools.
+    """
+
+    __slots__ = ("_arguments", "_tool")
+
+    def __init__(self, tool: Any, arguments: Mapping[str, Any]) -> None:
+        self._tool = tool
+        self._arguments = arguments
+
+    def __getattr__(self, name: str) -> Any:
+        if name in {"read_only", "destructive", "idempotent", "open_world", "parallel"}:
+            return self._tool.trait(name, self._arguments)
+        if name in {"name", "description", "title", "tags", "metadata"}:
+            return getattr(self._tool, name)
+        raise AttributeError(f"a tool's traits have no {name!r}")
 
 
 class ToolContext(Generic[Deps]):
@@ -43,7 +66,23 @@ class ToolContext(Generic[Deps]):
         secrets: Values for handlers, which are never shown or recorded.
     """
 
-    __slots__ = ("_deadline", "_given", "_kernel", "_keys", "_parent", "_state", "call")
+    __slots__ = (
+        "_cut",
+        "_deadline",
+        "_ended",
+        "_executed",
+        "_given",
+        "_kernel",
+        "_left",
+        "_observers",
+        "_parent",
+        "_repairs",
+        "_resumed",
+        "_sent",
+        "_timeout",
+        "_values",
+        "call",
+    )
     call: ToolCall | None
     """The call that is being judged or run; `None` before."""
 
@@ -60,11 +99,15 @@ class ToolContext(Generic[Deps]):
         self._given = (session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
         self.call = None
         self._kernel: Kernel | None = None
-        self._parent: ToolContext[Any] | None = None
         self._deadline: float | None = None
-        self._keys: Any = None
-        self._state: Any = None
         self.__class__ = _FrozenContext
+
+    @property
+    def tool(self) -> Traits | None:
+        """What the tool of this call is and does; `None` where the context belongs to no call."""
+        if self._kernel is None or self.call is None:
+            return None
+        return Traits(self._kernel.tool, self.call.arguments)
 
     @property
     def session(self) -> str | None:
@@ -123,6 +166,52 @@ class ToolContext(Generic[Deps]):
 
 
 _FrozenContext = frozen(ToolContext)
+
+
+def _setter(name: str) -> Any:
+    return ToolContext.__dict__[name].__set__
+
+
+set_call = _setter("call")
+set_cut = _setter("_cut")
+set_deadline = _setter("_deadline")
+set_ended = _setter("_ended")
+set_executed = _setter("_executed")
+set_left = _setter("_left")
+set_repairs = _setter("_repairs")
+set_resumed = _setter("_resumed")
+set_values = _setter("_values")
+
+
+def bind_context(
+    given: ToolContext[Any],
+    kernel: Kernel,
+    sent: ToolCall,
+    call: ToolCall,
+    parent: ToolContext[Any] | None,
+    timeout: float | None,
+    observers: Any,
+) -> ToolContext[Any]:
+    """`given` for one call. What the kernel keeps of a run travels in the slots that begin with an underscore:
+
+    `_sent` is the call as the model made it, `_values` what the handler gets, `_executed` whether it was started and
+    ended, `_left` what still runs after a deadline, `_cut` what a handler made of a cancellation from outside.
+    """
+    bound: ToolContext[Any] = object.__new__(ToolContext)
+    bound._given = given._given
+    bound._kernel = kernel
+    bound._sent = sent
+    bound.call = call
+    bound._parent = parent
+    bound._timeout = timeout
+    bound._observers = observers
+    bound._deadline = bound._values = bound._left = bound._cut = bound._resumed = None
+    bound._executed = bound._ended = False
+    bound._repairs = ()
+    bound.__class__ = _FrozenContext
+    return bound
+
+
 NO_CONTEXT: ToolContext[Any] = ToolContext()
 CURRENT: ContextVar[ToolContext[Any] | None] = ContextVar("ferrule.current", default=None)
 """The context of the call that the running code belongs to."""
@@ -136,7 +225,10 @@ class _ToolOwnContext:
 
     def get(self) -> Any:
         current = CURRENT.get()
-        return _EMPTY if current is None or current._kernel is None else current._kernel.tool_context
+        if current is None or current._kernel is None:
+            return _EMPTY
+        own = current._kernel.tool.context
+        return _EMPTY if own is UNSET else own
 
 
 CONTEXT = _ToolOwnContext()

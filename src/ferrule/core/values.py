@@ -36,7 +36,7 @@ def frozen(opened: type[_T]) -> type[_T]:
         return self
 
     def reduce(self: object) -> tuple[Any, ...]:
-        return _refilled, (opened, {name: getattr(self, name) for name in opened.__slots__})  # type: ignore[attr-defined]
+        return _refilled, (opened, {name: getattr(self, name) for name in opened.__slots__ if hasattr(self, name)})  # type: ignore[attr-defined]
 
     space = {
         "__slots__": (),
@@ -348,6 +348,16 @@ class ToolResult:
 
 _keep_content = cast("Any", ToolResult.__dict__["_content"]).__set__
 _FrozenResult = frozen(ToolResult)
+_keep_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
+_keep_repairs = cast("Any", ToolResult.__dict__["repairs"]).__set__
+
+
+def keep_seal(result: ToolResult, duration_ms: float, repairs: tuple[str, ...]) -> None:
+    """What the kernel alone fills in, at the end, in a result that it made for this very call."""
+    _keep_duration(result, duration_ms)
+    if repairs:
+        _keep_repairs(result, repairs)
+
 
 
 class Event:
@@ -419,4 +429,5 @@ __all__ = [
     "deny",
     "frozen",
     "judged_call",
+    "keep_seal",
 ]

@@ -1,0 +1,290 @@
+"""The guards' verdict, and the answer of whoever is asked.
+
+Changed arguments are validated and judged again by every guard but the one that changed them, at most eight rounds.
+After an answer, and after any wait for a person, all guards judge once more: an ask no longer counts, a deny or a
+further change denies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+import secrets
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferrule import execution, pool
+from ferrule.core.content import clean, jsonable
+from ferrule.core.context import ToolContext, set_call
+from ferrule.core.errors import DefinitionError, ToolError
+from ferrule.core.handlers import is_async
+from ferrule.core.judging import answer_of, broken
+from ferrule.core.parameters import Invalid
+from ferrule.core.plan import Plan
+from ferrule.core.types import Approver
+from ferrule.core.values import ALLOW, Decision, ToolCall, allow, ask, deny, judged_call
+
+ROUNDS = 8
+GUARD_SECONDS = 10.0
+_CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]*://)[^\s/@]+@")
+
+
+class Verdict:
+    """A decision, with the call and the values that it is about."""
+
+    __slots__ = ("call", "decision", "values")
+
+    def __init__(self, decision: Decision, call: ToolCall, values: Any) -> None:
+        self.decision = decision
+        self.call = call
+        self.values = values
+
+
+async def judged(plan: Plan, call: ToolCall, values: Any, context: ToolContext[Any]) -> Verdict:
+    """What all guards say together; changed arguments are judged again."""
+    changed_by = -1
+    for _ in range(ROUNDS):
+        decision = ALLOW
+        for position, (judge, guard) in enumerate(plan.judges):
+            if position == changed_by:
+                continue
+            try:
+                answer = judge(call, context)
+                if answer is None:
+                    continue
+                if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
+                    answer = await _in_time(answer)
+            except _NOT_OURS:
+                raise
+            except BaseException as error:
+                answer = _broken(plan, guard, error, context)
+            said = answer_of(answer, call)
+            if said.kind == "deny":
+                return Verdict(said, call, values)
+            if said.kind == "ask":
+                decision = decision.stricter(said)
+            elif said.arguments is not None:
+                changed_by = position
+                try:
+                    values, call = _changed(plan, call, said.arguments, context)
+                except Invalid as invalid:
+                    return Verdict(deny(f"a guard changed the arguments to what does not fit: {invalid}"), call, values)
+                break
+        else:
+            return Verdict(decision, call, values)
+    return Verdict(deny("the guards kept changing the arguments"), call, values)
+
+
+class _Cancelled(BaseException):
+    """A cancellation from outside, while a guard or an approver was awaited."""
+
+
+_NOT_OURS = (KeyboardInterrupt, GeneratorExit, _Cancelled)
+
+
+def _broken(plan: Plan, guard: Any, error: BaseException, context: ToolContext[Any]) -> Decision:
+    decision = broken(guard, error)
+    if decision.reason.startswith("a guard"):
+        from ferrule.runner import log
+
+        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
+    return decision
+
+
+async def _in_time(answer: Awaitable[Any]) -> Any:
+    """A guard's awaited answer, within its time; a late one is cancelled and not waited for.
+
+    Raises:
+        TimeoutError: where it is late.
+    """
+
+    async def waited() -> Any:
+        try:
+            return await answer
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            return pool.Raised(error)
+
+    task = execution.start(waited(), asyncio.get_running_loop())
+    if not task.done():
+        try:
+            await asyncio.wait({task}, timeout=GUARD_SECONDS)
+        except asyncio.CancelledError as error:
+            task.cancel()
+            raise _Cancelled from error
+    if not task.done():
+        task.cancel()
+        raise TimeoutError
+    outcome = task.result()
+    if isinstance(outcome, pool.Raised):
+        raise outcome.error
+    return outcome
+
+
+def _changed(
+    plan: Plan, call: ToolCall, arguments: Mapping[str, Any], context: ToolContext[Any]
+) -> tuple[Any, ToolCall]:
+    values, text, _ = plan.parameters.judge(plan.name, arguments)
+    changed = judged_call(call, plan.name, text, plan.parameters.arguments(text, values))
+    set_call(context, changed)
+    return values, changed
+
+
+async def answered(
+    plan: Plan, verdict: Verdict, context: ToolContext[Any], approve: Approver | None
+) -> Verdict:
+    """The verdict once somebody has answered the ask; still an ask where it is put off."""
+    asked, call, values = verdict.decision, verdict.call, verdict.values
+    if approve is None:
+        return Verdict(deny(f"nobody is there to ask ({asked.reason})"), call, values)
+    answer = await _answer(plan, approve, call, asked, context)
+    if answer.kind == "ask":
+        return Verdict(ask(answer.reason or asked.reason, into=answer.into or asked.into), call, values)
+    if answer.kind == "deny":
+        return Verdict(answer, call, values)
+    if answer.arguments is not None:
+        edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
+        try:
+            values, call = _changed(plan, call, edited, context)
+        except Invalid as invalid:
+            return Verdict(deny(f"the answer's arguments do not fit: {invalid}"), call, values)
+    final = await judged(plan, call, values, context)
+    if final.decision.kind == "deny":
+        return final
+    if final.call is not call:
+        return Verdict(deny("a guard would change the arguments after they were approved"), call, values)
+    return Verdict(ALLOW, call, values)
+
+
+async def _answer(
+    plan: Plan, approve: Approver, call: ToolCall, asked: Decision, context: ToolContext[Any]
+) -> Decision:
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task is not None else 0
+    try:
+        if is_async(approve):
+            answer: Any = await approve(call, asked, context)  # type: ignore[misc]
+        else:
+            answer = await pool.apart(lambda: approve(call, asked, context))
+            if isinstance(answer, pool.Raised):
+                raise answer.error
+            if inspect.isawaitable(answer):
+                answer = await answer
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if task is not None and task.cancelling() > cancels:
+            raise
+        from ferrule.runner import log
+
+        log.error("the approver broke on tool %r", plan.name, exc_info=error)
+        return deny("the question could not be asked")
+    if answer is True:
+        return ALLOW
+    if isinstance(answer, Decision):
+        return answer if answer.kind != "deny" or answer.reason else deny("refused")
+    return deny("refused by the person who was asked" if answer is False else "refused")
+
+
+# -- suspended calls ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a record keeps of a suspended call."""
+
+    key: str
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    data: Any
+    parent: str | None
+    decision: Decision
+    context: dict[str, Any]
+
+
+class Resumed:
+    """The answer to a suspended call, on its way to the place where the question was asked."""
+
+    __slots__ = ("answer", "arguments", "decision")
+
+    def __init__(self, arguments: dict[str, Any], decision: Decision, answer: Any) -> None:
+        self.arguments = arguments
+        self.decision = decision
+        self.answer = answer
+
+    async def approve(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
+        return self.answer
+
+
+def remembered(plan: Plan, call: ToolCall, context: ToolContext[Any], decision: Decision) -> dict[str, Any]:
+    """All, as plain JSON, that another process needs to take the call up again."""
+    sent = context._sent
+    kept: dict[str, Any] = jsonable(
+        {
+            "id": sent.id,
+            "name": sent.name,
+            "arguments": dict(call.arguments),
+            "data": sent.data,
+            "parent": call.parent,
+            "decision": {"reason": decision.reason, "into": decision.into},
+            "context": {
+                "session": context.session,
+                "principal": context.principal,
+                "working_directory": context._given[2],
+                "metadata": dict(context.metadata),
+            },
+        }
+    )
+    return {"key": secrets.token_hex(16), **kept}
+
+
+def recalled(record: Mapping[str, Any]) -> Memory:
+    """The suspended call that a record keeps.
+
+    Raises:
+        DefinitionError: where it keeps none.
+    """
+    try:
+        kept = record["metadata"]["resume"]
+        decision = ask(str(kept["decision"]["reason"]), into=kept["decision"]["into"])
+        return Memory(
+            str(kept["key"]),
+            str(kept["id"]),
+            str(kept["name"]),
+            dict(kept["arguments"]),
+            kept["data"],
+            kept["parent"],
+            decision,
+            dict(kept["context"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DefinitionError(f"resume takes the .record() of a suspended result; this is none ({error!r})") from None
+
+
+def recalled_context(memory: Memory, given: ToolContext[Any]) -> ToolContext[Any]:
+    """The context of the suspended call, with the `deps` and `secrets` of this process."""
+    kept = {key: memory.context.get(key) for key in ("session", "principal", "working_directory", "metadata")}
+    return given.replace(**kept)
+
+
+def with_changes(verdict: Verdict, judged: ToolCall) -> Decision:
+    """The verdict's decision, with the arguments where guards would change them."""
+    if verdict.decision.kind == "allow" and verdict.call is not judged:
+        return allow(verdict.call.arguments)
+    return verdict.decision
+
+
+def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> str:
+    """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
+    without credentials in URLs, else the type."""
+    if isinstance(error, ToolError):
+        return clean(str(error)) or type(error).__name__
+    if not isinstance(error, expose):
+        return type(error).__name__
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    text = _CREDENTIALS.sub(r"\1***@", clean(text))[:500]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

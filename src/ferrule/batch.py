@@ -1,0 +1,225 @@
+"""Several calls of one turn: what may run side by side does, the rest waits its turn, and every call has a result."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ferrule import execution
+from ferrule.core.context import ToolContext
+from ferrule.core.parameters import Invalid
+from ferrule.core.plan import Plan
+from ferrule.core.types import Observer
+from ferrule.core.values import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.runner import Runner
+
+_Task = asyncio.Task[Any]
+
+
+class Batch:
+    """A handle on several calls: await it for the list of results, in call order.
+
+    Calls start in order. One that may not run in parallel waits for all before it, and all after it wait for it;
+    `resources` narrow that to the calls that share a key. What a call may run beside is told from its arguments as
+    the model sent them; key locks and limits go by the judged ones.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        calls: list[ToolCall],
+        context: ToolContext[Any],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self._runner = runner
+        self._context = context
+        self._observers = observers or None
+        self._calls: list[ToolCall] = []
+        self._same: dict[int, int] = {}
+        self._used: dict[str, int] = {}
+        self._reused: set[int] = set()
+        for call in calls:
+            self._receive(call)
+        self._results: list[ToolResult | None] = [None] * len(self._calls)
+        self._tasks: dict[int, _Task] = {}
+        self._cancelled = False
+        self._done: asyncio.Future[list[ToolResult]] | None = None
+
+    def _receive(self, call: ToolCall) -> None:
+        """A call that came twice runs once; another call under a used id is answered, and never run."""
+        position = len(self._calls)
+        self._calls.append(call if call.id else call.replace(id=self._runner._new_id()))
+        first = self._used.setdefault(self._calls[position].id, position)
+        if first == position:
+            return
+        other = self._calls[first]
+        if other.name == call.name and (other.raw == call.raw or dict(other.arguments) == dict(call.arguments)):
+            self._same[position] = first
+        else:
+            self._reused.add(position)
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """One result for every call, at any time: of one that has not ended, that it has not."""
+        found = []
+        for position, call in enumerate(self._calls):
+            source = self._same.get(position, position)
+            result = self._results[source]
+            found.append(result if result is not None else self._open(call, started=source in self._tasks))
+        return found
+
+    def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
+        plan = self._runner._plans.get(call.name)
+        return ToolResult(
+            None,
+            "The call has not ended; its effect may have happened."
+            if started
+            else "The call has not been started. Nothing was run.",
+            call=call,
+            tool_name=plan.name if plan is not None else call.name,
+            status="unknown" if started else "cancelled",
+            executed=None if started else False,
+        )
+
+    def cancel(self) -> None:
+        """Cancel what runs, and start nothing new: each call still has its result."""
+        self._cancelled = True
+        for task in self._tasks.values():
+            task.cancel()
+
+    def __await__(self) -> Generator[Any, None, list[ToolResult]]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> list[ToolResult]:
+        if self._done is not None:
+            return await asyncio.shield(self._done)
+        self._done = asyncio.get_running_loop().create_future()
+        try:
+            await self._run()
+        except BaseException:
+            self._done.set_result(self.results)
+            raise
+        self._done.set_result(self.results)
+        return self.results
+
+    async def _run(self) -> None:
+        lanes = _Lanes()
+        try:
+            for position, call in enumerate(self._calls):
+                if position in self._same:
+                    continue
+                if self._cancelled:
+                    break
+                await self._schedule(position, call, lanes)
+            await self._all(lanes.open)
+        except asyncio.CancelledError:
+            self.cancel()
+            await self._all(list(self._tasks.values()))
+            raise
+        finally:
+            await self._complete()
+
+    async def _schedule(self, position: int, call: ToolCall, lanes: _Lanes) -> None:
+        plan = None if position in self._reused else self._runner._plans.get(call.name)
+        alone, keys, shared = self._lane(plan, call)
+        if alone:
+            await self._all(lanes.open)
+            lanes.clear()
+            if self._cancelled:
+                return
+            await self._all([self._begin(position, call, ())])
+            return
+        before = lanes.before(keys, shared=shared)
+        lanes.add(self._begin(position, call, before), keys, shared=shared)
+
+    def _lane(self, plan: Plan | None, call: ToolCall) -> tuple[bool, list[str], bool]:
+        """Whether the call runs alone; else the keys that it shares with others, and whether it goes beside them."""
+        if plan is None or call.problem is not None:
+            return False, [], True
+        tool = plan.tool
+        if isinstance(tool.parallel, bool) and not plan.locks:
+            return not tool.parallel, [], True
+        try:
+            values, text, _ = plan.parameters.decode(plan.name, call.raw)
+        except Invalid:
+            return False, [], True  # it is answered, and nothing runs
+        arguments = plan.parameters.arguments(text, values)
+        parallel = tool.trait("parallel", arguments)
+        if not plan.locks:
+            return not parallel, [], True
+        try:
+            return False, self._runner._resource_keys(plan, arguments), parallel
+        except Exception:
+            return True, [], False  # what it touches is not known: alone
+
+    def _begin(self, position: int, call: ToolCall, before: Iterable[_Task]) -> _Task:
+        task = execution.start(self._one(position, call, list(before)), asyncio.get_running_loop())
+        self._tasks[position] = task
+        return task
+
+    async def _one(self, position: int, call: ToolCall, before: list[_Task]) -> None:
+        def keep(result: ToolResult) -> None:
+            self._results[position] = result
+
+        waiting = [task for task in before if not task.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+        if position in self._reused:
+            keep(await self._runner._reused_id(call, self._observers))
+        else:
+            keep(await self._runner._started(call, self._context, observers=self._observers, sink=keep))
+
+    async def _all(self, tasks: list[_Task]) -> None:
+        waiting = [task for task in tasks if not task.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def _complete(self) -> None:
+        """Answer what never started, and raise what was a programmer's mistake."""
+        mistakes: list[BaseException] = []
+        for position, call in enumerate(self._calls):
+            if position in self._same or self._results[position] is not None:
+                continue
+            task = self._tasks.get(position)
+            if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
+                mistakes.append(task.exception())  # type: ignore[arg-type]
+            elif task is None or task.done():
+                self._results[position] = await self._runner._cancelled_early(call, self._observers)
+        for task in self._tasks.values():
+            if task.done() and not task.cancelled():
+                task.exception()  # marked as seen: the result tells it
+        if mistakes:
+            raise mistakes[0]
+
+
+class _Lanes:
+    """Which of the calls that run now a later one has to wait for."""
+
+    def __init__(self) -> None:
+        self.open: list[_Task] = []
+        self._writers: dict[str, _Task] = {}
+        self._readers: dict[str, list[_Task]] = {}
+
+    def before(self, keys: list[str], *, shared: bool) -> list[_Task]:
+        found = [self._writers[key] for key in keys if key in self._writers]
+        if not shared:
+            found += [task for key in keys for task in self._readers.get(key, ())]
+        return found
+
+    def add(self, task: _Task, keys: list[str], *, shared: bool) -> None:
+        if not task.done():
+            self.open.append(task)
+        for key in keys:
+            if shared:
+                self._readers.setdefault(key, []).append(task)
+            else:
+                self._writers[key] = task
+                self._readers[key] = []
+
+    def clear(self) -> None:
+        self.open.clear()
+        self._writers.clear()
+        self._readers.clear()

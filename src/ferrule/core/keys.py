@@ -1,0 +1,93 @@
+"""Locks by key, for calls that touch the same thing: taken all at once, in order of arrival, so they never deadlock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+
+class Hold:
+    """The keys that one call holds or waits for."""
+
+    __slots__ = ("family", "future", "granted", "keys", "owner", "shared")
+
+    def __init__(self, keys: frozenset[str], owner: Any, family: set[int], *, shared: bool) -> None:
+        self.keys = keys
+        self.owner = owner
+        self.family = family
+        self.shared = shared
+        self.granted = False
+        self.future: asyncio.Future[None] | None = None
+
+
+class KeyLocks:
+    """Each key has a queue of holds; a hold is granted once nothing before it, in any of its queues, is in its way.
+
+    As a hold joins all its queues at once, their orders agree, and two holds never wait for each other. On one loop.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[Hold]] = {}
+
+    async def acquire(
+        self, keys: Iterable[str], owner: Any, ancestors: Iterable[Any], *, shared: bool, timeout: float | None
+    ) -> Hold | None:
+        """Wait for all keys, at most `timeout` seconds; `None` where that was not enough.
+
+        A shared hold goes beside other shared ones, and nobody waits for its own ancestors.
+        """
+        hold = Hold(frozenset(keys), owner, set(map(id, ancestors)), shared=shared)
+        for key in hold.keys:
+            self._queues.setdefault(key, deque()).append(hold)
+        if self._free(hold):
+            hold.granted = True
+            return hold
+        loop = asyncio.get_running_loop()
+        hold.future = loop.create_future()
+        handle = None if timeout is None else loop.call_later(timeout, _expire, hold.future)
+        try:
+            await hold.future
+        except BaseException as error:
+            self.release(hold)
+            if isinstance(error, TimeoutError):
+                return None
+            raise
+        finally:
+            if handle is not None:
+                handle.cancel()
+        return hold
+
+    def _free(self, hold: Hold) -> bool:
+        for key in hold.keys:
+            for other in self._queues[key]:
+                if other is hold:
+                    break
+                if not (other.shared and hold.shared) and id(other.owner) not in hold.family:
+                    return False
+        return True
+
+    def release(self, hold: Hold) -> None:
+        """Give the keys back and grant what waited for them."""
+        waiting: dict[int, Hold] = {}
+        for key in hold.keys:
+            queue = self._queues[key]
+            queue.remove(hold)
+            if not queue:
+                del self._queues[key]
+                continue
+            for other in queue:
+                if not other.granted:
+                    waiting[id(other)] = other
+                    if not other.shared:
+                        break
+        for other in waiting.values():
+            if self._free(other) and other.future is not None and not other.future.done():
+                other.granted = True
+                other.future.set_result(None)
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

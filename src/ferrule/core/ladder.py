@@ -1,0 +1,119 @@
+"""The ladder of lossless repairs: from what a model sent to arguments that fit, or to a text that says why not.
+
+It is climbed only where strict validation of the text itself failed. Every repair is guided by what validation wants
+at that very place, so a valid value is never touched; all that would be guessing is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired
+from ferrule.core.mistakes import Mistake, Mistakes, Path, kind_of, path_text
+
+_ROUNDS = 8
+_EXACT = 2**53  # the first integer that a double cannot tell from its neighbour
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_FITS = {
+    "array": {"array"},
+    "object": {"object"},
+    "boolean": {"boolean"},
+    "integer": {"integer"},
+    "number": {"integer", "number"},
+}
+
+
+def to_object(raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What came as plain data, with the repairs of the text itself that it took.
+
+    Raises:
+        Malformed: where it is no JSON object.
+    """
+    if raw is None:
+        return {}, ()
+    if not isinstance(raw, str):
+        try:
+            raw = dumps(raw)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+    if not raw.strip():
+        return {}, ()
+    value, repairs = loads_repaired(raw)
+    if isinstance(value, str):
+        value, more = loads_repaired(value)
+        repairs = (*repairs, "decoded arguments that were encoded twice", *more)
+    if value is None:
+        return {}, repairs
+    if not isinstance(value, dict):
+        raise Malformed(f"the arguments are {kind_of(value)} and must be one JSON object")
+    return value, repairs
+
+
+def climb(value: dict[str, Any], validate: Callable[[str], Any]) -> tuple[Any, str, tuple[str, ...]]:
+    """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
+
+    Raises:
+        Mistakes: what still does not fit.
+    """
+    repairs: list[str] = []
+    nulls: dict[Path, Mistake] = {}
+    for _ in range(_ROUNDS):
+        text = dumps(value)
+        try:
+            return validate(text), text, tuple(repairs)
+        except Mistakes as mistakes:
+            nulls.update({mistake.path: mistake for mistake in mistakes.found if mistake.got is None})
+            if not _mend(value, mistakes.found, repairs):
+                raise Mistakes([nulls.get(m.path, m) if m.kind == "missing" else m for m in mistakes.found]) from None
+    raise Mistakes([Mistake((), "still do not fit after repairs")])
+
+
+def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str]) -> bool:
+    wants: dict[Path, set[str]] = {}
+    for mistake in mistakes:
+        if mistake.wants and mistake.sure:
+            wants.setdefault(mistake.path, set()).add(mistake.wants)
+        elif mistake.got is None and mistake.kind == "wrong" and mistake.sure:
+            wants.setdefault(mistake.path, set())
+    changed = False
+    for path, wanted in wants.items():
+        changed = _mend_one(value, path, wanted, repairs) or changed
+    return changed
+
+
+def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> bool:
+    if not path:
+        return False
+    try:
+        for part in path[:-1]:
+            value = value[part]
+        current = value[path[-1]]
+    except (LookupError, TypeError):
+        return False
+    if current is None and isinstance(path[-1], str):
+        del value[path[-1]]  # null for what is optional means absent; where it is required, validation says so
+        return True
+    if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < _EXACT:
+        value[path[-1]] = int(current)
+        return True
+    if isinstance(current, str):
+        found = _decoded(current, wanted)
+        if found is not None:
+            value[path[-1]] = found
+            repairs.append(f"read the string in {path_text(path)!r} as {kind_of(found)}")
+            return True
+    return False
+
+
+def _decoded(text: str, wanted: set[str]) -> Any:
+    """What the string says as JSON, where that is of a wanted type; numbers only in exact form."""
+    if not text or (text[0] not in "[{" and text not in {"true", "false"} and not _NUMBER.fullmatch(text)):
+        return None
+    try:
+        found = loads(text)
+    except Malformed:
+        return None
+    kind = kind_of(found)
+    return found if any(kind in _FITS.get(want, ()) for want in wanted) else None

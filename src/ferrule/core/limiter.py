@@ -1,0 +1,107 @@
+"""A fair limit on how many calls run at once; it may be shared by runners on different loops and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+
+class Limiter:
+    """`limit` slots, given out first come, first served.
+
+    Tokens in a list make the free case lock-free: `list.pop` and `list.append` are atomic. A waiter registers before it
+    looks again for a token, and a release puts its token back before it looks for waiters, so no wake-up is lost.
+    """
+
+    __slots__ = ("_lock", "_tokens", "_waiters", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._tokens: list[None] = [None] * limit
+        self._waiters: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def running(self) -> int:
+        """Slots that are taken."""
+        return self.limit - len(self._tokens)
+
+    def try_acquire(self) -> bool:
+        """Take a slot if one is free and nobody waits."""
+        if self._waiters:
+            return False
+        try:
+            self._tokens.pop()
+        except IndexError:
+            return False
+        return True
+
+    async def acquire(self, timeout: float | None) -> bool:
+        """Wait for a slot, at most `timeout` seconds; whether there is one."""
+        if self.try_acquire():
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        entry = (loop, future)
+        self._waiters.append(entry)
+        self._hand_out()
+        handle = None if timeout is None else loop.call_later(timeout, _expire, future)
+        try:
+            await future
+            return True
+        except TimeoutError:
+            return False
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self.release()
+            raise
+        finally:
+            if handle is not None:
+                handle.cancel()
+            self._forget(entry)
+
+    def release(self) -> None:
+        """Give a slot back; from any thread."""
+        self._tokens.append(None)
+        if self._waiters:
+            self._hand_out()
+
+    def _forget(self, entry: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]) -> None:
+        with self._lock:
+            if entry in self._waiters:
+                self._waiters.remove(entry)
+
+    def _hand_out(self) -> None:
+        """Give free slots to the waiters, in their order."""
+        while True:
+            with self._lock:
+                if not self._waiters or not self._tokens:
+                    return
+                try:
+                    self._tokens.pop()
+                except IndexError:
+                    return
+                loop, future = self._waiters.popleft()
+            try:
+                running = asyncio.get_running_loop()
+            except RuntimeError:
+                running = None
+            if running is loop:
+                self._wake(future)
+            else:
+                try:
+                    loop.call_soon_threadsafe(self._wake, future)
+                except RuntimeError:  # that loop is closed, and its waiter with it
+                    self._tokens.append(None)
+
+    def _wake(self, future: asyncio.Future[None]) -> None:
+        if future.done():
+            self.release()
+        else:
+            future.set_result(None)
+
+
+def _expire(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())

@@ -1,0 +1,258 @@
+"""What is wrong with arguments: the same few facts from Pydantic's errors and from JSON Schema's, and the text for the
+model that is made of them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import ValidationError
+
+Path = tuple[str | int, ...]
+
+_WANTS = {
+    "int_type": "integer",
+    "float_type": "number",
+    "bool_type": "boolean",
+    "list_type": "array",
+    "tuple_type": "array",
+    "set_type": "array",
+    "frozen_set_type": "array",
+    "iterable_type": "array",
+    "dict_type": "object",
+    "mapping_type": "object",
+    "model_type": "object",
+    "model_attributes_type": "object",
+    "dataclass_type": "object",
+}
+_NO_VALUE: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One thing that is wrong.
+
+    Attributes:
+        path: Where, from the top of the arguments.
+        expected: What would be right, as words that follow the parameter's name.
+        got: What came; `NO_VALUE` where nothing did or where it is no use to say.
+        wants: The JSON type that is wanted here, where that is what is wrong.
+        kind: `"missing"`, `"unknown"` or `"wrong"`.
+        sure: Whether `wants` is the only reading; not inside one branch of several.
+    """
+
+    path: Path
+    expected: str
+    got: Any = _NO_VALUE
+    wants: str | None = None
+    kind: str = "wrong"
+    sure: bool = True
+
+
+class Mistakes(Exception):
+    """The arguments do not fit."""
+
+    def __init__(self, found: Sequence[Mistake]) -> None:
+        super().__init__(found)
+        self.found = list(found)
+
+
+def from_pydantic(error: ValidationError, value: Any) -> list[Mistake]:
+    """Pydantic's errors as mistakes; `value` is the JSON that was validated, to tell keys from the labels of unions."""
+    errors = error.errors(include_url=False, include_context=True)
+    places = [_place(item["loc"], value) for item in errors]
+    branches: dict[Path, set[str]] = {}
+    for _, labels in places:
+        for where, label in labels:
+            branches.setdefault(where, set()).add(label)
+    found: list[Mistake] = []
+    for item, (path, labels) in zip(errors, places, strict=True):
+        deeper = [where for where, _ in labels if len(where) < len(path)]
+        sure = all(len(branches[where]) == 1 for where in deeper)
+        found.append(_from_pydantic(item, path, sure))
+    return found
+
+
+def _place(loc: Iterable[str | int], value: Any) -> tuple[Path, list[tuple[Path, str]]]:
+    """The path within `value`, and the labels that Pydantic put between its parts."""
+    path: list[str | int] = []
+    labels: list[tuple[Path, str]] = []
+    parts = list(loc)
+    for position, part in enumerate(parts):
+        if isinstance(value, dict) and part in value:
+            value = value[part]
+        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        elif isinstance(value, dict) and position == len(parts) - 1 and isinstance(part, str):
+            value = None  # a key that is missing
+        else:
+            labels.append((tuple(path), str(part)))
+            continue
+        path.append(part)
+    return tuple(path), labels
+
+
+def _from_pydantic(item: Any, path: Path, sure: bool) -> Mistake:
+    kind = item["type"]
+    if kind in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+        return Mistake(path, "is required", kind="missing")
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return Mistake(path, "is not known", got=item["input"], kind="unknown")
+    context = item.get("ctx") or {}
+    if kind in {"literal_error", "enum"} and "expected" in context:
+        expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
+    else:
+        message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        expected = _expectation(message)
+    return Mistake(path, expected, got=item["input"], wants=_WANTS.get(kind), sure=sure)
+
+
+def _expectation(message: str) -> str:
+    for start in ("Input should be", "Input should have", "Input should"):
+        if message.startswith(start):
+            return f"must {start.removeprefix('Input should').strip()} {message[len(start) :].strip()}".replace("  ", " ")
+    for start in ("String should", "List should", "Value should", "Tuple should", "Set should", "Data should"):
+        if message.startswith(start):
+            return "must " + message[len(start) :].strip()
+    return f"is wrong: {_shortened(message, 200)}"
+
+
+def from_json_schema(errors: Iterable[Any]) -> list[Mistake]:
+    """The errors of `jsonschema_rs` as mistakes."""
+    return [mistake for error in errors for mistake in _from_json_schema(error)]
+
+
+def _from_json_schema(error: Any) -> list[Mistake]:
+    path: Path = tuple(error.instance_path)
+    kind, got = error.kind, error.instance
+    name = kind.name
+    if name == "required":
+        return [Mistake((*path, kind.property), "is required", kind="missing")]
+    if name in {"additionalProperties", "unevaluatedProperties"} and hasattr(kind, "unexpected"):
+        return [
+            Mistake((*path, key), "is not known", got=got.get(key) if isinstance(got, dict) else None, kind="unknown")
+            for key in kind.unexpected
+        ]
+    if name == "type":
+        return [Mistake(path, f"must be {' or '.join(kind.types)}", got, wants=want) for want in kind.types]
+    if name in {"anyOf", "oneOf"} and getattr(kind, "context", None):
+        return _from_branches(path, got, kind.context, str(error.message))
+    if name == "enum":
+        return [Mistake(path, f"must be one of {_listed(kind.options)}", got)]
+    if name == "const":
+        return [Mistake(path, f"must be {show(kind.expected_value)}", got)]
+    return [Mistake(path, f"is wrong: {_shortened(_without_value(str(error.message), got), 200)}", got)]
+
+
+def _from_branches(path: Path, got: Any, branches: Any, message: str) -> list[Mistake]:
+    """A choice of schemas: what each wants of the value itself; what is wrong inside one of them proves nothing."""
+    inner = [mistake for branch in branches for error in branch for mistake in _from_json_schema(error)]
+    here = [mistake for mistake in inner if mistake.path == path]
+    if here and all(mistake.wants for mistake in here):
+        return here
+    if len(inner) == 1:
+        return inner
+    wants = {mistake.expected for mistake in inner}
+    expected = "fits none of the forms it may have" + (f" ({_shortened('; '.join(sorted(wants)), 160)})" if wants else "")
+    return [Mistake(path, expected, got), *(Mistake(m.path, m.expected, m.got, m.wants, sure=False) for m in here)]
+
+
+def _without_value(message: str, got: Any) -> str:
+    for shown in (json.dumps(got) if isinstance(got, str | int | float) else "", repr(got)):
+        if shown and message.startswith(shown):
+            return "the value" + message[len(shown) :]
+    return message
+
+
+def _listed(values: Sequence[Any]) -> str:
+    shown = ", ".join(show(value) for value in values[:20])
+    more = f", … ({len(values)} in all)" if len(values) > 20 else ""
+    return _shortened(shown, 240) + more
+
+
+def show(value: Any, limit: int = 60) -> str:
+    """`value` as short JSON."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    return _shortened(text, limit)
+
+
+def _shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def kind_of(value: Any) -> str:
+    """The JSON type of `value`."""
+    if value is None:
+        return "null"
+    for python, name in (
+        (bool, "boolean"),
+        (int, "integer"),
+        (float, "number"),
+        (str, "string"),
+        (Mapping, "object"),
+        (list, "array"),
+    ):
+        if isinstance(value, python):
+            return name
+    return type(value).__name__
+
+
+def path_text(path: Path) -> str:
+    """`items[3].price`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+    return _shortened(text, 80) or "the arguments"
+
+
+def explain(name: str, mistakes: Sequence[Mistake], known: Sequence[str]) -> str:
+    """The text for the model: which parameter, what came, what is expected, and that nothing was run."""
+    groups: dict[Path, list[Mistake]] = {}
+    for mistake in mistakes:
+        groups.setdefault(mistake.path, []).append(mistake)
+    lines = [_line(path, group, known) for path, group in list(groups.items())[:5]]
+    if len(groups) > 5:
+        lines.append(f"{len(groups) - 5} more mistakes")
+    return f"Invalid arguments for {name}: {'; '.join(lines)}. Nothing was run: correct this and call again."
+
+
+def _line(path: Path, group: Sequence[Mistake], known: Sequence[str]) -> str:
+    first = group[0]
+    place = path_text(path)
+    if first.kind == "unknown":
+        return _unknown(path, known)
+    if first.kind == "missing":
+        return f"{place!r} is required and was not given"
+    texts = list(dict.fromkeys(mistake.expected for mistake in group))
+    expected = texts[0]
+    for text in texts[1:4]:
+        expected += f" or {text.removeprefix('must be ').removeprefix('must ')}"
+    shown = show(first.got) if first.got is None or isinstance(first.got, bool) else f"{kind_of(first.got)} {show(first.got)}"
+    got = "" if first.got is _NO_VALUE else f", got {shown}"
+    return f"{place!r} {expected}{got}"
+
+
+def _unknown(path: Path, known: Sequence[str]) -> str:
+    place = path_text(path)
+    if len(path) > 1:
+        return f"{place!r} is not known there"
+    near = nearest(str(path[0]), known)
+    if near:
+        return f"{place!r} is not a parameter (did you mean {near[0]!r}?)"
+    names = ", ".join(map(repr, known[:12])) or "none"
+    return f"{place!r} is not a parameter; the parameters are: {_shortened(names, 200)}"
+
+
+def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The known names that look most like `name`, best first."""
+    by_folded = {item.casefold().replace("-", "_"): item for item in known}
+    folded = name.casefold().replace("-", "_")
+    found = difflib.get_close_matches(folded[:200], by_folded, n=most, cutoff=0.5)
+    inside = [item for item in by_folded if item not in found and (item in folded or folded in item) and len(item) > 2]
+    return [by_folded[item] for item in [*found, *inside][:most]]

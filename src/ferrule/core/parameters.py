@@ -1,0 +1,377 @@
+"""What a tool takes: its schema, and the way from JSON text to validated values.
+
+Two kinds: `TypedParameters` by Pydantic, for what is written in Python, and `SchemaParameters` by JSON Schema, for what
+comes as a schema. Both give and enforce the same thing: what is exported is what is enforced, at every depth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import SchemaValidator
+
+from ferrule.core import schema as core_schema
+from ferrule.core.arguments import Arguments
+from ferrule.core.content import jsonable
+from ferrule.core.errors import DefinitionError
+from ferrule.core.frozen import FrozenDict, freeze, thaw
+from ferrule.core.jsontext import Malformed, dumps, loads
+from ferrule.core.ladder import climb, to_object
+from ferrule.core.mistakes import Mistake, Mistakes, explain, from_json_schema, from_pydantic
+
+_EMPTY: Mapping[str, Any] = FrozenDict()
+_SUSPECT = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
+_EXACT = 2**53
+
+
+class Invalid(Exception):
+    """The arguments cannot be taken; the message is for the model."""
+
+
+class Parameters:
+    """What one tool takes.
+
+    Attributes:
+        schema: The JSON Schema of all parameters, hidden ones too; read-only.
+        exported: The JSON Schema that a model is shown; read-only.
+        hidden: Parameters that a model neither sees nor fills.
+        bound: JSON values of hidden parameters that are fixed.
+        drop_unknown: Whether arguments that are not declared are dropped, recorded, instead of refused.
+    """
+
+    direct: frozenset[str] = frozenset()
+    quick: Callable[[str], Any] | None = None
+    """Strict validation of a text as it is; raises anything where the ladder has to be climbed."""
+
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        *,
+        hidden: frozenset[str] = frozenset(),
+        bound: Mapping[str, Any] = _EMPTY,
+        drop_unknown: bool = False,
+    ) -> None:
+        self.schema: FrozenDict = freeze(schema)
+        self.hidden = hidden
+        self.bound: FrozenDict = freeze(bound)
+        self.drop_unknown = drop_unknown
+        self.exported = _without(self.schema, hidden) if hidden else self.schema
+        properties = self.schema.get("properties", {})
+        self.known: tuple[str, ...] = tuple(name for name in properties if name not in hidden)
+        self.required = frozenset(self.schema.get("required", ()))
+        self.defaults: FrozenDict = FrozenDict(
+            (name, node["default"])
+            for name, node in properties.items()
+            if isinstance(node, dict) and "default" in node and name not in self.required
+        )
+        if hidden or drop_unknown:
+            self.quick = None
+
+    def values(self, text: str) -> Any:
+        """The validated values of JSON text.
+
+        Raises:
+            Mistakes: what does not fit.
+        """
+        raise NotImplementedError(type(self))
+
+    def copies(self, values: Any) -> Mapping[str, Any]:
+        """Those of the values that `Arguments` may read off, cut loose from what the handler may change."""
+        return _EMPTY
+
+    def generated(self, values: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON of defaults that were made for this call."""
+        return _EMPTY
+
+    def decode(self, name: str, raw: str | Mapping[str, Any] | None) -> tuple[Any, str, tuple[str, ...]]:
+        """What a model sent: the validated values, the JSON text they were read from, and the repairs.
+
+        Raises:
+            Invalid: with the text for the model.
+        """
+        value, repairs = self._object(name, raw)
+        seen = [key for key in value if key in self.hidden]
+        closed = self.schema.get("additionalProperties") is False
+        unknown = [key for key in value if key not in self.known] if self.drop_unknown and closed else []
+        if seen and not unknown:
+            raise Invalid(explain(name, [Mistake((key,), "", kind="unknown") for key in seen], self.known))
+        for key in unknown:
+            del value[key]
+            repairs = (*repairs, f"dropped the unknown argument {key[:80]!r}")
+        return self._climbed(name, {**value, **thaw(self.bound)}, repairs)
+
+    def judge(self, name: str, changed: Mapping[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
+        """Arguments that a guard or a person gave: hidden parameters may be among them.
+
+        Raises:
+            Invalid: with a text that says what does not fit.
+        """
+        value, _ = self._object(name, changed)
+        return self._climbed(name, {**thaw(self.bound), **value}, ())
+
+    def _object(self, name: str, raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        try:
+            return to_object(raw)
+        except Malformed as malformed:
+            raise Invalid(
+                f"The arguments for {name} cannot be read: {malformed}. "
+                "Nothing was run: send the complete arguments as one JSON object."
+            ) from None
+
+    def _climbed(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
+        try:
+            values, text, more = climb(value, self.values)
+        except Mistakes as mistakes:
+            raise Invalid(explain(name, mistakes.found, self.known)) from None
+        return values, text, (*repairs, *more)
+
+    def arguments(self, text: str, values: Any) -> Arguments:
+        """What is judged: the JSON of `text` with the defaults of the top level filled in."""
+        return Arguments(text, self.copies(values), self.direct, self.defaults)
+
+    def missing(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Hidden parameters that nobody has filled."""
+        return [name for name in sorted(self.hidden) if name in self.required and name not in arguments]
+
+    def with_bound(self, values: Mapping[str, Any]) -> Parameters:
+        """A copy in which `values` are fixed and hidden.
+
+        Raises:
+            DefinitionError: where a value does not fit.
+        """
+        bound = {**self.bound, **{name: loads(dumps(value)) for name, value in values.items()}}
+        return self._rebuilt(self.hidden | values.keys(), bound)
+
+    def check_bound(self, name: str) -> None:
+        """Raise a `DefinitionError` where a bound value does not fit."""
+        for key, value in self.bound.items():
+            try:
+                self.values(dumps({key: value}))
+            except Mistakes as mistakes:
+                wrong = [m for m in mistakes.found if m.path[:1] == (key,)]
+                if wrong:
+                    text = explain(name, wrong, self.known).partition(". Nothing was run")[0]
+                    raise DefinitionError(f"bind({key}=…): {text}") from None
+
+    def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
+        raise NotImplementedError(type(self))
+
+
+def _without(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:
+    found = dict(schema)
+    found["properties"] = FrozenDict((k, v) for k, v in schema.get("properties", {}).items() if k not in hidden)
+    required = [name for name in schema.get("required", ()) if name not in hidden]
+    found.pop("required", None)
+    if required:
+        found["required"] = freeze(required)
+    return FrozenDict(found)
+
+
+class TypedParameters(Parameters):
+    """Parameters whose types are Python's, validated by Pydantic in strict JSON mode.
+
+    Args:
+        core: The closed core schema: a typed dict of the keyword arguments, or a model.
+        fields: The core schema of each parameter, by its name in JSON, to tell what is flat and direct.
+        made: Names whose default is made for each call.
+    """
+
+    def __init__(
+        self,
+        core: dict[str, Any],
+        schema: dict[str, Any],
+        fields: Mapping[str, dict[str, Any]],
+        *,
+        made: Mapping[str, str] = _EMPTY,
+        hidden: frozenset[str] = frozenset(),
+        bound: Mapping[str, Any] = _EMPTY,
+        drop_unknown: bool = False,
+    ) -> None:
+        self._core = core
+        self._fields = fields
+        self._made = made
+        self._is_dict = core["type"] == "typed-dict" or core.get("schema", {}).get("type") == "typed-dict"
+        self._opaque = core_schema.opaque(core)
+        self._validator = SchemaValidator(core, {"strict": True}, _use_prebuilt=False)  # type: ignore[arg-type,call-arg]
+        super().__init__(schema, hidden=hidden, bound=bound, drop_unknown=drop_unknown)
+        if self._is_dict:
+            self.direct = frozenset(name for name, node in fields.items() if core_schema.direct(node))
+        if not hidden and not drop_unknown and not made:
+            self.quick = self._quick_reader()
+
+    def _quick_reader(self) -> Callable[[str], Any]:
+        read = self._validator.validate_json
+        closer = self._look_closer
+        flat = self._is_dict and self.schema.get("additionalProperties") is False
+        if flat and not self._opaque and all(map(core_schema.flat, self._fields.values())):
+            # Flat text has as many colons as keys, or a colon in a string: then it is looked at.
+            def quick_flat(text: str) -> Any:
+                values = read(text)
+                if text.count(":") != len(values):
+                    closer(text)
+                return values
+
+            return quick_flat
+
+        def quick(text: str) -> Any:
+            values = read(text, strict=True)
+            if not self._once(text):
+                closer(text)
+            return values
+
+        return quick
+
+    def _once(self, text: str) -> bool:
+        """Whether each key of the top level can be seen to occur at most once, and nothing else needs a look."""
+        if "\\u" in text or (self._opaque and _SUSPECT.search(text)):
+            return False
+        if self.schema.get("additionalProperties") is not False:
+            return False
+        return all(text.find(key) == text.rfind(key) for key in self._quoted)
+
+    @cached_property
+    def _quoted(self) -> tuple[str, ...]:
+        return tuple(json.dumps(name, ensure_ascii=False) for name in self.schema.get("properties", {}))
+
+    def _look_closer(self, text: str) -> None:
+        loads(text)
+
+    def values(self, text: str) -> Any:
+        try:
+            if self._opaque:
+                loads(text)
+            return self._validator.validate_json(text, strict=True)
+        except Malformed as malformed:
+            raise Mistakes([Mistake((), f"cannot be read: {malformed}")]) from None
+        except ValidationError as error:
+            try:
+                value = json.loads(text)
+            except ValueError:
+                value = None
+            raise Mistakes(from_pydantic(error, value)) from None
+
+    def copies(self, values: Any) -> Mapping[str, Any]:
+        return values if self._is_dict else _EMPTY
+
+    def arguments(self, text: str, values: Any) -> Arguments:
+        if not self._made:
+            return Arguments(text, values if self._is_dict else _EMPTY, self.direct, self.defaults)
+        made = {}
+        for name, field in self._made.items():
+            value = values.get(field) if self._is_dict else getattr(values, field)
+            made[name] = freeze(jsonable(value))
+        return Arguments(text, self.copies(values), self.direct, {**self.defaults, **made})
+
+    def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
+        return TypedParameters(
+            self._core,
+            self.schema,
+            self._fields,
+            made=self._made,
+            hidden=hidden,
+            bound=bound,
+            drop_unknown=self.drop_unknown,
+        )
+
+
+class SchemaParameters(Parameters):
+    """Parameters that come as a JSON Schema: the values are plain JSON data."""
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        *,
+        hidden: frozenset[str] = frozenset(),
+        bound: Mapping[str, Any] = _EMPTY,
+        drop_unknown: bool = False,
+    ) -> None:
+        super().__init__(_root(schema), hidden=hidden, bound=bound, drop_unknown=drop_unknown)
+        self._validator = _schema_validator(thaw(self.schema))
+
+    def values(self, text: str) -> Any:
+        try:
+            value = loads(text)
+        except Malformed as malformed:
+            raise Mistakes([Mistake((), f"cannot be read: {malformed}")]) from None
+        errors = from_json_schema(self._validator.iter_errors(value))
+        errors = [m for m in errors if not (m.kind == "missing" and m.path[:1] and m.path[0] in self.hidden)]
+        if errors:
+            raise Mistakes(errors)
+        self._integers(value)
+        return value
+
+    def _integers(self, value: Any) -> None:
+        """JSON Schema calls 5.0 and 1e30 integers: below 2^53 they become ints, beyond it the digits are not known."""
+        places = list(_integral_floats(value, ()))
+        if not places:
+            return
+        probe = json.loads(json.dumps(value))
+        for path in places:
+            _put(probe, path, 0.5)
+        wanted = {m.path for m in from_json_schema(self._validator.iter_errors(probe)) if m.wants == "integer"}
+        large = [path for path in places if path in wanted and abs(_at(value, path)) >= _EXACT]
+        if large:
+            expected = "must be an integer with all its digits, not a number in floating point"
+            raise Mistakes([Mistake(path, expected, _at(value, path)) for path in large])
+        for path in places:
+            if path in wanted:
+                _put(value, path, int(_at(value, path)))
+
+    def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
+        return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)
+
+
+def _integral_floats(value: Any, path: tuple[str | int, ...]) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        yield path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _integral_floats(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _integral_floats(item, (*path, index))
+
+
+def _at(value: Any, path: tuple[str | int, ...]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+def _put(value: Any, path: tuple[str | int, ...], item: Any) -> None:
+    _at(value, path[:-1])[path[-1]] = item
+
+
+def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema as a tool's: an object, closed where it names properties and says nothing on other keys."""
+    if not isinstance(schema, Mapping):
+        raise DefinitionError(f"the input schema must be a JSON Schema object, not {type(schema).__name__}")
+    try:
+        found: dict[str, Any] = loads(dumps(schema))
+    except (ValueError, RecursionError) as error:
+        raise DefinitionError(f"the input schema has no JSON form: {error}") from None
+    kind = found.setdefault("type", "object")
+    if kind != "object":
+        raise DefinitionError(f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object")
+    said = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & found.keys()
+    if "properties" in found and not said:
+        composed = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"} & found.keys()
+        found["unevaluatedProperties" if composed else "additionalProperties"] = False
+    found.setdefault("properties", {})
+    return found
+
+
+def _schema_validator(schema: dict[str, Any]) -> Any:
+    # Imported on first use: most programs have no tool that comes with a schema.
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(schema, validate_formats=True, offline=True)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DefinitionError(f"the input schema is not a valid JSON Schema: {reason}") from None

@@ -1,0 +1,157 @@
+"""One tool, compiled once for one runner: what is not used costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.judging import Judge, judge_of
+from ferrule.core.limiter import Limiter
+from ferrule.core.tool import Tool
+from ferrule.core.types import Guard, Middleware, Next
+from ferrule.core.values import ToolResult
+
+
+class Owner(Protocol):
+    """What a plan needs of its runner."""
+
+    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None: ...
+
+    def run_nested(
+        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+    ) -> Awaitable[ToolResult]: ...
+
+    def remaining(self, deadline: float) -> float: ...
+
+
+class Settings:
+    """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along."""
+
+    __slots__ = ("around", "expose", "guards", "inside", "limiter", "max_output", "timeout")
+
+    def __init__(
+        self,
+        guards: tuple[Guard, ...] = (),
+        around: tuple[Middleware, ...] = (),
+        inside: tuple[Middleware, ...] = (),
+        limiter: Limiter | None = None,
+        timeout: float | None = None,
+        expose: tuple[type[BaseException], ...] = (),
+        max_output: int | None = None,
+    ) -> None:
+        self.guards = guards
+        self.around = around
+        self.inside = inside
+        self.limiter = limiter
+        self.timeout = timeout
+        self.expose = expose
+        self.max_output = max_output
+
+
+class Plan:
+    """How one runner runs one tool.
+
+    Attributes:
+        judges: Each guard's function with the guard itself, the runner's first.
+        around, inside: The chain of middleware, the first the outermost; `None` where there is none.
+        limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
+            that who waits for a busy tool holds nothing that others want.
+        judged: Whether anybody reads the judged call.
+    """
+
+    __slots__ = (
+        "_owner",
+        "around",
+        "call",
+        "changes",
+        "direct",
+        "expose",
+        "inside",
+        "is_async",
+        "judged",
+        "judges",
+        "limiters",
+        "locks",
+        "max_output",
+        "name",
+        "output",
+        "parameters",
+        "quick",
+        "timeout",
+        "tool",
+    )
+
+    def __init__(self, tool: Tool, owner: Owner, settings: Settings) -> None:
+        handling = tool._handling
+        mounted: tuple[Settings, ...] = tool._mounted or ()
+        self._owner = owner
+        self.tool = tool
+        self.name = tool.name
+        self.parameters = handling.parameters
+        self.quick = handling.parameters.quick
+        self.direct = handling.direct
+        self.call = handling.call
+        self.is_async = handling.is_async
+        self.output = tool._output
+        self.changes = tool.read_only is not True
+        self.locks = tool.resources is not None
+        guards = (*settings.guards, *(g for s in mounted for g in s.guards), *tool.guards)
+        self.judges: tuple[tuple[Judge, Guard], ...] = tuple((judge_of(guard, tool), guard) for guard in guards)
+        self.limiters: tuple[Limiter, ...] = tuple(
+            dict.fromkeys(
+                [*tool._limiters, *(s.limiter for s in reversed(mounted) if s.limiter), *_some(settings.limiter)]
+            )
+        )
+        self.timeout = next((t for t in (tool.timeout, *_inner_first(mounted), settings.timeout) if t is not None), None)
+        self.expose = next((e for e in (tool.expose, *(s.expose for s in reversed(mounted))) if e), settings.expose)
+        self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
+        self.around: Next | None = None
+        self.inside: Next | None = None
+        self.judged = bool(self.judges or handling.direct is None or self.locks or tool.private or tool._handling.instance)
+
+    def chain(self, settings: Settings, enter: Next, handle: Next) -> None:
+        """Link the middleware round `enter` (decode and what follows) and round `handle` (the handler)."""
+        mounted: tuple[Settings, ...] = self.tool._mounted or ()
+        around = (*settings.around, *(m for s in mounted for m in s.around), *self.tool.around)
+        inside = (*settings.inside, *(m for s in mounted for m in s.inside), *self.tool.inside)
+        if around:
+            self.around = linked(around, enter)
+        if inside:
+            self.inside = linked(inside, handle)
+            self.judged = True
+
+    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None:
+        self._owner.progress(context, done, total, message)
+
+    def run_nested(
+        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+    ) -> Awaitable[ToolResult]:
+        return self._owner.run_nested(context, name, arguments)
+
+    def remaining(self, deadline: float) -> float:
+        return self._owner.remaining(deadline)
+
+
+def _some(limiter: Limiter | None) -> tuple[Limiter, ...]:
+    return () if limiter is None else (limiter,)
+
+
+def _inner_first(mounted: tuple[Settings, ...]) -> Iterable[float | None]:
+    return (settings.timeout for settings in reversed(mounted))
+
+
+def linked(middleware: Iterable[Middleware], innermost: Next) -> Next:
+    """One function that goes through all of `middleware`, the first outermost, to `innermost`."""
+    link: Next = innermost
+    for one in reversed(tuple(middleware)):
+        link = _link(one, link)
+    return link
+
+
+def _link(middleware: Middleware, following: Next) -> Next:
+    call: Callable[..., Awaitable[ToolResult]] = middleware
+    if not callable(call):
+        raise DefinitionError(f"{middleware!r} is no middleware: it is not callable")
+    return lambda tool_call, context: call(tool_call, context, following)

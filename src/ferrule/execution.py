@@ -1,0 +1,144 @@
+"""How a handler is executed: within a deadline, in a task of its own; in a thread, where it blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ferrule import pool
+from ferrule.core.context import CURRENT, ToolContext, set_deadline, set_executed, set_left
+from ferrule.core.plan import Plan
+from ferrule.core.values import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.runner import Runner
+
+_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+def start(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+    """A task of its own, begun at once where Python can (3.12 and up): many handlers never wait."""
+    return asyncio.Task(coroutine, loop=loop, **_EAGER)
+
+
+async def within(
+    runner: Runner, plan: Plan, call: ToolCall, context: ToolContext[Any], seconds: float, grace: float
+) -> ToolResult:
+    """Run the handler, with what goes round it inside, for at most `seconds`.
+
+    At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
+    of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
+    """
+    loop = asyncio.get_running_loop()
+    set_deadline(context, loop.time() + seconds)
+    task = start(_contained(runner, plan, call, context), loop)
+    if not task.done():
+        try:
+            in_time = await _ended(task, loop, seconds)
+        except asyncio.CancelledError:
+            await _stopped(task, loop, context, grace)
+            raise
+        if not in_time:
+            await _stopped(task, loop, context, grace)
+            return _timed_out(runner, plan, context, seconds)
+    outcome = task.result()
+    if isinstance(outcome, pool.Raised):
+        raise outcome.error
+    return outcome  # type: ignore[no-any-return]
+
+
+async def _contained(runner: Runner, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> Any:
+    """The task's own coroutine. Nothing is raised out of it: a `SystemExit` in a task would end the loop."""
+    CURRENT.set(context)
+    try:
+        if plan.inside is not None:
+            return await plan.inside(call, context)
+        return await runner._handled(plan, call, context)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return pool.Raised(error)
+
+
+async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
+    """Whether the task ends within `seconds`; it is left alone in any case."""
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    handle = loop.call_later(seconds, wake)
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        handle.cancel()
+        task.remove_done_callback(wake)
+    return task.done()
+
+
+async def _stopped(
+    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, context: ToolContext[Any], grace: float
+) -> None:
+    """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
+    task.cancel()
+    try:
+        if not await _ended(task, loop, grace):
+            set_left(context, _Left(task))
+    except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
+        if not task.done():
+            set_left(context, _Left(task))
+
+
+class _Left:
+    """A task that outlived its deadline."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self._task = task
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        self._task.add_done_callback(lambda task: callback())
+
+
+def _timed_out(runner: Runner, plan: Plan, context: ToolContext[Any], seconds: float) -> ToolResult:
+    limit = f"its deadline of {seconds:g} s"
+    if context._executed is False:
+        text = f"{plan.name} was not started before {limit}. Nothing was run."
+    elif context._left is not None:
+        text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
+    elif context._executed:
+        text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
+    else:
+        text = f"{plan.name} was stopped at {limit}; its effect may have happened."
+    return runner._result(plan, context, "timeout", text)
+
+
+async def in_thread(plan: Plan, values: Any, context: ToolContext[Any]) -> Any:
+    """Run a blocking handler in the pool, with the context copied.
+
+    Raises:
+        PoolExhausted: where too many that outlived their deadlines still run.
+        BaseException: whatever the handler raised.
+    """
+    direct, call = plan.direct, plan.call
+    job = pool.shared().submit((lambda: direct(**values)) if direct is not None else (lambda: call(values, context)))
+    try:
+        value = await job.future
+    except asyncio.CancelledError:
+        if job.cancel():
+            set_executed(context, False)
+        elif job.running:
+            set_left(context, job)
+        raise
+    if isinstance(value, pool.Raised):
+        error = value.error
+        if isinstance(error, KeyboardInterrupt | GeneratorExit | StopIteration):
+            raise RuntimeError(f"{type(error).__name__} raised in a thread") from error
+        raise error
+    return await value if inspect.isawaitable(value) else value

@@ -1,0 +1,337 @@
+"""The agent loop: ask the model, run its calls, answer them, and ask again until it is done.
+
+    text alone                   done
+    calls                        run through the runner, every one answered, and the model is asked again
+    paused                       the turn goes back as it is, and the model is asked again
+    cut off or malformed         its calls carry a problem and are answered; the model is asked again
+    more calls than max_calls    the ones over it are answered as limited and never run
+    calls in the last turn       the same: nobody would read what they did
+    refused                      its calls are answered, and it is over
+    a tool failed                on_failure: go on, answer without tools, or stop
+
+It knows no provider: a model brings its own messages, and the runner decides what may run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from ferrule.core.errors import DefinitionError
+from ferrule.core.toolset import Toolset
+from ferrule.core.values import Event, ToolCall, ToolResult
+from ferrule.models import Model, Reply
+
+if TYPE_CHECKING:
+    from ferrule.core.context import ToolContext
+    from ferrule.runner import Runner
+
+Status: TypeAlias = Literal["done", "degraded", "failed", "limited"]
+OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
+Messages: TypeAlias = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResult:
+    """What a run came to."""
+
+    status: Status
+    """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
+    model refused or gave nothing; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between."""
+    text: str
+    """What the model said last."""
+    messages: Messages
+    """The whole history, every call answered."""
+    tool_executions: list[dict[str, Any]]
+    """The record of every result."""
+    turns: int
+    """How often the model was asked."""
+    usage: dict[str, Any]
+    """The replies' counts, added up."""
+    results: list[ToolResult]
+    """The result of every call, in call order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The model is asked, for the `number`th time."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """The model said something."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over; the last event."""
+
+    result: LoopResult
+
+
+LoopEvent: TypeAlias = Event | TurnStarted | ModelText | Finished
+
+
+def run(
+    model: Model,
+    messages: Iterable[dict[str, Any]],
+    runner: Runner,
+    *,
+    context: ToolContext[Any] | None = None,
+    max_turns: int = 20,
+    max_calls: int = 100,
+    on_failure: OnFailure = "continue",
+) -> Run:
+    """Runs the loop, as its events are iterated or as it is awaited.
+
+    Args:
+        model: Asked once in every turn.
+        messages: The history so far, in the model's own form; not changed.
+        runner: Its `tools` are offered, and it runs every call.
+        context: What the calls may use.
+        max_turns: How often the model is asked at most. Calls that it makes in the last turn are not run.
+        max_calls: How many calls are run at most, in all turns together; the model is told of the others.
+        on_failure: What follows a call with the status `failed` or `timeout`: `"continue"` tells the model;
+            `"degrade"` asks it once more without any tools; `"fail"` stops when the other calls of the turn are done.
+
+    Raises:
+        DefinitionError: where a limit or `on_failure` makes no sense.
+    """
+    if max_turns < 1 or max_calls < 0:
+        raise DefinitionError(f"max_turns is at least 1 and max_calls at least 0, not {max_turns} and {max_calls}")
+    if on_failure not in {"continue", "degrade", "fail"}:
+        raise DefinitionError(f"on_failure is 'continue', 'degrade' or 'fail', not {on_failure!r}")
+    return Run(model, messages, runner, context, max_turns, max_calls, on_failure)
+
+
+class Run:
+    """One run of the loop: an async iterator of events, with a `result` at the end; `await` gives that too.
+
+    It runs once, while somebody iterates or awaits it. Leaving the iteration cancels what is running; to be sure that
+    it has ended when you go on, leave by `async with`:
+
+        async with run(model, messages, runner) as events:
+            async for event in events:
+                ...
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        messages: Iterable[dict[str, Any]],
+        runner: Runner,
+        context: ToolContext[Any] | None,
+        max_turns: int,
+        max_calls: int,
+        on_failure: OnFailure,
+    ) -> None:
+        self.messages: Messages = list(messages)
+        """The history so far; every call in it is answered, also when the iteration was left early."""
+        self._model = model
+        self._runner = runner
+        self._context = context
+        self._max_turns = max_turns
+        self._calls_left = max_calls
+        self._on_failure = on_failure
+        self._turns = 0
+        self._limited = False
+        self._usage: dict[str, Any] = {}
+        self._results: list[ToolResult] = []
+        self._result: LoopResult | None = None
+        # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
+        self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
+        self._over: asyncio.Event | None = None
+
+    @property
+    def result(self) -> LoopResult:
+        """What it came to.
+
+        Raises:
+            RuntimeError: before the end.
+        """
+        if self._result is None:
+            raise RuntimeError("the run has no result yet: iterate it to its end, or await it")
+        return self._result
+
+    def __aiter__(self) -> AsyncIterator[LoopEvent]:
+        return self._start()
+
+    def _start(self) -> AsyncGenerator[LoopEvent, None]:
+        if self._iteration is not None:
+            raise RuntimeError("this run was started before: call run(...) again for another one")
+        iteration = self._events()
+        self._iteration = weakref.ref(iteration)
+        return iteration
+
+    def __await__(self) -> Generator[Any, None, LoopResult]:
+        return self._finish().__await__()
+
+    async def _finish(self) -> LoopResult:
+        if self._result is None:
+            async with aclosing(self._start()) as events:
+                async for _ in events:
+                    pass
+        return self.result
+
+    async def aclose(self) -> None:
+        """Ends the iteration, and cancels and awaits what is running."""
+        iteration = self._iteration() if self._iteration is not None else None
+        if iteration is not None:
+            await iteration.aclose()
+        elif self._over is not None:
+            await self._over.wait()
+
+    async def __aenter__(self) -> Run:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _events(self) -> AsyncGenerator[LoopEvent, None]:
+        self._over = asyncio.Event()
+        try:
+            async with aclosing(self._take_turns()) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._over.set()
+
+    async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
+        offered, degraded = self._runner.tools, False
+        while True:
+            self._turns += 1
+            yield TurnStarted(self._turns)
+            reply = await self._ask(offered)
+            if reply.text:
+                yield ModelText(reply.text)
+            before = len(self._results)
+            if reply.calls:
+                async with aclosing(self._answer(reply, self._refusal(degraded))) as events:
+                    async for event in events:
+                        yield event
+            failed = any(result.status in {"failed", "timeout"} for result in self._results[before:])
+            status = self._status(reply, failed, degraded)
+            if status is not None:
+                break
+            if failed and self._on_failure == "degrade":
+                offered, degraded = Toolset([]), True
+        self._result = self._come_to(status, reply.text)
+        yield Finished(self._result)
+
+    async def _ask(self, offered: Toolset) -> Reply:
+        reply = await self._model(list(self.messages), offered)
+        if not reply.calls:
+            self.messages += reply.messages
+        for name, count in reply.usage.items():
+            if isinstance(count, int | float):
+                self._usage[name] = self._usage.get(name, 0) + count
+        return reply
+
+    def _refusal(self, degraded: bool) -> str:
+        """Why none of this turn's calls may run; empty where they may."""
+        if degraded:
+            return "No tools are offered any more, because a call failed"
+        return "This was the last turn of the run" if self._turns == self._max_turns else ""
+
+    def _status(self, reply: Reply, failed: bool, degraded: bool) -> Status | None:
+        """What the run has come to with this turn; `None` where it goes on."""
+        if failed and self._on_failure == "fail":
+            return "failed"
+        if reply.stop == "refused" or (reply.stop == "other" and not reply.text and not reply.calls):
+            return "failed"
+        unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)
+        if unanswered or (reply.calls and not degraded):
+            return "limited" if self._turns == self._max_turns else None
+        if degraded:
+            return "degraded"
+        return "limited" if self._limited or reply.stop == "cut" else "done"
+
+    def _come_to(self, status: Status, text: str) -> LoopResult:
+        records = [result.record() for result in self._results]
+        return LoopResult(status, text, self.messages, records, self._turns, self._usage, self._results)
+
+    async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
+        """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
+        together with its answers to the history."""
+        count = 0 if refusal else min(len(reply.calls), self._calls_left)
+        allowed, over = reply.calls[:count], reply.calls[count:]
+        self._calls_left -= count
+        self._limited = self._limited or bool(over)
+        refused = [self._refused(call, refusal or "This run may make no more calls") for call in over]
+        answers: list[ToolResult] = []
+        try:
+            if allowed:
+                async with aclosing(self._batch(allowed, answers)) as events:
+                    async for event in events:
+                        yield event
+            for result in refused:
+                yield Event("tool:pre", _named(result))
+                yield Event("tool:error", _named(result), result)
+        finally:
+            if len(answers) == count:
+                answers += refused
+                self._results += answers
+                self.messages += [*reply.messages, *self._model.results(answers)]
+
+    async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
+        """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        batch = self._runner.batch(calls, self._context, observers=(_putting(queue),))
+        waiting = asyncio.ensure_future(_wait(batch))
+        waiting.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            if not waiting.done():
+                batch.cancel()
+                await asyncio.wait({waiting})
+            broken = None if waiting.cancelled() else waiting.exception()
+            answers += batch.results
+        if broken is not None:
+            raise broken
+
+    def _refused(self, call: ToolCall, why: str) -> ToolResult:
+        tool = self._runner.tools.find(call.name)
+        return ToolResult(
+            error=f"{why}. Nothing was run; answer with what there is.",
+            call=call,
+            tool_name=tool.name if tool else call.name,
+            status="limited",
+            executed=False,
+        )
+
+
+async def _wait(batch: Awaitable[list[ToolResult]]) -> None:
+    await batch
+
+
+def _named(result: ToolResult) -> ToolCall:
+    """The call of `result` under the tool's own name, as events have it."""
+    assert result.call is not None
+    return result.call.replace(name=result.tool_name)
+
+
+def _putting(queue: asyncio.Queue[Event | None]) -> Callable[[Event], None]:
+    """An observer that fills `queue`; progress may be made in any thread."""
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def put(event: Event) -> None:
+        if threading.get_ident() == home:
+            queue.put_nowait(event)
+        else:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+    return put

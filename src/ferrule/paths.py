@@ -1,0 +1,445 @@
+"""The safe opening of paths: what was judged is what is opened, whatever is swapped in between.
+
+`real` says what a string names and `contains` whether that lies inside; both only look. `open_exactly`,
+`open_directory` and `write_exactly` take such a canonical path and go down it one component at a time, each opened
+relative to the one before and none of them through a symbolic link. Files that are no files (pipes, devices, sockets)
+are refused, so that nothing here waits for somebody to write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import PurePath
+from types import TracebackType
+from typing import Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["file", "directory", "link", "other"]
+
+_HOLDS_DIRECTORIES: Final = (
+    {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
+    and os.scandir in os.supports_fd
+    and hasattr(os, "O_NOFOLLOW")
+)
+_CLOSED_ON_EXEC: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NO_LINKS: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSED_ON_EXEC
+_NO_WAITING: Final = getattr(os, "O_NONBLOCK", 0)
+_DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
+# O_PATH needs no right to list a directory that is only passed through (Linux).
+_PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
+_NOT_A_LINK: Final = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
+# As Linux has it, path_resolution(7).
+_MOST_LINKS: Final = 40
+
+
+class SymbolicLinkError(OSError):
+    """A path goes through a symbolic link where it must not."""
+
+
+def checked(path: str) -> str:
+    """`path`, where it can be one.
+
+    Raises:
+        ValueError: for an empty one, one with a NUL or a lone surrogate, and one that starts with `~`.
+    """
+    if not isinstance(path, str):
+        raise ValueError(f"a path is text, not {type(path).__name__}")
+    if not path:
+        raise ValueError("the path is empty; '.' means the working directory")
+    if "\0" in path:
+        raise ValueError("the path holds a NUL character")
+    if path.startswith("~"):
+        raise ValueError(f"{_brief(path)} starts with '~', which is not expanded; write the path out")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the path holds a lone surrogate, which no file name can") from None
+    return path
+
+
+def real(path: str, base: str) -> str:
+    """The canonical absolute path that `path` names, seen from `base`: no symbolic links, no `.` or `..`.
+
+    What does not exist is taken as it is written, so that a file can be judged before it is made.
+
+    Raises:
+        ValueError: for what cannot be a path; see `checked`.
+        OSError: where it cannot be told what the path names: a loop of links, a directory that may not be searched,
+            a path that is too long. (`os.path.realpath` takes these as they are written, CVE-2025-4517.)
+    """
+    start = os.path.join(os.getcwd(), base, checked(path))
+    if os.name == "nt":  # pragma: no cover
+        return _real_on_windows(start)
+    done: list[str] = []
+    to_do = start.split("/")[::-1]
+    links = 0
+    while to_do:
+        name = to_do.pop()
+        if name == "..":
+            del done[-1:]
+        elif name not in {"", "."}:
+            done.append(name)
+            target = _link(done, path)
+            if target is not None:
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(f"{_brief(path)} goes round in a loop of symbolic links")
+                done = [] if target.startswith("/") else done[:-1]
+                to_do += target.split("/")[::-1]
+    return "/" + "/".join(done)
+
+
+def _link(components: list[str], path: str) -> str | None:
+    try:
+        return os.readlink("/" + "/".join(components))
+    except OSError as error:
+        if error.errno in _NOT_A_LINK:
+            return None
+        raise type(error)(f"{_brief(path)} cannot be resolved: {error.strerror}") from None
+
+
+def _real_on_windows(start: str) -> str:  # pragma: no cover
+    drive, rest = os.path.splitdrive(start)
+    if ":" in rest or drive.startswith(("\\\\?\\", "\\\\.\\")):
+        raise ValueError(f"{_brief(start)} names a device or a stream and not a file")
+    return os.path.realpath(start)
+
+
+def contains(root: str, path: str) -> bool:
+    """Whether canonical `path` is `root` or lies below it, by components: `notes-secret` is not inside `notes`."""
+    inner = PurePath(path)
+    return ".." not in inner.parts and inner.is_absolute() and inner.is_relative_to(PurePath(root))
+
+
+def _brief(path: str) -> str:
+    return repr(path) if len(path) <= 200 else f"{path[:200]!r}…"
+
+
+class Directory:
+    """An open directory, held by a descriptor where the platform can; whose entries are reached without links.
+
+    Use it as a context manager. `name` is always one component.
+    """
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int | None) -> None:
+        self.path = path
+        self._fd = fd
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the descriptor go; more than once does no harm."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def _at(self, name: str) -> str:
+        if name in {"", ".", ".."} or "/" in name or os.sep in name or "\0" in name:
+            raise ValueError(f"{_brief(name)} is not the name of one file")
+        return name if self._fd is not None else os.path.join(self.path, name)
+
+    def _full(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def stat(self, name: str) -> os.stat_result:
+        """What `name` is; a link is a link.
+
+        Raises:
+            OSError: where there is none.
+        """
+        try:
+            return os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False)
+        except OSError as error:
+            raise self._explained(name, error) from None
+
+    def kind(self, name: str) -> Kind | None:
+        """What `name` is, or `None` where there is none."""
+        try:
+            return _kind(self.stat(name).st_mode)
+        except FileNotFoundError:
+            return None
+
+    def enter(self, name: str) -> Directory:
+        """The directory `name` in this one.
+
+        Raises:
+            SymbolicLinkError: where it is a link.
+            OSError: where it is none.
+        """
+        place = self._at(name)
+        if self._fd is None:
+            self._expect(name, "directory")
+            _same_on_disk(place)
+            return Directory(place, None)
+        try:
+            fd = os.open(place, _PASSING, dir_fd=self._fd)
+        except OSError as error:
+            raise self._explained(name, error, "directory") from None
+        return Directory(self._full(name), fd)
+
+    def make(self, name: str) -> None:
+        """Make the directory `name` where there is none."""
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._at(name), dir_fd=self._fd)
+
+    def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+        """A descriptor of the regular file `name`, whose close is the caller's.
+
+        Raises:
+            SymbolicLinkError: where it is a link.
+            OSError: where it is no regular file, or cannot be opened.
+        """
+        place = self._at(name)
+        if not flags & os.O_CREAT or self.kind(name) is not None:
+            # Asked before it is opened: opening a device can already do something.
+            self._expect(name, "file")
+        if self._fd is None:
+            _same_on_disk(place)
+        try:
+            fd = os.open(place, flags | _NO_LINKS | _NO_WAITING, mode, dir_fd=self._fd)
+        except OSError as error:
+            raise self._explained(name, error, "file") from None
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise _wrong_kind(self._full(name), _kind(found.st_mode), "file")
+            if self._fd is None and not os.path.samestat(found, os.lstat(place)):
+                raise SymbolicLinkError(f"{_brief(place)} was exchanged while it was opened")
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def entries(self) -> Iterator[tuple[str, Kind]]:
+        """The names in it with what they are, in no order. `.` and `..` are not among them."""
+        if self._fd is None:
+            with os.scandir(self.path) as found:
+                yield from ((entry.name, _entry_kind(entry)) for entry in found)
+            return
+        try:
+            fd = os.open(".", os.O_RDONLY | _DIRECTORY | _CLOSED_ON_EXEC, dir_fd=self._fd)
+        except OSError as error:
+            raise type(error)(f"{_brief(self.path)} cannot be listed: {error.strerror}") from None
+        try:
+            with os.scandir(fd) as found:
+                yield from ((entry.name, _entry_kind(entry)) for entry in found)
+        finally:
+            os.close(fd)
+
+    def write(self, name: str, data: bytes, *, expected: os.stat_result | None = None) -> bool:
+        """Put `data` in the place of the file `name`, all at once, keeping its mode; whether it is a new file.
+
+        Args:
+            expected: What the file was when it was read; where it has changed since, it stays as it is.
+
+        Raises:
+            SymbolicLinkError: where it is a link.
+            OSError: where it is no regular file, may not be written, or has changed.
+        """
+        before = self._writable(name)
+        self._unchanged(name, before, expected)
+        temporary = f".ferrule-{secrets.token_hex(8)}.tmp"
+        try:
+            fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600)
+        except PermissionError:
+            raise PermissionError(f"no file can be made in {_brief(self.path)}: Permission denied") from None
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                if before is not None:
+                    _keep_rights(file.fileno(), before)
+                os.fsync(file.fileno())
+            if expected is not None:
+                self._unchanged(name, self._writable(name), expected)
+            os.replace(self._at(temporary), self._at(name), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(self._at(temporary), dir_fd=self._fd)
+            raise
+        return before is None
+
+    def _writable(self, name: str) -> os.stat_result | None:
+        # Replacing a file needs no right to write it, so that right is asked for.
+        if self.kind(name) is None:
+            return None
+        fd = self.open(name, os.O_WRONLY)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _unchanged(self, name: str, now: os.stat_result | None, expected: os.stat_result | None) -> None:
+        if expected is not None and (now is None or _version(now) != _version(expected)):
+            raise OSError(f"{_brief(self._full(name))} was changed by somebody else meanwhile; read it again")
+
+    def _expect(self, name: str, wanted: Kind) -> None:
+        kind = _kind(self.stat(name).st_mode)
+        if kind != wanted:
+            raise _wrong_kind(self._full(name), kind, wanted)
+
+    def _explained(self, name: str, error: OSError, wanted: Kind = "file") -> OSError:
+        """`error` in words that name the whole path, and the link where there is one."""
+        full = self._full(name)
+        if isinstance(error, FileNotFoundError):
+            return FileNotFoundError(f"{_brief(full)} does not exist")
+        with contextlib.suppress(OSError):
+            kind = _kind(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False).st_mode)
+            if kind == "link" or (kind != wanted and not isinstance(error, PermissionError)):
+                return _wrong_kind(full, kind, wanted)
+        return type(error)(f"{_brief(full)} cannot be opened: {error.strerror}")
+
+
+def _wrong_kind(path: str, kind: Kind, wanted: Kind) -> OSError:
+    if kind == "link":
+        with contextlib.suppress(OSError, ValueError):
+            return SymbolicLinkError(
+                f"the path goes through a symbolic link, {_brief(path)}, and links are not followed; "
+                f"its real path is {_brief(real(path, '/'))}"
+            )
+        return SymbolicLinkError(f"the path goes through a symbolic link that leads nowhere, {_brief(path)}")
+    if wanted == "directory":
+        return NotADirectoryError(f"{_brief(path)} is not a directory")
+    if kind == "directory":
+        return IsADirectoryError(f"{_brief(path)} is a directory and not a file")
+    return OSError(f"{_brief(path)} is not a regular file (a pipe, a device or a socket)")
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISLNK(mode):
+        return "link"
+    if stat.S_ISREG(mode):
+        return "file"
+    return "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _entry_kind(entry: os.DirEntry[str]) -> Kind:
+    try:
+        if entry.is_symlink():
+            return "link"
+        if entry.is_file(follow_symlinks=False):
+            return "file"
+        return "directory" if entry.is_dir(follow_symlinks=False) else "other"
+    except OSError:
+        return "other"
+
+
+def _version(of: os.stat_result) -> tuple[int, int, int, int]:
+    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns
+
+
+def _keep_rights(fd: int, before: os.stat_result) -> None:
+    if hasattr(os, "fchown"):
+        with contextlib.suppress(OSError):
+            os.fchown(fd, before.st_uid, before.st_gid)
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, stat.S_IMODE(before.st_mode))
+
+
+def _same_on_disk(path: str) -> None:
+    """For platforms that cannot hold a directory open: refuse a path that is not its own real path."""
+    found = os.path.realpath(path)
+    if os.path.normcase(found) != os.path.normcase(path):
+        raise SymbolicLinkError(
+            f"the path goes through a symbolic link, and links are not followed; its real path is {_brief(found)}"
+        )
+
+
+def _components(path: str) -> tuple[str, list[str]]:
+    """The root of a canonical path, and its components."""
+    checked(path)
+    pure = PurePath(path)
+    if not pure.is_absolute() or os.path.normpath(path) != path or path.startswith("//"):
+        raise ValueError(f"{_brief(path)} is not a canonical absolute path")
+    return pure.anchor, list(pure.parts[1:])
+
+
+def open_directory(path: str, *, make: bool = False) -> Directory:
+    """The directory at exactly the canonical absolute `path`, with all that is missing made where `make` is true.
+
+    Raises:
+        ValueError: where `path` is not canonical.
+        SymbolicLinkError: where it goes through a link.
+        OSError: where there is no such directory, or it may not be entered.
+    """
+    root, components = _components(path)
+    current = Directory(root, os.open(root, _PASSING) if _HOLDS_DIRECTORIES else None)
+    try:
+        for name in components:
+            if make:
+                current.make(name)
+            inner = current.enter(name)
+            current.close()
+            current = inner
+    except BaseException:
+        current.close()
+        raise
+    return current
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, name = os.path.split(path)
+    if not name:
+        raise IsADirectoryError(f"{_brief(path)} is a directory and not a file")
+    return directory, name
+
+
+def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """A descriptor of the regular file at exactly the canonical absolute `path`, whose close is the caller's.
+
+    Args:
+        flags: As for `os.open`; links are never followed, and the descriptor is not inherited.
+        mode: The rights of a file that is made.
+
+    Raises:
+        ValueError: where `path` is not canonical.
+        SymbolicLinkError: where it goes through a link: one put there after the path was judged, for instance.
+        OSError: where there is no such file, it may not be opened, or it is a directory, a pipe or a device.
+    """
+    _components(path)
+    directory, name = _split(path)
+    with open_directory(directory) as parent:
+        return parent.open(name, flags, mode)
+
+
+def stat_exactly(path: str) -> os.stat_result:
+    """What is at exactly the canonical absolute `path`; a link at its end is a link.
+
+    Raises:
+        ValueError, OSError: as `open_exactly`.
+    """
+    root, components = _components(path)
+    if not components:
+        return os.stat(root)
+    with open_directory(os.path.dirname(path)) as parent:
+        return parent.stat(components[-1])
+
+
+def write_exactly(
+    path: str, data: bytes, *, expected: os.stat_result | None = None, make_directories: bool = False
+) -> bool:
+    """Put `data` at exactly the canonical absolute `path`, all at once; whether it is a new file.
+
+    Args:
+        expected: What the file was when it was read; where it has changed since, it stays as it is.
+        make_directories: Make the directories above it that are missing.
+
+    Raises:
+        ValueError: where `path` is not canonical.
+        SymbolicLinkError: where it goes through a link.
+        OSError: where it cannot or may not be written, or has changed.
+    """
+    _components(path)
+    directory, name = _split(path)
+    with open_directory(directory, make=make_directories) as parent:
+        return parent.write(name, data, expected=expected)

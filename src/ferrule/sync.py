@@ -1,0 +1,84 @@
+"""For programs without a loop: a loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any
+
+
+class OwnLoop:
+    """A loop in a daemon thread, started when first needed; it ends with its owner."""
+
+    def __init__(self, owner: object) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock = threading.Lock()
+        self._owner = weakref.ref(owner)
+
+    def get(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                loop = self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_serve, args=(loop,), name="ferrule-loop", daemon=True).start()
+                owner = self._owner()
+                if owner is not None:
+                    weakref.finalize(owner, _stop, loop).atexit = False
+            return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
+
+
+def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """The result of the coroutine that `make` gives, run on `loop` in another thread, with the context of this one.
+
+    Raises:
+        RuntimeError: where this thread is the one that runs `loop`, and would wait for itself.
+    """
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(...) here")
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    tasks: list[asyncio.Task[Any]] = []
+
+    def begin() -> None:
+        task = loop.create_task(make())
+        tasks.append(task)
+        task.add_done_callback(lambda done: _hand_over(done, future))
+
+    loop.call_soon_threadsafe(begin, context=copy_context())
+    try:
+        return future.result()
+    except BaseException:
+        for task in tasks:
+            loop.call_soon_threadsafe(task.cancel)
+        raise
+
+
+def _hand_over(task: asyncio.Task[Any], future: concurrent.futures.Future[Any]) -> None:
+    if future.cancelled():
+        return
+    if task.cancelled():
+        future.set_exception(concurrent.futures.CancelledError())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
