@@ -415,7 +415,7 @@ def from_execute(
     if not callable(execute):
         raise DefinitionError(f"tool {name!r}: execute must be a function, not {execute!r}")
     _refuse_generators(name, execute)
-    takes_context = takes(name, "execute", execute, 1, 2) == 2
+    takes_context = _takes_context(name, execute)
     parameters = SchemaParameters({"type": "object"} if input_schema is None else input_schema, hidden=private,
                                   drop_unknown=drop_unknown)  # fmt: skip
     missing = private - set(parameters.schema["properties"])
@@ -427,6 +427,19 @@ def from_execute(
         execute if takes_context else lambda values, context: execute(values),
         is_async=is_async(execute),
         description=parse(inspect.getdoc(execute))[0],
+    )
+
+
+def _takes_context(name: str, execute: Callable[..., Any]) -> bool:
+    """Whether `execute` has a second parameter for the context, and not one that is its author's own business."""
+    if takes(name, "execute", execute, 1, 2) == 1:
+        return False
+    second = list(_signature(name, execute).parameters.values())[1:2]
+    return (
+        not second
+        or second[0].default is _EMPTY
+        or second[0].name in {"context", "ctx"}
+        or _is_context(_hints(name, execute).get(second[0].name))
     )
 
 

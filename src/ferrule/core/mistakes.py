@@ -28,6 +28,14 @@ _WANTS = {
     "model_attributes_type": "object",
     "dataclass_type": "object",
 }
+_ARTICLES = {
+    "array": "an array",
+    "object": "an object",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "boolean": "true or false",
+}
 _NO_VALUE: Any = object()
 
 
@@ -137,7 +145,8 @@ def _from_json_schema(error: Any) -> list[Mistake]:
             for key in kind.unexpected
         ]
     if name == "type":
-        return [Mistake(path, f"must be {' or '.join(kind.types)}", got, wants=want) for want in kind.types]
+        expected = f"must be {' or '.join(_ARTICLES.get(want, want) for want in kind.types)}"
+        return [Mistake(path, expected, got, wants=want) for want in kind.types]
     if name in {"anyOf", "oneOf"} and getattr(kind, "context", None):
         return _from_branches(path, got, kind.context, str(error.message))
     if name == "enum":
@@ -211,24 +220,28 @@ def path_text(path: Path) -> str:
     return _shortened(text, 80) or "the arguments"
 
 
-def explain(name: str, mistakes: Sequence[Mistake], known: Sequence[str]) -> str:
-    """The text for the model: which parameter, what came, what is expected, and that nothing was run."""
+def explain(name: str, mistakes: Sequence[Mistake], properties: Mapping[str, Any]) -> str:
+    """The text for the model: which parameter, what came, what is expected, and that nothing was run.
+
+    `properties` are the schemas of the parameters that the model may fill, by name.
+    """
     groups: dict[Path, list[Mistake]] = {}
     for mistake in mistakes:
         groups.setdefault(mistake.path, []).append(mistake)
-    lines = [_line(path, group, known) for path, group in list(groups.items())[:5]]
+    lines = [_line(path, group, properties) for path, group in list(groups.items())[:5]]
     if len(groups) > 5:
         lines.append(f"{len(groups) - 5} more mistakes")
     return f"Invalid arguments for {name}: {'; '.join(lines)}. Nothing was run: correct this and call again."
 
 
-def _line(path: Path, group: Sequence[Mistake], known: Sequence[str]) -> str:
+def _line(path: Path, group: Sequence[Mistake], properties: Mapping[str, Any]) -> str:
     first = group[0]
     place = path_text(path)
     if first.kind == "unknown":
-        return _unknown(path, known)
+        return _unknown(path, list(properties))
     if first.kind == "missing":
-        return f"{place!r} is required and was not given"
+        node = properties.get(str(path[0])) if len(path) == 1 else None
+        return f"{place!r} is required and was not given{_wanted(node)}"
     texts = list(dict.fromkeys(mistake.expected for mistake in group))
     expected = texts[0]
     for text in texts[1:4]:
@@ -236,6 +249,16 @@ def _line(path: Path, group: Sequence[Mistake], known: Sequence[str]) -> str:
     shown = show(first.got) if first.got is None or isinstance(first.got, bool) else f"{kind_of(first.got)} {show(first.got)}"
     got = "" if first.got is _NO_VALUE else f", got {shown}"
     return f"{place!r} {expected}{got}"
+
+
+def _wanted(node: Any) -> str:
+    """What a parameter's schema says in few words."""
+    if not isinstance(node, Mapping):
+        return ""
+    if isinstance(node.get("enum"), list):
+        return f": one of {_listed(node['enum'])}"
+    kind = node.get("type")
+    return f": {_ARTICLES.get(kind, kind)}" if isinstance(kind, str) else ""
 
 
 def _unknown(path: Path, known: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ class Parameters:
         self.drop_unknown = drop_unknown
         self.exported = _without(self.schema, hidden) if hidden else self.schema
         properties = self.schema.get("properties", {})
-        self.known: tuple[str, ...] = tuple(name for name in properties if name not in hidden)
+        self.known: Mapping[str, Any] = {name: node for name, node in properties.items() if name not in hidden}
         self.required = frozenset(self.schema.get("required", ()))
         self.defaults: FrozenDict = FrozenDict(
             (name, node["default"])
