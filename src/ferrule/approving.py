@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import secrets
 from collections.abc import Awaitable, Mapping
@@ -17,7 +18,7 @@ from typing import Any
 
 from ferrule import execution, pool
 from ferrule.core.content import clean, jsonable
-from ferrule.core.context import ToolContext, set_call
+from ferrule.core.context import CallState, ToolContext
 from ferrule.core.errors import DefinitionError, ToolError
 from ferrule.core.handlers import is_async
 from ferrule.core.judging import answer_of, broken
@@ -26,6 +27,7 @@ from ferrule.core.plan import Plan
 from ferrule.core.types import Approver
 from ferrule.core.values import ALLOW, Decision, ToolCall, allow, ask, deny, judged_call
 
+log = logging.getLogger("ferrule")
 ROUNDS = 8
 GUARD_SECONDS = 10.0
 _CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]*://)[^\s/@]+@")
@@ -42,9 +44,10 @@ class Verdict:
         self.values = values
 
 
-async def judged(plan: Plan, call: ToolCall, values: Any, context: ToolContext[Any]) -> Verdict:
+async def judged(plan: Plan, call: ToolCall, values: Any, state: CallState) -> Verdict:
     """What all guards say together; changed arguments are judged again."""
     changed_by = -1
+    context = state.context
     for _ in range(ROUNDS):
         decision = ALLOW
         for position, (judge, guard) in enumerate(plan.judges):
@@ -59,7 +62,7 @@ async def judged(plan: Plan, call: ToolCall, values: Any, context: ToolContext[A
             except _NOT_OURS:
                 raise
             except BaseException as error:
-                answer = _broken(plan, guard, error, context)
+                answer = _broken(plan, guard, error)
             said = answer_of(answer, call)
             if said.kind == "deny":
                 return Verdict(said, call, values)
@@ -68,7 +71,7 @@ async def judged(plan: Plan, call: ToolCall, values: Any, context: ToolContext[A
             elif said.arguments is not None:
                 changed_by = position
                 try:
-                    values, call = _changed(plan, call, said.arguments, context)
+                    values, call = _changed(plan, call, said.arguments, state)
                 except Invalid as invalid:
                     return Verdict(deny(f"a guard changed the arguments to what does not fit: {invalid}"), call, values)
                 break
@@ -84,11 +87,9 @@ class _Cancelled(BaseException):
 _NOT_OURS = (KeyboardInterrupt, GeneratorExit, _Cancelled)
 
 
-def _broken(plan: Plan, guard: Any, error: BaseException, context: ToolContext[Any]) -> Decision:
+def _broken(plan: Plan, guard: Any, error: BaseException) -> Decision:
     decision = broken(guard, error)
     if decision.reason.startswith("a guard"):
-        from ferrule.runner import log
-
         log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
     return decision
 
@@ -124,23 +125,19 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
     return outcome
 
 
-def _changed(
-    plan: Plan, call: ToolCall, arguments: Mapping[str, Any], context: ToolContext[Any]
-) -> tuple[Any, ToolCall]:
+def _changed(plan: Plan, call: ToolCall, arguments: Mapping[str, Any], state: CallState) -> tuple[Any, ToolCall]:
     values, text, _ = plan.parameters.judge(plan.name, arguments)
     changed = judged_call(call, plan.name, text, plan.parameters.arguments(text, values))
-    set_call(context, changed)
+    state.call = changed
     return values, changed
 
 
-async def answered(
-    plan: Plan, verdict: Verdict, context: ToolContext[Any], approve: Approver | None
-) -> Verdict:
+async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Verdict:
     """The verdict once somebody has answered the ask; still an ask where it is put off."""
     asked, call, values = verdict.decision, verdict.call, verdict.values
     if approve is None:
         return Verdict(deny(f"nobody is there to ask ({asked.reason})"), call, values)
-    answer = await _answer(plan, approve, call, asked, context)
+    answer = await _answer(plan, approve, call, asked, state.context)
     if answer.kind == "ask":
         return Verdict(ask(answer.reason or asked.reason, into=answer.into or asked.into), call, values)
     if answer.kind == "deny":
@@ -148,10 +145,10 @@ async def answered(
     if answer.arguments is not None:
         edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
         try:
-            values, call = _changed(plan, call, edited, context)
+            values, call = _changed(plan, call, edited, state)
         except Invalid as invalid:
             return Verdict(deny(f"the answer's arguments do not fit: {invalid}"), call, values)
-    final = await judged(plan, call, values, context)
+    final = await judged(plan, call, values, state)
     if final.decision.kind == "deny":
         return final
     if final.call is not call:
@@ -178,8 +175,6 @@ async def _answer(
     except BaseException as error:
         if task is not None and task.cancelling() > cancels:
             raise
-        from ferrule.runner import log
-
         log.error("the approver broke on tool %r", plan.name, exc_info=error)
         return deny("the question could not be asked")
     if answer is True:
@@ -220,9 +215,9 @@ class Resumed:
         return self.answer
 
 
-def remembered(plan: Plan, call: ToolCall, context: ToolContext[Any], decision: Decision) -> dict[str, Any]:
+def remembered(call: ToolCall, state: CallState, decision: Decision) -> dict[str, Any]:
     """All, as plain JSON, that another process needs to take the call up again."""
-    sent = context._sent
+    sent, context = state.sent, state.context
     kept: dict[str, Any] = jsonable(
         {
             "id": sent.id,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ferrule import pool
-from ferrule.core.context import CURRENT, ToolContext, set_deadline, set_executed, set_left
+from ferrule.core.context import CURRENT, CallState
 from ferrule.core.plan import Plan
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.core.values import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.runner import Runner
@@ -24,39 +24,39 @@ def start(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) 
     return asyncio.Task(coroutine, loop=loop, **_EAGER)
 
 
-async def within(
-    runner: Runner, plan: Plan, call: ToolCall, context: ToolContext[Any], seconds: float, grace: float
-) -> ToolResult:
+async def within(runner: Runner, plan: Plan, state: CallState, seconds: float, grace: float) -> ToolResult:
     """Run the handler, with what goes round it inside, for at most `seconds`.
 
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
     loop = asyncio.get_running_loop()
-    set_deadline(context, loop.time() + seconds)
-    task = start(_contained(runner, plan, call, context), loop)
+    state.deadline = loop.time() + seconds
+    task = start(_contained(runner, plan, state), loop)
     if not task.done():
         try:
             in_time = await _ended(task, loop, seconds)
         except asyncio.CancelledError:
-            await _stopped(task, loop, context, grace)
+            await _stopped(task, loop, state, grace)
             raise
         if not in_time:
-            await _stopped(task, loop, context, grace)
-            return _timed_out(runner, plan, context, seconds)
+            await _stopped(task, loop, state, grace)
+            return _timed_out(runner, plan, state, seconds)
     outcome = task.result()
     if isinstance(outcome, pool.Raised):
         raise outcome.error
     return outcome  # type: ignore[no-any-return]
 
 
-async def _contained(runner: Runner, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> Any:
+async def _contained(runner: Runner, plan: Plan, state: CallState) -> Any:
     """The task's own coroutine. Nothing is raised out of it: a `SystemExit` in a task would end the loop."""
-    CURRENT.set(context)
+    CURRENT.set(state)
+    state.task = asyncio.current_task()
+    state.cancels = 0
     try:
         if plan.inside is not None:
-            return await plan.inside(call, context)
-        return await runner._handled(plan, call, context)
+            return await plan.inside(state.call, state.context)
+        return await runner._handled(plan, state)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -82,16 +82,16 @@ async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, secon
 
 
 async def _stopped(
-    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, context: ToolContext[Any], grace: float
+    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float
 ) -> None:
     """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
     task.cancel()
     try:
         if not await _ended(task, loop, grace):
-            set_left(context, _Left(task))
+            state.left = _Left(task)
     except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
         if not task.done():
-            set_left(context, _Left(task))
+            state.left = _Left(task)
 
 
 class _Left:
@@ -106,20 +106,20 @@ class _Left:
         self._task.add_done_callback(lambda task: callback())
 
 
-def _timed_out(runner: Runner, plan: Plan, context: ToolContext[Any], seconds: float) -> ToolResult:
+def _timed_out(runner: Runner, plan: Plan, state: CallState, seconds: float) -> ToolResult:
     limit = f"its deadline of {seconds:g} s"
-    if context._executed is False:
+    if state.executed is False:
         text = f"{plan.name} was not started before {limit}. Nothing was run."
-    elif context._left is not None:
+    elif state.left is not None:
         text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
-    elif context._executed:
+    elif state.executed:
         text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
     else:
         text = f"{plan.name} was stopped at {limit}; its effect may have happened."
-    return runner._result(plan, context, "timeout", text)
+    return runner._result(state, "timeout", text)
 
 
-async def in_thread(plan: Plan, values: Any, context: ToolContext[Any]) -> Any:
+async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
     """Run a blocking handler in the pool, with the context copied.
 
     Raises:
@@ -127,14 +127,16 @@ async def in_thread(plan: Plan, values: Any, context: ToolContext[Any]) -> Any:
         BaseException: whatever the handler raised.
     """
     direct, call = plan.direct, plan.call
-    job = pool.shared().submit((lambda: direct(**values)) if direct is not None else (lambda: call(values, context)))
+    job = pool.shared().submit(
+        (lambda: direct(**values)) if direct is not None else (lambda: call(values, state.context))
+    )
     try:
         value = await job.future
     except asyncio.CancelledError:
         if job.cancel():
-            set_executed(context, False)
+            state.executed = False
         elif job.running:
-            set_left(context, job)
+            state.left = job
         raise
     if isinstance(value, pool.Raised):
         error = value.error

@@ -31,19 +31,7 @@ from typing import Any, overload
 from ferrule import approving, execution, sync
 from ferrule.batch import Batch
 from ferrule.core.content import bound, clean, cut, jsonable, size
-from ferrule.core.context import (
-    CURRENT,
-    NO_CONTEXT,
-    ToolContext,
-    bind_context,
-    set_call,
-    set_cut,
-    set_ended,
-    set_executed,
-    set_repairs,
-    set_resumed,
-    set_values,
-)
+from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.core.keys import Hold, KeyLocks
 from ferrule.core.limiter import Limiter
@@ -54,13 +42,23 @@ from ferrule.core.plan import Plan, Settings
 from ferrule.core.tool import Tool, _callables, _count, _direct, _kinds, _seconds
 from ferrule.core.toolset import Toolset
 from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
-from ferrule.core.values import Decision, Event, EventKind, Status, ToolCall, ToolResult, judged_call, keep_seal
+from ferrule.core.values import (
+    Decision,
+    Event,
+    EventKind,
+    Status,
+    ToolCall,
+    ToolResult,
+    judged_call,
+    keep_seal,
+    success,
+)
 from ferrule.pool import PoolExhausted
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _NOTHING_RUN = "Nothing was run."
-_SHORT = (int, bool, float, type(None))
+_Result = type(ToolResult())
 _ids = itertools.count(1)
 
 
@@ -153,10 +151,10 @@ class Runner:
             plan.judged = True
 
         def enter(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
-            return self._entered(plan, call, context)
+            return self._entered(plan, call, _state_of(plan, context))
 
         def handle(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
-            return self._handled_unchanged(plan, call, context)
+            return self._handled_unchanged(plan, call, _state_of(plan, context))
 
         plan.chain(self._settings, enter, handle)
         return plan
@@ -209,7 +207,6 @@ class Runner:
         *,
         context: ToolContext[Any] | None = None,
         timeout: float | None = None,
-        **named: Any,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run one call: `run(call, context)` or `run("name", {...}, context)`; await the result.
 
@@ -219,26 +216,21 @@ class Runner:
             DefinitionError: for a wrong time-out.
             RuntimeError: where the runner is busy on another loop.
         """
-        if isinstance(call, str):
-            if named:
-                second = named.pop("arguments", second)
-            call = ToolCall("", call, second)
-            given = third or context
-        else:
-            given = second or context
-        if named:
-            raise TypeError(f"run() got unexpected arguments {sorted(named)!r}")
         if timeout is not None:
             _seconds("timeout", timeout, "")
-        return self._started(call, given or NO_CONTEXT, timeout)
+        if isinstance(call, str):
+            return self._started(ToolCall("", call, second), third or context or NO_CONTEXT, timeout)
+        plan = self._plans.get(call.name)
+        if plan is None or call.problem is not None or not call.id:
+            return self._started(call, second or context or NO_CONTEXT, timeout)
+        return self._performed(plan, call, second or context or NO_CONTEXT, timeout)
 
     def _started(
         self,
         call: ToolCall,
         given: ToolContext[Any],
         timeout: float | None = None,
-        *,
-        parent: ToolContext[Any] | None = None,
+        parent: CallState | None = None,
         observers: tuple[Observer, ...] | None = None,
         sink: Callable[[ToolResult], None] | None = None,
         resumed: Any = None,
@@ -250,7 +242,8 @@ class Runner:
         if plan is None:
             return self._answered(call, "not_found", self._unknown(call.name), observers)
         if call.problem is not None:
-            return self._answered(call, "invalid", f"{cut(call.problem, 500)} {_NOTHING_RUN}", observers)
+            said = cut(clean(call.problem), 500)
+            return self._answered(call, "invalid", said if _NOTHING_RUN in said else f"{said} {_NOTHING_RUN}", observers)
         return self._performed(plan, call, given, timeout, parent, observers, sink, resumed)
 
     def _unknown(self, name: str) -> str:
@@ -293,10 +286,10 @@ class Runner:
         call: ToolCall,
         given: ToolContext[Any],
         timeout: float | None,
-        parent: ToolContext[Any] | None,
-        observers: tuple[Observer, ...] | None,
-        sink: Callable[[ToolResult], None] | None,
-        resumed: Any,
+        parent: CallState | None = None,
+        extra: tuple[Observer, ...] | None = None,
+        sink: Callable[[ToolResult], None] | None = None,
+        resumed: Any = None,
     ) -> ToolResult:
         started = perf_counter()
         loop = get_running_loop()
@@ -304,101 +297,96 @@ class Runner:
             self._move(loop)
         if parent is None:
             parent = CURRENT.get()
-        if parent is not None and parent._ended:
-            parent = None
-        if self._closing and parent is None:
-            return await self._answered(call, "cancelled", f"The runner is closing. {_NOTHING_RUN}", observers)
-        arrived = call if call.name == plan.name else call.replace(name=plan.name)
-        if parent is not None and call.parent is None and parent.call is not None:
-            arrived = arrived.replace(parent=parent.call.id)
-        everyone = self._observers if observers is None else (*self._observers, *observers)
-        context = bind_context(given, plan, call, arrived, parent, timeout, everyone)
-        task = current_task()
-        cancels = task.cancelling() if task is not None else 0
+        arrived = call
+        if parent is not None or self._closing or call.name != plan.name:
+            if parent is not None and parent.ended:
+                parent = None
+            if self._closing and parent is None:
+                return await self._answered(call, "cancelled", f"The runner is closing. {_NOTHING_RUN}", extra)
+            lineage = call.parent or (parent.call.id if parent is not None else None)
+            arrived = call.replace(name=plan.name, parent=lineage)
+        observers = self._observers if extra is None else (*self._observers, *extra)
+        task: Any = current_task()
+        cancels = task.cancelling()
+        state = CallState(given._given, plan, call, arrived, parent, timeout, observers, task, cancels)
         self._running += 1
         try:
             if resumed is not None:
-                set_resumed(context, resumed)
-            elif everyone:
-                self._emit(everyone, "tool:pre", arrived)
+                state.resumed = resumed
+            elif observers:
+                self._emit(observers, "tool:pre", arrived)
             try:
                 if plan.around is None:
-                    result = await self._entered(plan, arrived, context)
+                    result = await self._entered(plan, arrived, state)
                 else:
-                    result = await plan.around(arrived, context)
+                    result = await plan.around(arrived, state.context)
             except Exception as error:
-                result = self._broke(plan, call, context, error)
+                result = self._broke(state, error)
+            except asyncio.CancelledError as error:
+                if task.cancelling() > cancels:
+                    self._cut_off(state, started, sink, error)
+                    raise (state.cut or error) from None
+                result = self._broke(state, error)
             except BaseException as error:
-                if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() == cancels:
-                    result = self._broke(plan, call, context, error)
-                else:
-                    self._cut_off(plan, call, arrived, context, started, everyone, sink, error)
-                    raise (context._cut or error) from None
-            result = self._sealed(plan, call, context, result, started)
-            if task is not None and task.cancelling() > cancels:
-                # A handler that swallowed a cancellation from outside: the caller's wish counts.
-                self._cut_off(plan, call, arrived, context, started, everyone, sink, result)
+                self._cut_off(state, started, sink, error)
+                raise
+            # What needs no look: a short plain output in the result that the kernel made.
+            if (
+                result.__class__ is not _Result
+                or result.call is not call
+                or result.error is not None
+                or result._content is not None
+                or not _short(result.output, plan.max_output)
+            ):
+                result = self._sealed(state, result)
+            keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
+            if task.cancelling() > cancels:
+                # A handler swallowed a cancellation from outside: the caller's wish counts.
+                self._cut_off(state, started, sink, result)
                 raise asyncio.CancelledError
         finally:
             self._running -= 1
-            set_ended(context, True)
+            state.ended = True
             if self._idle is not None:
                 self._look_idle()
-        if everyone:
+        if observers:
             kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
-            self._emit(everyone, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
+            self._emit(observers, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
         if self._journal is not None and plan.changes:
             await self._recorded(result)
         return result
 
     def _cut_off(
         self,
-        plan: Plan,
-        call: ToolCall,
-        arrived: ToolCall,
-        context: ToolContext[Any],
+        state: CallState,
         started: float,
-        observers: tuple[Observer, ...],
         sink: Callable[[ToolResult], None] | None,
         cause: BaseException | ToolResult,
     ) -> None:
         """A cancellation from outside: the result that the batch keeps, and the terminal event."""
-        executed = cause.executed if isinstance(cause, ToolResult) else context._executed
+        executed = cause.executed if isinstance(cause, ToolResult) else state.executed
         ran = _NOTHING_RUN if executed is False else "It had been started, so its effect may have happened."
-        result = ToolResult(
-            None,
+        result = self._result(
+            state,
+            "cancelled",
             f"The call was cancelled. {ran}",
-            call=call,
-            tool_name=plan.name,
-            status="cancelled",
-            executed=executed,
-            repairs=context._repairs,
-            duration_ms=(perf_counter() - started) * 1000,
             exception=cause if isinstance(cause, BaseException) else None,
-        )
-        set_ended(context, True)
-        self._emit(observers, "tool:error", arrived, result)
+        ).replace(executed=executed)
+        keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
+        state.ended = True
+        self._emit(state.observers, "tool:error", state.call, result)
         if sink is not None:
             sink(result)
 
-    def _sealed(
-        self, plan: Plan, call: ToolCall, context: ToolContext[Any], result: Any, started: float
-    ) -> ToolResult:
-        """The result bound to its call, bounded, cleaned and measured."""
+    def _sealed(self, state: CallState, result: Any) -> ToolResult:
+        """The result bound to its call, bounded and cleaned."""
         if not isinstance(result, ToolResult):
-            error = TypeError(f"a middleware of {plan.name!r} returned {result!r}, which is no ToolResult")
-            result = self._broke(plan, call, context, error)
-        if result.call is not call:
+            wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
+            result = self._broke(state, wrong)
+        if result.call is not state.sent:
             # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-            result = result.replace(call=call, tool_name=plan.name)
-        limit = plan.max_output
-        output = result.output
-        kind = type(output)
-        plain = result.error is None and result._content is None
-        if not (plain and ((kind is str and len(output) <= limit) or (kind in _SHORT and kind is not int))):
-            result = self._bounded(result, limit)
-        keep_seal(result, (perf_counter() - started) * 1000, context._repairs)
-        return result
+            result = result.replace(call=state.sent, tool_name=state.plan.name)
+        return self._bounded(result, state.plan.max_output)
 
     def _bounded(self, result: ToolResult, limit: int) -> ToolResult:
         if result.error is not None and (len(result.error) > limit or not result.error.isascii()):
@@ -407,20 +395,13 @@ class Runner:
             result = result.replace(content=bound(result.content, limit))
         return result
 
-    def _broke(self, plan: Plan, call: ToolCall, context: ToolContext[Any], error: BaseException) -> ToolResult:
+    def _broke(self, state: CallState, error: BaseException) -> ToolResult:
         """A middleware that raised: a fault of the program, told to the model without its inside."""
-        log.error("a middleware of tool %r raised", plan.name, exc_info=error)
-        ran = _NOTHING_RUN if context._executed is False else "The tool had been started."
+        log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
+        ran = _NOTHING_RUN if state.executed is False else "The tool had been started."
         text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__} outside the tool itself"
-        return ToolResult(
-            None,
-            f"{plan.name} could not be run: {cut(text, 500)}. {ran}",
-            call=call,
-            tool_name=plan.name,
-            status="failed",
-            executed=context._executed,
-            exception=error,
-        )
+        said = f"{state.plan.name} could not be run: {cut(clean(text), 500)}. {ran}"
+        return self._result(state, "failed", said, exception=error)
 
     def _emit(self, observers: tuple[Observer, ...], kind: EventKind, call: ToolCall, what: Any = None) -> None:
         event = Event(kind, call, what)
@@ -434,126 +415,114 @@ class Runner:
 
     # -- decode, validate, guards, approve, slot -------------------------------------------------------------------------
 
-    async def _entered(self, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        if context._kernel is not plan:
-            raise DefinitionError("a middleware gave `next` a context of its own making; give it the one that it got")
-        if call is not context.call and (call.id, call.name) != (context._sent.id, plan.name):
-            raise DefinitionError("a middleware gave `next` a call with another id or name")
+    async def _entered(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         try:
-            values, text = self._decoded(plan, call, context)
+            text: Any = call.raw
+            try:
+                values = plan.quick(text)  # type: ignore[misc]
+            except Exception:  # the ladder says what is wrong, or mends it
+                values, text = self._decoded(plan, call, state)
             if plan.judged:
                 call = judged_call(call, plan.name, text, plan.parameters.arguments(text, values))
-                set_call(context, call)
-                if plan.judges or plan.parameters.hidden or context._resumed is not None:
-                    call, values = await self._judged(plan, call, values, context)
+                state.call = call
+                if plan.judges or plan.parameters.hidden or state.resumed is not None:
+                    values = await self._judged(plan, call, values, state)
             held: Any = plan.limiters
-            for position, limiter in enumerate(plan.limiters):
-                if context._parent is not None or plan.locks or not limiter.try_acquire():
-                    held = await self._slot(plan, call, context, plan.limiters[:position])
+            for position, limiter in enumerate(held):
+                if state.parent is not None or plan.locks or not limiter.try_acquire():
+                    held = await self._slot(plan, state, held[:position])
                     break
         except Halt as halt:
-            return ToolResult(
-                None,
-                halt.error,
-                halt.metadata,
-                call=context._sent,
-                tool_name=plan.name,
-                status=halt.status,
-                executed=False,
-            )
+            return self._result(state, halt.status, halt.error, metadata=halt.metadata)
         try:
             if self._journal is not None and plan.changes:
-                await self._intended(plan, call, context)
-            set_values(context, values)
-            seconds = context._timeout or plan.timeout
+                await self._intended(state)
+            seconds = state.timeout or plan.timeout
             if seconds is not None:
-                return await execution.within(self, plan, call, context, seconds, self._grace)
-            token = CURRENT.set(context)
+                state.values = values
+                return await execution.within(self, plan, state, seconds, self._grace)
+            token = CURRENT.set(state)
             try:
+                if plan.plain and plan.inside is None:
+                    # The commonest case without one more coroutine: a tenth of the whole path.
+                    state.executed = None
+                    try:
+                        value = await plan.direct(**values)  # type: ignore[misc]
+                    except BaseException as error:
+                        return self._raised(plan, state, error)
+                    if type(value) is plan.output.exact:
+                        return success(value, state.sent, plan.name)
+                    return self._shaped(plan, state, value)
+                state.values = values
                 if plan.inside is not None:
-                    return await plan.inside(call, context)
-                return await self._handled(plan, call, context)
+                    return await plan.inside(state.call, state.context)
+                return await self._handled(plan, state)
             finally:
                 CURRENT.reset(token)
         finally:
-            if context._left is None:
-                for limiter in held:
-                    limiter.release() if type(limiter) is Limiter else self._keys.release(limiter)
+            if state.left is None:
+                for one in held:
+                    one.release()
             else:
-                self._release_later(context, held)
+                self._release_later(state, held)
 
-    def _decoded(self, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> tuple[Any, str]:
-        raw = call.raw
-        if plan.quick is not None and type(raw) is str and context._resumed is None:
-            try:
-                return plan.quick(raw), raw
-            except Exception:
-                log.debug("the arguments of %r need a closer look", plan.name, exc_info=True)
+    def _decoded(self, plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
+        if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
+            raise DefinitionError("a middleware gave `next` a call with another id or name")
         try:
-            if context._resumed is not None:
-                values, text, repairs = plan.parameters.judge(plan.name, context._resumed.arguments)
+            if state.resumed is not None:
+                values, text, repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
             else:
-                values, text, repairs = plan.parameters.decode(plan.name, raw)
+                values, text, repairs = plan.parameters.decode(plan.name, call.raw)
         except Invalid as invalid:
             raise Halt("invalid", str(invalid)) from None
-        if repairs:
-            set_repairs(context, repairs)
+        state.repairs = repairs
         return values, text
 
-    async def _judged(
-        self, plan: Plan, call: ToolCall, values: Any, context: ToolContext[Any]
-    ) -> tuple[ToolCall, Any]:
-        """Ask the guards, and whoever they say is to be asked: the call that is to run, with its values."""
-        resumed = context._resumed
+    async def _judged(self, plan: Plan, call: ToolCall, values: Any, state: CallState) -> Any:
+        """Ask the guards, and whoever they say is to be asked: the values that are to run; `state.call` is the call."""
+        resumed = state.resumed
         if resumed is None:
-            verdict = await approving.judged(plan, call, values, context)
-            if plan.judges and context._observers:
-                self._emit(context._observers, "tool:decided", verdict.call, verdict.decision)
+            verdict = await approving.judged(plan, call, values, state)
+            if plan.judges and state.observers:
+                self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
         else:
             verdict = approving.Verdict(resumed.decision, call, values)
         decision = verdict.decision
-        if decision.kind == "deny":
-            raise Halt("denied", _denied(decision.reason))
         if decision.kind == "ask":
             approve = self._approve if resumed is None else resumed.approve
-            verdict = await approving.answered(plan, verdict, context, approve)
-            if context._observers:
-                self._emit(context._observers, "tool:decided", verdict.call, verdict.decision)
+            verdict = await approving.answered(plan, verdict, state, approve)
+            if state.observers:
+                self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
             if verdict.decision.kind == "ask":
                 raise Halt(
                     "suspended",
-                    f"{plan.name} waits for a decision: {cut(decision.reason, 500)}. {_NOTHING_RUN}",
-                    metadata={"resume": approving.remembered(plan, verdict.call, context, verdict.decision)},
+                    f"{plan.name} waits for a decision: {cut(clean(decision.reason), 500)}. {_NOTHING_RUN}",
+                    metadata={"resume": approving.remembered(verdict.call, state, verdict.decision)},
                 )
-            if verdict.decision.kind == "deny":
-                raise Halt("denied", _denied(verdict.decision.reason))
+        if verdict.decision.kind == "deny":
+            raise Halt("denied", _denied(verdict.decision.reason))
         missing = plan.parameters.missing(verdict.call.arguments) if plan.parameters.hidden else []
         if missing:
             raise Halt("denied", _denied("a value that only the program or a person can supply is missing"))
-        set_call(context, verdict.call)
-        return verdict.call, verdict.values
+        state.call = verdict.call
+        return verdict.values
 
-    async def _slot(
-        self, plan: Plan, call: ToolCall, context: ToolContext[Any], taken: tuple[Limiter, ...]
-    ) -> list[Limiter | Hold]:
+    async def _slot(self, plan: Plan, state: CallState, taken: tuple[Limiter, ...]) -> list[Limiter | Hold]:
         """Wait for keys and slots, in that order, without those that an ancestor holds."""
         loop = get_running_loop()
         until = None if self._queue_timeout is None else loop.time() + self._queue_timeout
-        family = list(_ancestors(context))
+        family = list(_ancestors(state))
         held: list[Limiter | Hold] = list(taken)
         try:
             if plan.locks:
-                hold = await self._keys.acquire(
-                    self._resources(plan, call),
-                    context,
-                    family,
-                    shared=plan.tool.trait("parallel", call.arguments),
-                    timeout=_left_until(until, loop),
-                )
+                shared = plan.tool.trait("parallel", state.call.arguments)
+                keys = self._resources(plan, state)
+                hold = await self._keys.acquire(keys, state, family, shared=shared, timeout=_left_until(until, loop))
                 if hold is None:
                     raise _busy(plan, "what it works on is in use")
                 held.append(hold)
-            theirs = {limiter for one in family for limiter in _limiters_of(one)}
+            theirs = {limiter for one in family for limiter in one.plan.limiters}
             for limiter in plan.limiters[len(taken) :]:
                 if limiter in theirs:
                     continue
@@ -562,42 +531,47 @@ class Runner:
                 held.append(limiter)
         except BaseException:
             for one in held:
-                one.release() if isinstance(one, Limiter) else self._keys.release(one)
+                one.release()
             raise
         return held
 
     @staticmethod
-    def _resource_keys(plan: Plan, arguments: Mapping[str, Any]) -> list[str]:
-        keys = plan.tool.resources(arguments)
-        return [keys] if isinstance(keys, str) else [str(key) for key in keys]
-
-    def _resources(self, plan: Plan, call: ToolCall) -> list[str]:
+    def _resource_keys(state: CallState, arguments: Mapping[str, Any]) -> list[str]:
+        token = CURRENT.set(state)  # for keys that depend on the call's working directory or principal
         try:
-            return self._resource_keys(plan, call.arguments)
+            keys = state.plan.tool.resources(arguments)
+            return [keys] if isinstance(keys, str) else [str(key) for key in keys]
+        finally:
+            CURRENT.reset(token)
+
+    def _resources(self, plan: Plan, state: CallState) -> list[str]:
+        try:
+            return self._resource_keys(state, state.call.arguments)
         except Exception as error:
             log.error("resources of tool %r raised", plan.name, exc_info=error)
             raise Halt("failed", f"{plan.name} could not be run: its resources are not known. {_NOTHING_RUN}") from None
 
-    def _release_later(self, context: ToolContext[Any], held: Iterable[Limiter | Hold]) -> None:
+    def _release_later(self, state: CallState, held: Iterable[Limiter | Hold]) -> None:
         """What outlived its deadline keeps its slots and keys until it ends, and is counted."""
         self._left += 1
 
         def ended() -> None:
             self._left -= 1
             for one in held:
-                one.release() if isinstance(one, Limiter) else self._keys.release(one)
+                one.release()
             if self._idle is not None:
                 self._look_idle()
 
-        context._left.when_done(ended)
+        state.left.when_done(ended)
 
-    async def _intended(self, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> None:
+    async def _intended(self, state: CallState) -> None:
+        call = state.call
         record = {
-            "tool_name": plan.name,
+            "tool_name": state.plan.name,
             "tool_call_id": call.id,
             "input": jsonable(dict(call.arguments)),
-            "session": context.session,
-            "principal": context.principal,
+            "session": state.given[0],
+            "principal": state.given[1],
             "parent": call.parent,
         }
         assert self._journal is not None
@@ -612,96 +586,98 @@ class Runner:
 
     # -- handler and shape ----------------------------------------------------------------------------------------------
 
-    async def _handled_unchanged(self, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+    async def _handled_unchanged(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         """The end of the chain of `inside`: what was judged is what runs."""
-        judged = context.call
-        if call is not judged and (judged is None or call != judged):
+        if call is not state.call and call != state.call:
             raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
-        if context._values is None:
+        if state.values is None:
             # A second attempt: the first may have changed its own objects.
-            set_values(context, plan.parameters.values(str(call.raw)))
-        return await self._handled(plan, call, context)
+            state.values = plan.parameters.values(str(call.raw))
+        return await self._handled(plan, state)
 
-    async def _handled(self, plan: Plan, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        values = context._values
-        set_values(context, None)
-        task = current_task()
-        cancels = task.cancelling() if task is not None else 0
-        set_executed(context, None)
+    async def _handled(self, plan: Plan, state: CallState) -> ToolResult:
+        values = state.values
+        state.values = state.executed = None
         try:
             if not plan.is_async:
-                value = await execution.in_thread(plan, values, context)
+                value = await execution.in_thread(plan, values, state)
             elif plan.direct is not None:
                 value = await plan.direct(**values)
             else:
-                value = await plan.call(values, context)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
+                value = await plan.call(values, state.context)
         except PoolExhausted as exhausted:
-            set_executed(context, False)
-            return self._result(plan, context, "limited", f"{plan.name} cannot be started: {exhausted}. {_NOTHING_RUN}")
+            state.executed = False
+            return self._result(state, "limited", f"{plan.name} cannot be started: {exhausted}. {_NOTHING_RUN}")
         except BaseException as error:
-            if task is not None and task.cancelling() > cancels:
-                if not isinstance(error, asyncio.CancelledError):
-                    set_cut(context, error)
-                raise asyncio.CancelledError from None
-            set_executed(context, True)
-            return self._raised(plan, context, error)
-        set_executed(context, True)
-        return self._shaped(plan, context, value)
+            return self._raised(plan, state, error)
+        return self._shaped(plan, state, value)
 
-    def _shaped(self, plan: Plan, context: ToolContext[Any], value: Any) -> ToolResult:
+    def _raised(self, plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+        """What a handler raised, for the model: its text where it is meant or known to be harmless, else its type.
+
+        Raises:
+            CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
+        """
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise error
+        if state.task.cancelling() > state.cancels:
+            if not isinstance(error, asyncio.CancelledError):
+                state.cut = error
+            raise asyncio.CancelledError from None
+        state.executed = True
+        log.warning("tool %r raised", plan.name, exc_info=error)
+        text = approving.safe_text(error, plan.expose)
+        after = " It had been started, so its effect may have happened." if plan.changes else ""
+        return self._result(state, "failed", f"{plan.name} failed: {text}.{after}", exception=error)
+
+    def _shaped(self, plan: Plan, state: CallState, value: Any) -> ToolResult:
         """The value becomes a result; the output schema is checked."""
-        if type(value) is not plan.output.exact:
+        state.executed = True
+        output = plan.output
+        if type(value) is not output.exact:
             if isinstance(value, ToolResult):
-                return value.replace(call=context._sent, tool_name=plan.name, executed=True)
-            if not plan.output.free:
+                return value.replace(call=state.sent, tool_name=plan.name, executed=True)
+            if not output.free:
                 try:
-                    plan.output.check(value)
+                    output.check(value)
                 except OutputMismatch as mismatch:
-                    error = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
-                    return self._result(plan, context, "failed", cut(error, 500), output=value)
-        return ToolResult(value, call=context._sent, tool_name=plan.name)
+                    said = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
+                    return self._result(state, "failed", cut(clean(said), 500), output=value)
+        return success(value, state.sent, plan.name)
 
     def _result(
         self,
-        plan: Plan,
-        context: ToolContext[Any],
+        state: CallState,
         status: Status,
         error: str,
         *,
         output: Any = None,
+        metadata: Mapping[str, Any] | None = None,
         exception: BaseException | None = None,
     ) -> ToolResult:
         return ToolResult(
             output,
             error,
-            call=context._sent,
-            tool_name=plan.name,
+            metadata,
+            call=state.sent,
+            tool_name=state.plan.name,
             status=status,
-            executed=context._executed,
+            executed=state.executed,
             exception=exception,
         )
 
-    def _raised(self, plan: Plan, context: ToolContext[Any], error: BaseException) -> ToolResult:
-        """What a handler raised, for the model: its text where it is meant or known to be harmless, else its type."""
-        log.warning("tool %r raised", plan.name, exc_info=error)
-        text = approving.safe_text(error, plan.expose)
-        after = " It had been started, so its effect may have happened." if plan.changes else ""
-        return self._result(plan, context, "failed", f"{plan.name} failed: {text}{after}", exception=error)
-
     # -- what a bound context asks ---------------------------------------------------------------------------------------
 
-    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None:
+    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
         """Emit a `tool:progress` of a call that still runs, on the loop's own thread."""
         loop = self._loop
-        if not context._observers or context._ended or loop is None:
+        if not state.observers or state.ended or loop is None:
             return
         what = {"done": done, "total": total, "message": clean(str(message))[:500]}
 
         def tell() -> None:
-            if not context._ended and context.call is not None:
-                self._emit(context._observers, "tool:progress", context.call, what)
+            if not state.ended:
+                self._emit(state.observers, "tool:progress", state.call, what)
 
         try:
             here = asyncio.get_running_loop() is loop
@@ -713,12 +689,10 @@ class Runner:
             loop.call_soon_threadsafe(tell)
 
     def run_nested(
-        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+        self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Run another call as a child of the one that `context` belongs to."""
-        parent = None if context._ended else context
-        call = ToolCall("", name, arguments, parent=context.call.id if context.call else None)
-        return self._started(call, context, parent=parent)
+        """Run another call as a child of the one that `state` belongs to."""
+        return self._started(ToolCall("", name, arguments, parent=state.call.id), state.context, None, state)
 
     def remaining(self, deadline: float) -> float:
         """Seconds from now until `deadline`, which is in the loop's time."""
@@ -756,15 +730,14 @@ class Runner:
         if call.problem is not None:
             return Decision("deny", call.problem)
         arrived = call if call.name == plan.name else call.replace(name=plan.name)
-        bound_context = bind_context(context or NO_CONTEXT, plan, call, arrived, CURRENT.get(), None, ())
+        state = CallState((context or NO_CONTEXT)._given, plan, call, arrived, CURRENT.get(), None, ())
         try:
-            values, text = self._decoded(plan, arrived, bound_context)
+            values, text = self._decoded(plan, arrived, state)
         except Halt as halt:
             return Decision("deny", halt.error)
-        judged = judged_call(arrived, plan.name, text, plan.parameters.arguments(text, values))
-        set_call(bound_context, judged)
-        verdict = await approving.judged(plan, judged, values, bound_context)
-        set_ended(bound_context, True)
+        state.call = judged = judged_call(arrived, plan.name, text, plan.parameters.arguments(text, values))
+        verdict = await approving.judged(plan, judged, values, state)
+        state.ended = True
         return approving.with_changes(verdict, judged)
 
     def resume(
@@ -814,7 +787,7 @@ class Runner:
         if self._own_loop is None:
             self._own_loop = sync.OwnLoop(self)
         nested = CURRENT.get()
-        loop = self._loop if nested is not None and not nested._ended and self._running else None
+        loop = self._loop if nested is not None and not nested.ended and self._running else None
         return sync.wait(self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options))
 
     def as_tools(self) -> list[Tool]:
@@ -856,6 +829,17 @@ class Runner:
                 self._idle = None
 
 
+def _short(output: Any, limit: int) -> bool:
+    """Whether an output's content needs no bounding: text within the limit, numbers with few digits."""
+    kind = type(output)
+    if kind is str:
+        return len(output) <= limit
+    return (kind is int and -_LARGE < output < _LARGE) or output is None or kind is bool or kind is float
+
+
+_LARGE = 1 << 63
+
+
 def _denied(reason: str) -> str:
     return f"Denied: {cut(clean(reason), 500).rstrip('.')}. {_NOTHING_RUN}"
 
@@ -868,16 +852,18 @@ def _left_until(until: float | None, loop: asyncio.AbstractEventLoop) -> float |
     return None if until is None else max(0.0, until - loop.time())
 
 
-def _ancestors(context: ToolContext[Any]) -> Iterable[ToolContext[Any]]:
-    parent = context._parent
+def _ancestors(state: CallState) -> Iterable[CallState]:
+    parent = state.parent
     while parent is not None:
         yield parent
-        parent = parent._parent
+        parent = parent.parent
 
 
-def _limiters_of(context: ToolContext[Any]) -> tuple[Limiter, ...]:
-    kernel = context._kernel
-    return kernel.limiters if isinstance(kernel, Plan) else ()
+def _state_of(plan: Plan, context: ToolContext[Any]) -> CallState:
+    state = context._state
+    if state is None or state.plan is not plan:
+        raise DefinitionError("a middleware gave `next` a context of its own making; give it the one that it got")
+    return state
 
 
 _ERRORS: dict[str, type[ToolError]] = {

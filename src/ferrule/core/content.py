@@ -141,11 +141,13 @@ def bound(blocks: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
     reserve = len(_left_out(len(blocks))) if len(blocks) > 1 else 0
     left = limit - reserve
     for index, block in enumerate(blocks):
-        if left <= 0 or len(kept) >= limit:
+        spare = reserve if index == len(blocks) - 1 else 0
+        # A cut needs room to say that it is one.
+        no_room = left + spare < _WORTH_SHOWING and size((block,)) > left + spare
+        if left + spare <= 0 or len(kept) >= limit or (kept and no_room):
             kept.append(Text(_left_out(len(blocks) - index)[: max(left + reserve, 0)]))
             break
-        if index == len(blocks) - 1:
-            left += reserve
+        left += spare
         if isinstance(block, Media) and size((block,)) > left:
             block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
         if isinstance(block, Text):

@@ -24,10 +24,10 @@ class Kernel(Protocol):
     @property
     def tool(self) -> Any: ...
 
-    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None: ...
+    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None: ...
 
     def run_nested(
-        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+        self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
     ) -> Awaitable[ToolResult]: ...
 
     def remaining(self, deadline: float) -> float: ...
@@ -36,7 +36,7 @@ class Kernel(Protocol):
 class Traits:
     """What the tool of a call is and does, for the arguments of that very call.
 
-    It has the tool's `name`, `description`, `title`, `tags` and `metadata`, and `read_only`, `destructive`,
+    It has the tool's `name`, `description`, `title`, `tags`, `metadata` and `private`, and `read_only`, `destructive`,
     `idempotent`, `open_world` and `parallel` as bools.
     """
 
@@ -49,9 +49,97 @@ class Traits:
     def __getattr__(self, name: str) -> Any:
         if name in {"read_only", "destructive", "idempotent", "open_world", "parallel"}:
             return self._tool.trait(name, self._arguments)
-        if name in {"name", "description", "title", "tags", "metadata"}:
+        if name in {"name", "description", "title", "tags", "metadata", "private"}:
             return getattr(self._tool, name)
         raise AttributeError(f"a tool's traits have no {name!r}")
+
+
+class CallState:
+    """What the kernel keeps of one call while it runs; a `ToolContext` is the part that others see.
+
+    Attributes:
+        given: The fields of the context that the caller gave.
+        plan: The compiled tool.
+        sent: The call as the model made it.
+        call: The call under the tool's own name; once judged, with the judged arguments.
+        parent: The state of the call whose handler made this one.
+        timeout: The call's own time-out in seconds.
+        observers: Who sees its events.
+        task, cancels: The task that the handler runs in, and how often that had been cancelled before.
+        deadline: In the loop's time.
+        values: What the handler gets; `None` once it has them.
+        executed: Whether the handler was started (`None`) and has ended (`True`).
+        ended: Whether the call has.
+        left: What still runs after the deadline.
+        cut: What the handler made of a cancellation from outside.
+        repairs: What was repaired, in words.
+        resumed: The answer to a suspended call.
+    """
+
+    __slots__ = (
+        "_context",
+        "call",
+        "cancels",
+        "cut",
+        "deadline",
+        "ended",
+        "executed",
+        "given",
+        "left",
+        "observers",
+        "parent",
+        "plan",
+        "repairs",
+        "resumed",
+        "sent",
+        "task",
+        "timeout",
+        "values",
+    )
+    cut: BaseException | None
+    deadline: float | None
+    executed: bool | None
+    left: Any
+    resumed: Any
+
+    def __init__(
+        self,
+        given: tuple[Any, ...],
+        plan: Kernel,
+        sent: ToolCall,
+        call: ToolCall,
+        parent: CallState | None,
+        timeout: float | None,
+        observers: tuple[Any, ...],
+        task: Any = None,
+        cancels: int = 0,
+    ) -> None:
+        self.given = given
+        self.plan: Any = plan
+        self.sent = sent
+        self.call = call
+        self.parent = parent
+        self.timeout = timeout
+        self.observers = observers
+        self.task = task
+        self.cancels = cancels
+        self.values: Any = None
+        self.deadline = self.cut = self.left = self.resumed = None
+        self.executed = self.ended = False
+        self.repairs: tuple[str, ...] = ()
+        self._context: ToolContext[Any] | None = None
+
+    @property
+    def context(self) -> ToolContext[Any]:
+        """What guards, middleware and the handler see of it; made when somebody wants it."""
+        context = self._context
+        if context is None:
+            context = object.__new__(ToolContext)
+            context._given = self.given
+            context._state = self
+            context.__class__ = _FrozenContext
+            self._context = context
+        return context
 
 
 class ToolContext(Generic[Deps]):
@@ -66,25 +154,7 @@ class ToolContext(Generic[Deps]):
         secrets: Values for handlers, which are never shown or recorded.
     """
 
-    __slots__ = (
-        "_cut",
-        "_deadline",
-        "_ended",
-        "_executed",
-        "_given",
-        "_kernel",
-        "_left",
-        "_observers",
-        "_parent",
-        "_repairs",
-        "_resumed",
-        "_sent",
-        "_timeout",
-        "_values",
-        "call",
-    )
-    call: ToolCall | None
-    """The call that is being judged or run; `None` before."""
+    __slots__ = ("_given", "_state")
 
     def __init__(
         self,
@@ -96,42 +166,50 @@ class ToolContext(Generic[Deps]):
         secrets: Mapping[str, Any] | None = None,
     ) -> None:
         directory = None if working_directory is None else os.fspath(working_directory)
-        self._given = (session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
-        self.call = None
-        self._kernel: Kernel | None = None
-        self._deadline: float | None = None
+        self._given: tuple[Any, ...] = (session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
+        self._state: CallState | None = None
         self.__class__ = _FrozenContext
 
     @property
-    def tool(self) -> Traits | None:
-        """What the tool of this call is and does; `None` where the context belongs to no call."""
-        if self._kernel is None or self.call is None:
-            return None
-        return Traits(self._kernel.tool, self.call.arguments)
-
-    @property
     def session(self) -> str | None:
-        return self._given[0]
+        """The conversation that this call belongs to."""
+        return self._given[0]  # type: ignore[no-any-return]
 
     @property
     def principal(self) -> str | None:
-        return self._given[1]
+        """On whose behalf it runs."""
+        return self._given[1]  # type: ignore[no-any-return]
 
     @property
     def working_directory(self) -> str:
+        """Where relative paths start."""
         return self._given[2] or os.getcwd()
 
     @property
     def deps(self) -> Deps:
+        """Whatever the handlers need."""
         return self._given[3]  # type: ignore[no-any-return]
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        return self._given[4]
+        """Anything else."""
+        return self._given[4]  # type: ignore[no-any-return]
 
     @property
     def secrets(self) -> Mapping[str, Any]:
-        return self._given[5]
+        """Values for handlers, which are never shown or recorded."""
+        return self._given[5]  # type: ignore[no-any-return]
+
+    @property
+    def call(self) -> ToolCall | None:
+        """The call that is being judged or run; `None` where the context belongs to no call."""
+        return None if self._state is None else self._state.call
+
+    @property
+    def tool(self) -> Traits | None:
+        """What the tool of this call is and does; `None` where the context belongs to no call."""
+        state = self._state
+        return None if state is None else Traits(state.plan.tool, state.call.arguments)
 
     def replace(self, **changes: Any) -> ToolContext[Deps]:
         """A changed copy that belongs to no call; `changes` are the constructor's arguments."""
@@ -141,8 +219,8 @@ class ToolContext(Generic[Deps]):
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
         where nobody observes, and says nothing once the call has ended."""
-        if self._kernel is not None:
-            self._kernel.progress(self, done, total, message)
+        if self._state is not None:
+            self._state.plan.progress(self._state, done, total, message)
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call: judged like any other, and it does not wait
@@ -151,70 +229,25 @@ class ToolContext(Generic[Deps]):
         Raises:
             RuntimeError: where this context belongs to no call.
         """
-        if self._kernel is None:
+        if self._state is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
-        return self._kernel.run_nested(self, name, arguments)
+        return self._state.plan.run_nested(self._state, name, arguments)  # type: ignore[no-any-return]
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; `None` where there is no deadline, or before it is counted."""
-        if self._kernel is None or self._deadline is None:
+        state = self._state
+        if state is None or state.deadline is None:
             return None
-        return self._kernel.remaining(self._deadline)
+        return state.plan.remaining(state.deadline)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<ToolContext session={self.session!r} principal={self.principal!r} call={self.call!r}>"
 
 
 _FrozenContext = frozen(ToolContext)
-
-
-def _setter(name: str) -> Any:
-    return ToolContext.__dict__[name].__set__
-
-
-set_call = _setter("call")
-set_cut = _setter("_cut")
-set_deadline = _setter("_deadline")
-set_ended = _setter("_ended")
-set_executed = _setter("_executed")
-set_left = _setter("_left")
-set_repairs = _setter("_repairs")
-set_resumed = _setter("_resumed")
-set_values = _setter("_values")
-
-
-def bind_context(
-    given: ToolContext[Any],
-    kernel: Kernel,
-    sent: ToolCall,
-    call: ToolCall,
-    parent: ToolContext[Any] | None,
-    timeout: float | None,
-    observers: Any,
-) -> ToolContext[Any]:
-    """`given` for one call. What the kernel keeps of a run travels in the slots that begin with an underscore:
-
-    `_sent` is the call as the model made it, `_values` what the handler gets, `_executed` whether it was started and
-    ended, `_left` what still runs after a deadline, `_cut` what a handler made of a cancellation from outside.
-    """
-    bound: ToolContext[Any] = object.__new__(ToolContext)
-    bound._given = given._given
-    bound._kernel = kernel
-    bound._sent = sent
-    bound.call = call
-    bound._parent = parent
-    bound._timeout = timeout
-    bound._observers = observers
-    bound._deadline = bound._values = bound._left = bound._cut = bound._resumed = None
-    bound._executed = bound._ended = False
-    bound._repairs = ()
-    bound.__class__ = _FrozenContext
-    return bound
-
-
 NO_CONTEXT: ToolContext[Any] = ToolContext()
-CURRENT: ContextVar[ToolContext[Any] | None] = ContextVar("ferrule.current", default=None)
-"""The context of the call that the running code belongs to."""
+CURRENT: ContextVar[CallState | None] = ContextVar("ferrule.current", default=None)
+"""The call that the running code belongs to."""
 
 
 class _ToolOwnContext:
@@ -224,10 +257,8 @@ class _ToolOwnContext:
     """
 
     def get(self) -> Any:
-        current = CURRENT.get()
-        if current is None or current._kernel is None:
-            return _EMPTY
-        own = current._kernel.tool.context
+        state = CURRENT.get()
+        own = UNSET if state is None else state.plan.tool.context
         return _EMPTY if own is UNSET else own
 
 

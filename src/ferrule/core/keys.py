@@ -11,15 +11,20 @@ from typing import Any
 class Hold:
     """The keys that one call holds or waits for."""
 
-    __slots__ = ("family", "future", "granted", "keys", "owner", "shared")
+    __slots__ = ("family", "future", "granted", "keys", "locks", "owner", "shared")
 
-    def __init__(self, keys: frozenset[str], owner: Any, family: set[int], *, shared: bool) -> None:
+    def __init__(self, locks: KeyLocks, keys: frozenset[str], owner: Any, family: set[int], *, shared: bool) -> None:
+        self.locks = locks
         self.keys = keys
         self.owner = owner
         self.family = family
         self.shared = shared
         self.granted = False
         self.future: asyncio.Future[None] | None = None
+
+    def release(self) -> None:
+        """Give the keys back."""
+        self.locks.release(self)
 
 
 class KeyLocks:
@@ -38,7 +43,7 @@ class KeyLocks:
 
         A shared hold goes beside other shared ones, and nobody waits for its own ancestors.
         """
-        hold = Hold(frozenset(keys), owner, set(map(id, ancestors)), shared=shared)
+        hold = Hold(self, frozenset(keys), owner, set(map(id, ancestors)), shared=shared)
         for key in hold.keys:
             self._queues.setdefault(key, deque()).append(hold)
         if self._free(hold):

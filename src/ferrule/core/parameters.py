@@ -7,9 +7,7 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,7 +23,6 @@ from ferrule.core.ladder import climb, to_object
 from ferrule.core.mistakes import Mistake, Mistakes, explain, from_json_schema, from_pydantic
 
 _EMPTY: Mapping[str, Any] = FrozenDict()
-_SUSPECT = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
 _EXACT = 2**53
 
 
@@ -218,25 +215,38 @@ class TypedParameters(Parameters):
 
             return quick_flat
 
+        if self.schema.get("additionalProperties") is not False or self._opaque:
+
+            def quick_open(text: str) -> Any:
+                closer(text)
+                return read(text, strict=True)
+
+            return quick_open
+
+        quoted = {field: json.dumps(name, ensure_ascii=False) for field, name in self._wire_names().items()}
+        is_dict = self._is_dict
+
         def quick(text: str) -> Any:
             values = read(text, strict=True)
-            if not self._once(text):
+            # A key that is seen once came once, where no escape can hide another.
+            if "\\" in text and "\\u" in text:
                 closer(text)
+            else:
+                for field in values if is_dict else values.model_fields_set:
+                    key = quoted[field]
+                    if text.find(key) != text.rfind(key):
+                        closer(text)
+                        break
             return values
 
         return quick
 
-    def _once(self, text: str) -> bool:
-        """Whether each key of the top level can be seen to occur at most once, and nothing else needs a look."""
-        if "\\u" in text or (self._opaque and _SUSPECT.search(text)):
-            return False
-        if self.schema.get("additionalProperties") is not False:
-            return False
-        return all(text.find(key) == text.rfind(key) for key in self._quoted)
-
-    @cached_property
-    def _quoted(self) -> tuple[str, ...]:
-        return tuple(json.dumps(name, ensure_ascii=False) for name in self.schema.get("properties", {}))
+    def _wire_names(self) -> dict[str, str]:
+        """The names in JSON, by the names in Python."""
+        core = self._core["schema"] if self._core["type"] == "definitions" else self._core
+        while "fields" not in core:
+            core = core["schema"]
+        return {field: node.get("validation_alias") or field for field, node in core["fields"].items()}
 
     def _look_closer(self, text: str) -> None:
         loads(text)

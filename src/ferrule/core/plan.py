@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from ferrule.core.context import ToolContext
+from ferrule.core.context import CallState
 from ferrule.core.errors import DefinitionError
 from ferrule.core.judging import Judge, judge_of
 from ferrule.core.limiter import Limiter
@@ -17,10 +17,10 @@ from ferrule.core.values import ToolResult
 class Owner(Protocol):
     """What a plan needs of its runner."""
 
-    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None: ...
+    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None: ...
 
     def run_nested(
-        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+        self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
     ) -> Awaitable[ToolResult]: ...
 
     def remaining(self, deadline: float) -> float: ...
@@ -58,6 +58,7 @@ class Plan:
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
             that who waits for a busy tool holds nothing that others want.
+        plain: Whether the handler is an async function of just the keyword arguments.
         judged: Whether anybody reads the judged call.
     """
 
@@ -78,6 +79,7 @@ class Plan:
         "name",
         "output",
         "parameters",
+        "plain",
         "quick",
         "timeout",
         "tool",
@@ -94,6 +96,7 @@ class Plan:
         self.direct = handling.direct
         self.call = handling.call
         self.is_async = handling.is_async
+        self.plain = handling.is_async and handling.direct is not None
         self.output = tool._output
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
@@ -122,13 +125,13 @@ class Plan:
             self.inside = linked(inside, handle)
             self.judged = True
 
-    def progress(self, context: ToolContext[Any], done: float, total: float | None, message: str) -> None:
-        self._owner.progress(context, done, total, message)
+    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
+        self._owner.progress(state, done, total, message)
 
     def run_nested(
-        self, context: ToolContext[Any], name: str, arguments: Mapping[str, Any] | str | None
+        self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
     ) -> Awaitable[ToolResult]:
-        return self._owner.run_nested(context, name, arguments)
+        return self._owner.run_nested(state, name, arguments)
 
     def remaining(self, deadline: float) -> float:
         return self._owner.remaining(deadline)

@@ -99,6 +99,36 @@ class Tool:
     """As every provider takes it; a pure function of `name`."""
     input_schema: FrozenDict
     """What the model is shown; read-only (`copy.deepcopy` gives a plain dict)."""
+    description: str
+    handler: Any
+    """The plain function, or the handler class."""
+    guards: tuple[Guard, ...]
+    around: tuple[Middleware, ...]
+    inside: tuple[Middleware, ...]
+    concurrency: int | None
+    timeout: float | None
+    context: Any
+    unknown: str
+    read_only: Trait
+    destructive: Trait
+    idempotent: Trait
+    open_world: Trait
+    parallel: Trait
+    resources: Any
+    private: tuple[str, ...]
+    expose: tuple[type[BaseException], ...] | None
+    tags: tuple[str, ...]
+    title: str | None
+    version: str | None
+    examples: tuple[Mapping[str, Any], ...]
+    metadata: Mapping[str, Any]
+    _handling: Handler
+    _output: Output
+    _limiters: tuple[Limiter, ...]
+    _mounted: Any
+    _method: bool
+    _alone: Any
+    _kinds: dict[str, Any]
 
     def __init__(
         self,

@@ -352,6 +352,22 @@ _keep_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
 _keep_repairs = cast("Any", ToolResult.__dict__["repairs"]).__set__
 
 
+def success(output: Any, call: ToolCall, tool_name: str) -> ToolResult:
+    """The result of a handler that returned: as the constructor makes it, at a third of the cost."""
+    result = object.__new__(ToolResult)
+    result.output = output
+    result.call = call
+    result.tool_name = tool_name
+    result.error = result._content = result.exception = None
+    result.metadata = _EMPTY
+    result.status = "ok"
+    result.executed = True
+    result.repairs = ()
+    result.duration_ms = 0.0
+    result.__class__ = _FrozenResult
+    return result
+
+
 def keep_seal(result: ToolResult, duration_ms: float, repairs: tuple[str, ...]) -> None:
     """What the kernel alone fills in, at the end, in a result that it made for this very call."""
     _keep_duration(result, duration_ms)
@@ -430,4 +446,5 @@ __all__ = [
     "frozen",
     "judged_call",
     "keep_seal",
+    "success",
 ]

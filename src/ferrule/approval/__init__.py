@@ -1,0 +1,14 @@
+"""Who answers when a guard asks. A file is one way to answer.
+
+An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
+suspends it, and everything else, breaking too, denies. The smallest one of your own:
+
+    def only_in_tests(call, decision, context):
+        return context.principal == "tests"
+"""
+
+from __future__ import annotations
+
+from ferrule.approval.console import console
+
+__all__ = ["console"]

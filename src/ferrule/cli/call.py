@@ -1,0 +1,111 @@
+"""`ferrule call`: one call, through everything that a model's call goes through."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ferrule import Runner, Tool, ToolCall, ToolResult
+from ferrule.cli import find
+from ferrule.cli.screen import printable, refusal, shown
+from ferrule.cli.usage import UsageError, choices
+
+NAME = "call"
+HELP = "call one tool, with key=value arguments or JSON on standard input"
+_KINDS = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which tool, and with what."""
+    parser.add_argument("name", help="the tool")
+    parser.add_argument("arguments", nargs="*", metavar="key=value", help="- or nothing: JSON on standard input")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Make the call; content goes to standard output, an error to standard error."""
+    runner = find.runner(options.tools)
+    tool = runner.tools.find(options.name)
+    if tool is None:
+        names = [tool.name for tool in runner.tools]
+        raise UsageError(f"there is no tool {options.name!r}; {choices(options.name, names)}")
+    result = asyncio.run(_result(runner, tool, _arguments(options.arguments, tool)))
+    if not result.success:
+        print(printable(refusal(result)), file=sys.stderr)
+        return 1
+    text = shown(result.content)
+    print(printable(text) if sys.stdout.isatty() else text)
+    return 0
+
+
+async def _result(runner: Runner, tool: Tool, arguments: str | dict[str, Any]) -> ToolResult:
+    return await runner.run(ToolCall("", tool.name, arguments))
+
+
+def _arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
+    if list(words) == ["-"]:
+        return sys.stdin.read()
+    if words:
+        return typed(words, tool.input_schema)
+    # A tool without parameters must not wait for a standard input that nobody closes.
+    takes = tool.input_schema.get("properties") or tool.input_schema.get("additionalProperties")
+    return sys.stdin.read() if takes and not sys.stdin.isatty() else {}
+
+
+def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that `words` of the form key=value mean under `schema`."""
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{word!r} is no argument: write key=value, or give JSON on standard input")
+        if key in given:
+            raise UsageError(f"{key!r} is given twice; for a list write JSON: {key}='[…]'")
+        given[key] = _value(text, kinds(schema.get("properties", {}).get(key, {}), schema))
+    return given
+
+
+def _value(text: str, wanted: set[str]) -> Any:
+    """Text where a text is wanted, else JSON; what is no JSON stays text, and the schema says what is wrong with it."""
+    if wanted and wanted <= {"string", "null"}:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if "string" in wanted and _KINDS[type(value)] not in wanted else value
+
+
+def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
+    """The JSON types that `schema` takes, as far as it says so; nothing where it takes any."""
+    if not isinstance(schema, Mapping) or depth > 20:
+        return set()
+    if isinstance(reference := schema.get("$ref"), str):
+        return kinds(_followed(reference, root), root, depth + 1)
+    named = schema.get("type", [])
+    found = {named} if isinstance(named, str) else set(named)
+    found |= {
+        _KINDS[type(value)] for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]
+    }
+    for word in ("anyOf", "oneOf", "allOf"):
+        for inner in schema.get(word, []):
+            found |= kinds(inner, root, depth + 1)
+    return found
+
+
+def _followed(reference: str, root: Mapping[str, Any]) -> Any:
+    value: Any = root
+    for part in reference.removeprefix("#/").split("/"):
+        value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,165 @@
+"""What `--tools` names: a runner as its developer made it, or tools under the program's own policy."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset
+from ferrule.approval import console
+from ferrule.cli.usage import UsageError
+from ferrule.core.types import Approver
+from ferrule.guards import ask_before_changes, within
+from ferrule.middleware import limit_output
+
+DEFAULT = "ferrule.tools.files"
+TIMEOUT = 60.0
+OUTPUT = 16_000
+_FILE = re.compile(r"(?P<file>.+?\.py)(?::(?P<attribute>[\w.]+))?$")
+_MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(?P<attribute>[\w.]+))?$")
+_T = TypeVar("_T")
+
+
+def runner(places: Sequence[str] | None) -> Runner:
+    """The one runner for all that `places` name.
+
+    A runner found alone is used as it is. Everything else runs under this program's policy: paths stay in the working
+    directory, changes are asked about, and where there is nobody to ask they are refused.
+    """
+    found = [(place, _found(place)) for place in places or [DEFAULT]]
+    if len(found) == 1 and isinstance(found[0][1], Runner):
+        return found[0][1]
+    tools = Toolset([])
+    for place, what in found:
+        try:
+            tools = tools + _toolset(what)
+        except DefinitionError as error:
+            raise UsageError(f"the tools of {place!r} cannot be used: {error}") from None
+    return Runner(
+        tools,
+        guards=[within(), ask_before_changes],
+        around=[limit_output(OUTPUT)],
+        approve=_asked_last(console()),
+        timeout=TIMEOUT,
+    )
+
+
+def _asked_last(approve: Approver) -> Approver:
+    """Lets whoever shows events show that a call is asked about, before the question is on the screen."""
+
+    async def asked(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
+        await asyncio.sleep(0)
+        answer = approve(call, decision, context)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    return asked
+
+
+def _toolset(what: Any) -> Toolset:
+    if isinstance(what, Toolset):
+        return what
+    if isinstance(what, Runner):
+        return Toolset(what.as_tools())
+    if isinstance(what, list | tuple):
+        return Toolset(what)
+    if isinstance(what, ModuleType | type):
+        return Toolset.of(what)
+    return Toolset([what]) if isinstance(what, Tool) or callable(what) else Toolset.of(what)
+
+
+def _found(place: str) -> Any:
+    """The runner, toolset, tools, or else the module or object itself."""
+    module, attribute = _load(place)
+    if attribute is None:
+        return _best(module, place)
+    try:
+        return functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        raise UsageError(f"there is no {attribute!r} in {place.rpartition(':')[0]!r}") from None
+
+
+def _best(module: ModuleType, place: str) -> Any:
+    for kind in (Runner, Toolset):
+        found = _of_kind(module, kind)
+        if len(found) > 1:
+            names = ", ".join(f"{place}:{name}" for name in found)
+            raise UsageError(f"there are several {kind.__name__}s in {place!r}; name one of them: {names}")
+        if found:
+            return next(iter(found.values()))
+    return list(_of_kind(module, Tool).values()) or module
+
+
+def _of_kind(module: ModuleType, kind: type[_T]) -> dict[str, _T]:
+    """Names and objects, each object once."""
+    found: dict[str, _T] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, kind) and not any(value is other for other in found.values()):
+            found[name] = value
+    return found
+
+
+def _load(place: str) -> tuple[ModuleType, str | None]:
+    if match := _FILE.match(place):
+        return load_file(match["file"]), match["attribute"]
+    if match := _MODULE.match(place):
+        return _import(match["module"]), match["attribute"]
+    raise UsageError(f"{place!r} is no place for tools: give a file such as tools.py, a module, or either with :name")
+
+
+def load_file(name: str) -> ModuleType:
+    """The module in a Python file, which may import what lies beside it.
+
+    Raises:
+        UsageError: where there is no such file, or it cannot be imported.
+    """
+    file = Path(name)
+    if not file.is_file():
+        raise UsageError(f"there is no file {name!r} (looked in {str(file.absolute().parent)!r})")
+    _importable(file.absolute().parent)
+    module_name = f"file:{file.absolute()}"  # a name that no import statement can have
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # type hints are looked up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _broken(name, error) from error
+    return module
+
+
+def _import(name: str) -> ModuleType:
+    _importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(
+                f"there is no module {name!r}: give a module that can be imported from here, or a file such as tools.py"
+            ) from None
+        raise _broken(name, error) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _broken(name: str, error: Exception) -> UsageError:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = ""  # its own text says where
+    return UsageError(f"{name!r} could not be imported: {type(error).__name__}: {error}{where}")

@@ -1,0 +1,89 @@
+"""The program itself: which command, its options, and what an error looks like."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ferrule import FerruleError, __version__
+from ferrule.cli import call, list, run, schema
+from ferrule.cli.usage import UsageError, choices
+
+COMMANDS = {command.NAME: command for command in (list, schema, call, run)}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} ({self.format_usage().strip().replace(chr(10), ' ')})")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    _write_what_can_be_written()
+    try:
+        options = _parser().parse_args(_known(words))
+        _log(options.verbose)
+        code: int = COMMANDS[options.command].command(options)
+        sys.stdout.flush()
+        return code
+    except (UsageError, FerruleError) as error:
+        print(f"ferrule: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `ferrule … | head`; see the note on SIGPIPE in Python's signal module
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("ferrule: stopped", file=sys.stderr)
+        return 130
+
+
+def _write_what_can_be_written() -> None:
+    """A character that the terminal's encoding lacks must not end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(io.UnsupportedOperation):
+                stream.reconfigure(errors="replace")
+
+
+def _log(verbose: bool) -> None:
+    """Without `--verbose`, the kernel's log of an exception must not run into what a command shows."""
+    logger = logging.getLogger("ferrule")
+    logger.addHandler(logging.StreamHandler() if verbose else logging.NullHandler())
+    if verbose:
+        logger.setLevel(logging.DEBUG)
+
+
+def _known(words: Sequence[str]) -> Sequence[str]:
+    if not words:
+        return ["--help"]
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise UsageError(f"there is no command {words[0]!r}; {choices(words[0], COMMANDS)}")
+    return words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="ferrule", description="Tools for language models: list them, call them, let a model use them."
+    )
+    parser.add_argument("--version", action="version", version=f"ferrule {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, command in COMMANDS.items():
+        inner = commands.add_parser(name, help=command.HELP, description=command.HELP)
+        inner.add_argument(
+            "--tools",
+            action="append",
+            metavar="WHERE",
+            help="a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files)",
+        )
+        inner.add_argument(
+            "--verbose", action="store_true", help="show the log: the whole exception where a tool fails"
+        )
+        command.options(inner)
+    return parser

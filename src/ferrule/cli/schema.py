@@ -1,0 +1,35 @@
+"""`ferrule schema`: the definitions that one model API gets."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+
+import ferrule.providers
+from ferrule.cli import find
+from ferrule.cli.usage import UsageError, choices
+
+NAME = "schema"
+HELP = "print the tools as a model API gets them, as JSON"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which API."""
+    parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(providers()))
+
+
+def providers() -> list[str]:
+    """The names of the provider modules."""
+    found = pkgutil.iter_modules(ferrule.providers.__path__)
+    return sorted(module.name for module in found if not module.name.startswith("_"))
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print the definitions."""
+    if options.provider not in providers():
+        raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, providers())}")
+    provider = importlib.import_module(f"ferrule.providers.{options.provider}")
+    print(json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False))
+    return 0

@@ -1,0 +1,57 @@
+"""Where the program writes: a terminal, or a file that must not get control sequences."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from ferrule import ToolResult
+from ferrule.core.content import Block, Text
+
+_WIDTH = 120
+_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
+
+
+def screen() -> Console:
+    """Standard output."""
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False, emoji=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isascii() and columns.isdecimal() and int(columns) >= 40 else _WIDTH
+    return Console(
+        highlight=False, markup=False, emoji=False, force_terminal=False, color_system=None, no_color=True, width=width
+    )
+
+
+def lay(console: Console, table: Table) -> None:
+    """Print a table, without blanks at the ends of its lines."""
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+def printable(text: str) -> str:
+    """`text` without what could move a terminal's cursor: it comes from models and tools."""
+    return text.translate(_UNPRINTABLE)
+
+
+def shown(blocks: Iterable[Block]) -> str:
+    """The blocks of a result as a person can read them."""
+    return "\n".join(block.text if isinstance(block, Text) else _media(block) for block in blocks)
+
+
+def refusal(result: ToolResult) -> str:
+    """Why a call gave no value, with its status where the text does not begin with it."""
+    text = result.error or shown(result.content)
+    return text if text.lower().startswith(result.status) else f"{result.status}: {text}"
+
+
+def _media(block: Block) -> str:
+    assert not isinstance(block, Text)
+    size = f"{len(block.data)} bytes" if block.data is not None else block.uri
+    return f"[{block.kind}: {block.name + ', ' if block.name else ''}{block.mime_type}, {size}]"

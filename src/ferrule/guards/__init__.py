@@ -1,0 +1,17 @@
+"""May this call run? A file is one guard, named as the answer reads in a list.
+
+A guard takes the judged call and its context, and says `allow`, `ask` or `deny`, returns a mapping of changed
+arguments, or returns nothing, which means that it has no objection. It changes nothing outside its answer; where it
+breaks, the call is denied. The smallest one of your own:
+
+    def at_most_ten(call, context):
+        if call.arguments.get("count", 0) > 10:
+            return deny("count is at most 10; ask in several calls")
+"""
+
+from __future__ import annotations
+
+from ferrule.guards.ask_before_changes import ask_before_changes
+from ferrule.guards.within import within
+
+__all__ = ["ask_before_changes", "within"]

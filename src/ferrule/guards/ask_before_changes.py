@@ -1,0 +1,51 @@
+"""Reading is free; whatever changes things is asked about first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ferrule.core.context import ToolContext
+from ferrule.core.frozen import thaw
+from ferrule.core.values import Decision, ToolCall, ask
+
+_EACH = 80
+_ALTOGETHER = 400
+
+
+def ask_before_changes(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+    """Ask a person before a call that is not read-only for its arguments, and say what it would do.
+
+    A tool that says nothing about itself changes things. Private parameters are named but not shown.
+    """
+    tool = getattr(context, "tool", None)
+    if tool is not None and tool.read_only is True:
+        return None
+    summary = _summary(call.arguments, tuple(getattr(tool, "private", ())))
+    return ask(f"{_plain(call.name)} changes things{summary and ': ' + summary}")
+
+
+def _summary(arguments: Mapping[str, Any], private: Iterable[str]) -> str:
+    """The arguments in one bounded line; what cannot be printed is escaped."""
+    shown: list[str] = []
+    room = _ALTOGETHER
+    for name in arguments:
+        value = "(private)" if name in private else _shown(arguments[name])
+        text = f"{_plain(name)}={value}"
+        room -= len(text)
+        if room < 0 and shown:
+            return f"{', '.join(shown)}, … ({len(arguments) - len(shown)} more arguments)"
+        shown.append(text)
+    return ", ".join(shown)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _EACH else f"{value[:_EACH]!r}… ({len(value)} characters)"
+    text = repr(thaw(value))
+    return text if len(text) <= _EACH else f"{text[:_EACH]}…"
+
+
+def _plain(name: str) -> str:
+    text = name if name.isidentifier() and name.isprintable() else repr(name)
+    return text if len(text) <= _EACH else f"{text[:_EACH]}…"

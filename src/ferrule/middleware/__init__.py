@@ -1,0 +1,18 @@
+"""What goes round a call. A file is one middleware, named as the verb that reads in a list.
+
+A middleware takes the call, its context and what comes next, and gives a result, which is frozen:
+`result.replace(…)` is a changed copy. The first in a list is the outermost. The smallest one of your own:
+
+    async def stamped(call, context, next):
+        result = await next(call, context)
+        return result.replace(metadata={**result.metadata, "host": platform.node()})
+"""
+
+from __future__ import annotations
+
+from ferrule.middleware.after import after
+from ferrule.middleware.before import before
+from ferrule.middleware.limit_output import limit_output
+from ferrule.middleware.untrusted import untrusted
+
+__all__ = ["after", "before", "limit_output", "untrusted"]

@@ -1,0 +1,42 @@
+"""The whole of what a call gives the model stays within a number of characters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferrule.core.content import Text, bound, cut
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.types import Middleware, Next
+from ferrule.core.values import ToolCall, ToolResult
+
+
+def limit_output(characters: int) -> Middleware:
+    """A middleware that cuts a result's blocks and error, taken together, to `characters`.
+
+    What is cut says so, and JSON stays JSON. Media count as base64, and are left out whole. `result.output` is the
+    handler's value still, which no provider reads.
+
+    Raises:
+        DefinitionError: where `characters` is no whole number above 0.
+    """
+    given: Any = characters
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise DefinitionError(f"limit_output(…) takes a number of characters from 1 upwards, not {characters!r}")
+
+    async def limited(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        result = await next(call, context)
+        error = result.error
+        if error is None:
+            content = bound(result.content, characters)
+            return result if content == result.content else result.replace(content=content)
+        short = cut(error, characters)
+        if result.content == (Text(error),):
+            return result if short == error else result.replace(error=short, content=(Text(short),))
+        # An error that came with content of its own: the error goes first, the content gets what is left.
+        content = bound(result.content, characters - len(short))
+        if short == error and content == result.content:
+            return result
+        return result.replace(error=short, content=content)
+
+    return limited

@@ -1,0 +1,62 @@
+"""Models: callables that take the messages and a toolset and give one reply.
+
+A model is anything of this shape, and `messages` are its provider's own dicts:
+
+    async def model(messages, toolset) -> Reply: ...
+    model.results(results) -> the messages that answer the calls
+
+The smallest one of your own, over an official SDK:
+
+    class Claude:
+        def __init__(self, client, name):
+            self.client, self.name = client, name
+
+        async def __call__(self, messages, toolset):
+            reply = await self.client.messages.create(
+                model=self.name, max_tokens=4096, messages=messages, tools=anthropic.tools(toolset)
+            )
+            text = "".join(block.text for block in reply.content if block.type == "text")
+            return Reply(text, anthropic.calls(reply), anthropic.turn(reply), anthropic.stop(reply))
+
+        results = staticmethod(anthropic.results)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ferrule.core.values import ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a model said in one turn."""
+
+    text: str
+    """What it said in words; may be empty."""
+    calls: Sequence[ToolCall] = ()
+    """What it asks for, in order."""
+    messages: Sequence[dict[str, Any]] = ()
+    """The turn as it is appended to the history."""
+    stop: Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"] = "end"
+    """Why it stopped, as the provider's `stop` says it."""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """Counts by name, such as `{"input_tokens": 12}`."""
+
+
+class Model(Protocol):
+    """Asks a model once."""
+
+    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply: ...
+
+    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
+        """The messages that answer the calls of a turn."""
+        ...
+
+
+__all__ = ["Model", "Reply"]

@@ -1,0 +1,98 @@
+"""A model that says what it was told to say: for tests, examples and offline runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.models import Reply
+from ferrule.providers import openai_chat
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+Messages: TypeAlias = Sequence[dict[str, Any]]
+Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
+Said: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
+Step: TypeAlias = Said | Callable[[Messages], Said]
+
+
+def scripted(steps: Iterable[Step], *, pause: float = 0.0) -> Scripted:
+    """A model that answers with one step after the other, in messages of OpenAI's chat form.
+
+    Args:
+        steps: Each is a text, a list of calls, a tuple of a text and such a list, a `Reply`, or a function of the
+            messages that gives one of these. A call is a `ToolCall`, whose id is kept where it has one, or
+            `(name, arguments)`; the arguments may be a mapping or any text, malformed JSON too.
+        pause: Seconds before each answer.
+
+    Its call raises `DefinitionError` when it is asked more often than there are steps.
+    """
+    return Scripted(steps, pause)
+
+
+class Scripted:
+    """The model that `scripted` gives."""
+
+    def __init__(self, steps: Iterable[Step], pause: float) -> None:
+        self._steps = list(steps)
+        self._pause = pause
+        self._asked = 0
+        self._ids: set[str] = set()
+
+    async def __call__(self, messages: Messages, toolset: Toolset, /) -> Reply:
+        await asyncio.sleep(self._pause)
+        if self._asked == len(self._steps):
+            raise DefinitionError(
+                f"the script has {len(self._steps)} steps, and the model was asked once more; "
+                f"the last message was {_last(messages)!r}"
+            )
+        step = self._steps[self._asked]
+        self._asked += 1
+        return self._reply(step(messages) if callable(step) else step)
+
+    def _reply(self, said: Said) -> Reply:
+        if isinstance(said, Reply):
+            return said
+        text, asked = _parts(said)
+        calls = [self._call(call) for call in asked]
+        message: dict[str, Any] = {"role": "assistant", "content": text or None}
+        if calls:
+            message["tool_calls"] = [_written(call) for call in calls]
+        response = {"choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}]}
+        return Reply(text, calls, openai_chat.turn(response), openai_chat.stop(response))
+
+    def _call(self, asked: Call) -> ToolCall:
+        call = asked if isinstance(asked, ToolCall) else ToolCall("", *asked)
+        if not call.id:
+            number = len(self._ids) + 1
+            while f"call_{number}" in self._ids:
+                number += 1
+            call = call.replace(id=f"call_{number}")
+        self._ids.add(call.id)
+        return call
+
+    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
+        """One message of the role `tool` for each result."""
+        return openai_chat.results(results)
+
+
+def _parts(said: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:
+    if isinstance(said, str):
+        return said, ()
+    if isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], str) and isinstance(said[1], list | tuple):
+        return said[0], said[1]
+    if isinstance(said, list):
+        return "", said
+    raise DefinitionError(f"a step is a text, a list of calls, (text, [calls]), a Reply or a function, not {said!r}")
+
+
+def _written(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}
+
+
+def _last(messages: Messages) -> Any:
+    return messages[-1] if messages else None

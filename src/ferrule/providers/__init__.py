@@ -1,0 +1,34 @@
+"""Model APIs: one module each, with pure functions that write tools and results and read calls the way that API does.
+
+A provider module has
+
+    tools(toolset, *, strict=False, cache=False, deferred=())    the definitions, for the request
+    tool_choice(choice, *, parallel=True, only=None)             keyword arguments of the request
+    calls(response)                                              the `ToolCall`s, in order
+    turn(response)                                               the assistant's turn, for the history
+    stop(response)                                               why the model stopped, in one of seven words
+    results(results)                                             the messages that answer the calls
+
+and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. The smallest one, for
+an API that wants a name and a schema and answers with `{"name", "arguments"}`:
+
+    def tools(toolset, *, strict=False, cache=False, deferred=()):
+        return [{"name": tool.wire_name, "schema": tool.input_schema} for tool in toolset]
+
+    def tool_choice(choice, *, parallel=True, only=None):
+        return {"mode": choice}
+
+    def calls(response):
+        return [ToolCall(response["id"], response["name"], response["arguments"])] if "name" in response else []
+
+    def turn(response):
+        return [response]
+
+    def stop(response):
+        return "calls" if "name" in response else "end"
+
+    def results(results):
+        return [{"id": result.call_id, "text": result.error or result.text} for result in results]
+
+The messages in the history are always that API's own; nothing is translated between two of them.
+"""

@@ -1,0 +1,302 @@
+"""What the provider modules share: reading SDK objects and plain dicts alike, ids, strict schemas, results as text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+from pydantic_core import from_json
+
+from ferrule.core.content import Block, Media, Text, clean, jsonable, to_text
+from ferrule.core.errors import DefinitionError
+from ferrule.core.tool import Tool, wire_name
+from ferrule.core.values import ToolCall, ToolResult
+
+Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
+Names: TypeAlias = bool | Collection[str]
+
+
+# Reading
+
+
+def read(value: Any, key: str, default: Any = None) -> Any:
+    """The attribute or the key `key` of `value`; `default` where it is absent or null."""
+    found = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+    return default if found is None else found
+
+
+def read_list(value: Any, key: str) -> list[Any]:
+    """The list under `key`; an empty one where there is none."""
+    found = read(value, key)
+    return found if isinstance(found, list) else []
+
+
+def read_text(value: Any, key: str) -> str:
+    """The text under `key`; empty where it is absent, and never anything but text."""
+    found = read(value, key, "")
+    return found if isinstance(found, str) else to_text(plain(found))
+
+
+def left_open(value: Any, key: str) -> bool:
+    """Whether `key` was sent as null: what a stream's unfinished message begins with."""
+    if isinstance(value, Mapping):
+        return key in value and value[key] is None
+    return key in getattr(value, "model_fields_set", ()) and getattr(value, key) is None
+
+
+def plain(value: Any) -> Any:
+    """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        # `by_alias` for `async`, `exclude_unset` for the SDK's own defaults, no `warnings` for blocks that are newer
+        # than the SDK, and "python" because JSON mode raises on lone surrogates, which `clean` then replaces.
+        value = dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, int | float) else jsonable(value)
+
+
+def plain_list(value: Any) -> list[dict[str, Any]]:
+    """The dicts of a list of blocks or items."""
+    items = plain(value)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+# Arguments
+
+
+def arguments(value: Any) -> str | Mapping[str, Any] | None:
+    """Arguments as `ToolCall` takes them; anything else goes as its JSON text, which *decode* then answers."""
+    return value if value is None or isinstance(value, str | Mapping) else to_text(value)
+
+
+def object_text(value: Any) -> str:
+    """`value` where it is the text of a JSON object; the text of a mapping; for anything else `"{}"`."""
+    if isinstance(value, str):
+        return value if isinstance(_from_json(value), dict) else "{}"
+    return to_text(value) if isinstance(value, Mapping) else "{}"
+
+
+def object_value(value: Any) -> dict[str, Any]:
+    """`value` where it is a mapping, also as JSON text; for anything else an empty one."""
+    found = _from_json(value) if isinstance(value, str) else value
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _from_json(text: str) -> Any:
+    # pydantic-core refuses what other parsers choke on too: lone surrogates, NaN, endless numbers, deep nesting.
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError):
+        return None
+
+
+def made_up_id(response: Any, seen: Any, place: int) -> str:
+    """An id for the call at `place` among the calls of `response`, which has none: the same whenever it is asked.
+
+    It comes from the response's own id or its time stamp; from `seen`, the turn itself, where it has neither.
+    """
+    source = read(response, "id") or read(response, "created") or read(response, "created_at") or to_text(plain(seen))
+    return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{place}"
+
+
+def known_id(value: Any) -> str | None:
+    """`value` where it is an id; `"null"` is what some clients write for none."""
+    return value if isinstance(value, str) and value.strip() and value != "null" else None
+
+
+def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
+    """Fills in the ids that the calls `items` of `response` lack, under `key`."""
+    seen: str | None = None
+    for place, item in enumerate(items):
+        if known_id(item.get(key)) is None:
+            seen = seen or to_text(items)
+            item[key] = made_up_id(response, seen, place)
+
+
+def not_run(why: str) -> str:
+    """The `problem` of a call that must not run."""
+    return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
+
+
+# Tools
+
+
+def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
+    """The tools that are there from the start, and the deferred ones behind them.
+
+    These stand as `deferred` lists them (a set: as the toolset does), so that adding one keeps a cached prefix.
+    """
+    names = _names(deferred)
+    first: list[Tool] = []
+    later: list[Tool] = []
+    for tool in tools:
+        (later if tool.name in names or tool.wire_name in names else first).append(tool)
+    if isinstance(deferred, Sequence):
+        rank = {name: place for place, name in reversed(list(enumerate(names)))}
+        later.sort(key=lambda tool: min(rank.get(tool.name, len(rank)), rank.get(tool.wire_name, len(rank))))
+    return first, later
+
+
+def _names(names: Collection[str]) -> Collection[str]:
+    return (names,) if isinstance(names, str) else names
+
+
+def strict_wanted(tools: Sequence[Tool], strict: Names) -> Callable[[Tool], bool]:
+    """Which of `tools` are to be strict.
+
+    Raises:
+        DefinitionError: where `strict` names a tool that is not there.
+    """
+    if isinstance(strict, bool):
+        return lambda tool: strict
+    names = _names(strict)
+    there = {name for tool in tools for name in (tool.name, tool.wire_name)}
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        raise DefinitionError(
+            f"strict={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
+        )
+    return lambda tool: tool.name in names or tool.wire_name in names
+
+
+_SCHEMAS_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else")
+
+
+def _schemas(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schema in `schema` with its path; what only looks like one (a default, an enum's value) is none."""
+    if not isinstance(schema, Mapping):
+        return
+    yield path, schema
+    for key in _SCHEMAS_BY_NAME:
+        for name, item in schema[key].items() if isinstance(schema.get(key), Mapping) else ():
+            yield from _schemas(item, f"{path}.{key}.{name}")
+    for key in _LISTS_OF_SCHEMAS:
+        for place, item in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
+            yield from _schemas(item, f"{path}.{key}[{place}]")
+    for key in _SCHEMAS:
+        yield from _schemas(schema.get(key), f"{path}.{key}")
+
+
+def check_strict(
+    tool: Tool, provider: str, *, all_required: bool, nowhere: Collection[str], not_at_root: Collection[str]
+) -> None:
+    """Whether the tool's schema fits a strict mode as it is.
+
+    Raises:
+        DefinitionError: where it does not, with the tool, the path in the schema, the provider and the rule.
+    """
+    for path, schema in _schemas(tool.input_schema, "$"):
+        rule = _broken_rule(schema, all_required, (*nowhere, *not_at_root) if path == "$" else nowhere)
+        if rule:
+            raise DefinitionError(
+                f"tool {tool.name!r} cannot be strict for {provider}: at {path}, {rule}. "
+                f"Change its schema, or leave the tool out of strict=..."
+            )
+
+
+def _broken_rule(schema: Mapping[str, Any], all_required: bool, forbidden: Collection[str]) -> str | None:
+    for key in forbidden:
+        if key in schema:
+            return f"{key!r} is not allowed"
+    kind = schema.get("type")
+    if not (kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in schema):
+        return None
+    if schema.get("additionalProperties") is not False:
+        return "an object needs 'additionalProperties': false"
+    optional = [name for name in schema.get("properties", ()) if name not in schema.get("required", ())]
+    if all_required and optional:
+        return f"every property has to be required (one that may be left out: nullable), and {optional} are not"
+    return None
+
+
+def chosen_name(choice: str) -> str:
+    """The wire name of the tool that `choice` forces."""
+    if not choice:
+        raise DefinitionError("tool_choice takes 'auto', 'required', 'none' or a tool's name, not ''")
+    return wire_name(choice)
+
+
+def allowed_names(choice: str, only: Iterable[str], provider: str) -> list[str]:
+    """The wire names of `only`, where `choice` leaves the model a choice among them.
+
+    Raises:
+        DefinitionError: where it does not, or where there are none.
+    """
+    names = [only] if isinstance(only, str) else list(only)
+    if choice not in {"auto", "required"}:
+        raise DefinitionError(
+            f"{provider} takes only=... with 'auto' and 'required', not with {choice!r}: leave it out"
+        )
+    if not names:
+        raise DefinitionError("only=[] leaves no tool to choose: use tool_choice('none')")
+    return [wire_name(name) for name in names]
+
+
+# Results
+
+
+def call_of(result: ToolResult) -> ToolCall:
+    """The call that `result` answers, as the model sent it.
+
+    Raises:
+        DefinitionError: where it has none.
+    """
+    if result.call is None:
+        raise DefinitionError(f"{result!r} belongs to no call: pass results that a Runner gave")
+    return result.call
+
+
+def error_text(result: ToolResult) -> str:
+    """What the model is told of a result that is not ok: text only, and never empty."""
+    call = call_of(result)
+    if result.status == "suspended":
+        why = f" ({result.error})" if result.error else ""
+        return f"the call {call.id!r} of {call.name!r} is suspended{why}: it waits for an answer; resume first"
+    said = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
+    error = clean(result.error or "")
+    if not error.strip():
+        error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
+    return said if error in said else f"{error}\n{said}".strip()
+
+
+def marked_error_text(result: ToolResult) -> str:
+    """The same for an API that has no mark for an error: the text says that it is one."""
+    text = error_text(result)
+    return text if text[:5].lower() == "error" else f"Error: {text}"
+
+
+def block_text(block: Block) -> str:
+    """A block as text: a text file's text, and of other media that they are not shown."""
+    if isinstance(block, Text):
+        return clean(block.text)
+    if block.data is not None and (block.mime_type.startswith("text/") or block.mime_type == "application/json"):
+        return block.data.decode("utf-8", "replace")
+    size = "" if block.data is None else f" of {len(block.data)} bytes"
+    named = f" named {block.name!r}" if block.name else ""
+    where = f", at {block.uri}" if block.uri else ""
+    return clean(f"[{block.kind}{size}{named}, {block.mime_type}{where}: it cannot be shown in a tool result here]")
+
+
+def base64_text(block: Media) -> str:
+    """The bytes of `block` in base64; empty where it has none."""
+    return base64.b64encode(block.data or b"").decode()
+
+
+def web_address(block: Media) -> str | None:
+    """Where an API can fetch `block` itself."""
+    return block.uri if block.uri and block.uri.startswith(("https://", "http://")) else None
+
+
+def as_json_text(text: str) -> str:
+    """`text`, or its JSON where it is blank: for an API that refuses blank text."""
+    return text if text.strip() else json.dumps(text)

@@ -1,0 +1,404 @@
+"""Reading, writing, editing, listing and searching files, without ever following a symbolic link.
+
+Paths start at `context.working_directory`. Nothing here keeps a path inside it: that is `ferrule.guards.within`, which
+also turns links into the real paths that these tools then open exactly.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import os
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Annotated, Any, Final, NamedTuple
+
+from pydantic import Field
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+
+from ferrule.core.context import CURRENT, ToolContext
+from ferrule.core.tool import Tool, tool
+from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
+
+_MOST_BYTES: Final = 50_000_000
+_MOST_SEARCHED_BYTES: Final = 5_000_000
+_MOST_SEARCHED_FILES: Final = 20_000
+_MOST_ENTRIES: Final = 100_000
+_DEEPEST: Final = 40
+_LINE: Final = 2000
+_MATCHED_LINE: Final = 300
+_PAGE: Final = 80_000
+_LOOKED_AT: Final = 8192
+_NOT_ENTERED: Final = frozenset(
+    {
+        ".git",
+        ".hg",
+        ".svn",
+        "node_modules",
+        "__pycache__",
+        ".venv",
+        ".tox",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+    }
+)
+
+Path = Annotated[str, Field(description="Relative to the working directory, or absolute.")]
+
+
+def _located(path: str, working_directory: str) -> str:
+    """The canonical path that is opened: `..` is taken by name, and links are left for the opening to refuse."""
+    base = real(".", working_directory)
+    text = checked(path)
+    full = os.path.normpath(os.path.join(base, text))
+    if full.startswith("//"):  # POSIX lets two slashes mean something else; nobody does
+        full = full[1:]
+    written = os.path.abspath(working_directory)
+    if os.path.isabs(text) and contains(written, full):
+        return os.path.normpath(os.path.join(base, os.path.relpath(full, written)))
+    return full
+
+
+def _shown(full: str, context: ToolContext[Any]) -> str:
+    """A path as the model can use it again: relative where it is in the working directory."""
+    base = real(".", context.working_directory)
+    return os.path.relpath(full, base) if contains(base, full) else full
+
+
+def _same_file(arguments: Mapping[str, Any]) -> list[str]:
+    """The key that calls for one file share. Two spellings that some file system takes for one get one key."""
+    current = CURRENT.get()
+    try:
+        full = _located(arguments["path"], "." if current is None else current.context.working_directory)
+    except (KeyError, ValueError, OSError):
+        return []
+    return [f"file:{unicodedata.normalize('NFC', full).casefold()}"]
+
+
+def _read(full: str, shown: str) -> tuple[bytes, os.stat_result]:
+    with os.fdopen(open_exactly(full), "rb") as file:
+        found = os.fstat(file.fileno())
+        if found.st_size > _MOST_BYTES:
+            raise ValueError(f"{shown!r} has {found.st_size} bytes; at most {_MOST_BYTES} are read")
+        data = file.read(_MOST_BYTES + 1)
+    if _is_binary(data):
+        raise ValueError(f"{shown!r} is a binary file ({len(data)} bytes), not text")
+    return data, found
+
+
+def _is_binary(data: bytes) -> bool:
+    return b"\0" in data[:_LOOKED_AT]
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _cut(line: str, length: int) -> str:
+    return line if len(line) <= length else f"{line[:length]}… [cut: {len(line)} characters]"
+
+
+@tool(read_only=True, idempotent=True, open_world=False, resources=_same_file)
+def read_file(
+    path: Path,
+    context: ToolContext[Any],
+    offset: Annotated[int, Field(ge=1)] = 1,
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 2000,
+) -> str:
+    """Read a text file. Each line is shown as its number, a tab, and its text.
+
+    Args:
+        offset: The number of the first line to show.
+        limit: How many lines to show at most.
+    """
+    full = _located(path, context.working_directory)
+    shown = _shown(full, context)
+    text = _read(full, shown)[0].decode("utf-8-sig", "replace")
+    lines = _lines(text)
+    if not lines:
+        return "[the file is empty]"
+    if offset > len(lines):
+        raise ValueError(f"{shown!r} has {len(lines)} lines, so there is no line {offset}")
+    page: list[str] = []
+    room = _PAGE
+    for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
+        page.append(f"{number}\t{_cut(line, _LINE)}")
+        room -= len(page[-1]) + 1
+        if room < 0:
+            break
+    last = offset + len(page) - 1
+    if "\ufffd" in text:
+        page.append("[\ufffd stands for what is not UTF-8]")
+    if offset > 1 or last < len(lines):
+        more = f"; go on with offset={last + 1}" if last < len(lines) else ""
+        page.append(f"[lines {offset} to {last} of {len(lines)}{more}]")
+    return "\n".join(page)
+
+
+@tool(destructive=True, idempotent=True, open_world=False, resources=_same_file)
+def write_file(path: Path, content: str, context: ToolContext[Any]) -> str:
+    """Write a whole text file, which replaces what is there; directories that are missing are made.
+
+    Args:
+        content: All that the file is to hold.
+    """
+    if path.endswith(("/", os.sep)):
+        raise ValueError(f"{path[:200]!r} names a directory; give the file a name")
+    full = _located(path, context.working_directory)
+    new = write_exactly(full, _encoded("content", content), make_directories=True)
+    lines = len(_lines(content)) if content else 0
+    return f"{'made' if new else 'replaced'} {_shown(full, context)!r}: {lines} lines"
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} holds a lone surrogate at character {error.start}, which UTF-8 cannot") from None
+
+
+@tool(destructive=True, open_world=False, resources=_same_file)
+def edit_file(path: Path, old: str, new: str, context: ToolContext[Any], replace_all: bool = False) -> str:
+    """Replace a passage of a text file. Line ends and encoding stay as they are.
+
+    Args:
+        old: The passage, exactly as it is in the file (without the line numbers that read_file shows). It must occur
+            once: take in enough of what is around it.
+        new: What takes its place.
+        replace_all: Replace it wherever it occurs.
+    """
+    full = _located(path, context.working_directory)
+    shown = _shown(full, context)
+    if not old:
+        raise ValueError("old is empty; say which passage is to be replaced, or use write_file for a whole file")
+    if old == new:
+        raise ValueError("old and new are the same, so there is nothing to change")
+    data, found = _read(full, shown)
+    try:
+        document = _Document.of(data.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{shown!r} is not UTF-8 text (byte {error.start}); it was not changed") from None
+    wanted = old.replace("\r\n", "\n")
+    places = list(_places(document.flat, wanted))
+    if not places:
+        raise ValueError(f"old does not occur in {shown!r}, which was not changed; {_nearest(document.flat, wanted)}")
+    if not replace_all and document.flat.find(wanted, places[0] + 1) >= 0:
+        raise ValueError(
+            f"old occurs {max(len(places), 2)} times in {shown!r}, which was not changed; first at lines "
+            f"{', '.join(str(document.line(place)) for place in places[:5])}: take in more of what is around it, or "
+            "set replace_all"
+        )
+    changed = document.replaced(places, len(wanted), new.replace("\r\n", "\n"))
+    write_exactly(full, _encoded("new", changed), expected=found)
+    times = "once" if len(places) == 1 else f"{len(places)} times"
+    return f"replaced {times} in {shown!r}, at line {document.line(places[0])}"
+
+
+def _places(text: str, wanted: str) -> Iterator[int]:
+    place = text.find(wanted)
+    while place >= 0:
+        yield place
+        place = text.find(wanted, place + len(wanted))
+
+
+class _Document(NamedTuple):
+    """A text with the kind of each of its line ends, so that what is not replaced stays as it is, to the byte."""
+
+    text: str
+    flat: str
+    """The text with every line end as a line feed."""
+    returns: list[int]
+    """Where in `flat` those line feeds are that are CR LF in the text."""
+
+    @classmethod
+    def of(cls, text: str) -> _Document:
+        flat = text.replace("\r\n", "\n")
+        returns = [match.start() - index for index, match in enumerate(re.finditer("\r\n", text))]
+        return cls(text, flat, returns)
+
+    def line(self, place: int) -> int:
+        return self.flat.count("\n", 0, place) + 1
+
+    def _place_in_text(self, place: int) -> int:
+        return place + bisect_left(self.returns, place)
+
+    def replaced(self, places: list[int], length: int, new: str) -> str:
+        parts: list[str] = []
+        start = 0
+        mostly_crlf = 2 * len(self.returns) > self.flat.count("\n")
+        for place in places:
+            first, last = self._place_in_text(place), self._place_in_text(place + length)
+            passage = self.text[first:last]
+            crlf = "\r\n" in passage if "\n" in passage else mostly_crlf
+            parts += [self.text[start:first], new.replace("\n", "\r\n") if crlf else new]
+            start = last
+        return "".join([*parts, self.text[start:]])
+
+
+def _nearest(text: str, wanted: str) -> str:
+    """What comes closest, in words, so that the next try can be right."""
+    if " ".join(wanted.split()) in " ".join(text.split()):
+        return "it does with other blanks or line breaks: copy the indentation exactly"
+    first = next((line.strip() for line in wanted.split("\n") if line.strip()), "")[:200]
+    lines = {line.strip()[:200]: number for number, line in reversed(list(enumerate(_lines(text)[:2000], 1)))}
+    for close in difflib.get_close_matches(first, lines, 1, 0.6):
+        return f"line {lines[close]} comes closest: {close!r}"
+    return "read the file first"
+
+
+class _Entry(NamedTuple):
+    place: str
+    """Relative to where the walk began."""
+    name: str
+    kind: Kind
+    parent: Directory
+
+
+def _walk(directory: Directory, depth: int, place: str = "") -> Iterator[_Entry]:
+    """What is in `directory`, each directory before what is in it; links and what cannot be read are not entered."""
+    for name, kind in sorted(islice(directory.entries(), _MOST_ENTRIES)):
+        inner = f"{place}{name}"
+        yield _Entry(inner, name, kind, directory)
+        if kind == "directory" and depth > 1 and name not in _NOT_ENTERED:
+            with suppress(OSError), directory.enter(name) as entered:
+                yield from _walk(entered, depth - 1, f"{inner}/")
+
+
+def _matcher(pattern: str) -> Callable[[_Entry], bool]:
+    """Whether an entry's name fits; or its place, for a pattern with a slash. `**/` may also stand for nothing."""
+    forms = {pattern, pattern.replace("**/", "")}
+    tests = [(re.compile(fnmatch.translate(form)).match, "/" in form) for form in forms]
+    return lambda entry: any(fits(entry.place if by_place else entry.name) for fits, by_place in tests)
+
+
+@tool(read_only=True, idempotent=True, open_world=False)
+def list_files(
+    context: ToolContext[Any],
+    path: Path = ".",
+    pattern: Annotated[str, Field(max_length=300)] = "*",
+    depth: Annotated[int, Field(ge=1, le=_DEEPEST)] = 3,
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 1000,
+) -> str:
+    """List what is in a directory. A directory ends in `/`, a symbolic link in `@`; links are not followed.
+
+    Args:
+        pattern: Only names that fit, such as `*.py`; with a slash, only paths that fit, such as `src/*.py`.
+        depth: How many levels deep.
+        limit: How many entries to show at most.
+    """
+    full = _located(path, context.working_directory)
+    fits = _matcher(pattern)
+    with open_directory(full) as directory:
+        found = list(islice(filter(fits, _walk(directory, depth)), limit + 1))
+    ending = {"directory": "/", "link": "@"}
+    lines = [_writable(entry.place) + ending.get(entry.kind, "") for entry in found[:limit]]
+    if len(found) > limit:
+        lines.append(f"[more than {limit} entries; narrow it by path, pattern or depth]")
+    if not lines:
+        return "[the directory is empty]" if pattern == "*" else f"[nothing in it fits {pattern!r}]"
+    return "\n".join(lines)
+
+
+def _writable(name: str) -> str:
+    """A file name that cannot break its line, nor the encoding."""
+    return name if name.isprintable() else repr(name)
+
+
+class _Search:
+    """One search: what it found, and what it passed over."""
+
+    def __init__(self, pattern: str, limit: int) -> None:
+        self.fits = _line_matcher(pattern)
+        self.limit = limit
+        self.found: list[str] = []
+        self.files = 0
+        self.too_large = 0
+        self.stopped = ""
+
+    def look(self, descriptor: int, shown: str) -> None:
+        with os.fdopen(descriptor, "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_SEARCHED_BYTES:
+                self.too_large += 1
+                return
+            data = file.read(_MOST_SEARCHED_BYTES)
+        if _is_binary(data):
+            return
+        self.files += 1
+        for number, line in enumerate(_lines(data.decode("utf-8-sig", "replace")), 1):
+            if self.fits(line[:_LINE]):
+                if len(self.found) == self.limit:
+                    self.stopped = f"more than {self.limit} lines; narrow it by pattern, path or glob"
+                    return
+                self.found.append(f"{_writable(shown)}:{number}: {_cut(line, _MATCHED_LINE)}")
+
+    def report(self, pattern: str) -> str:
+        lines = self.found or [f"no line fits {pattern!r} ({self.files} files were searched)"]
+        notes = [self.stopped] if self.stopped else []
+        if self.too_large:
+            notes.append(f"{self.too_large} files over {_MOST_SEARCHED_BYTES} bytes were not searched")
+        return "\n".join([*lines, *(f"[{note}]" for note in notes)])
+
+
+def _line_matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a line fits, in time that grows with its length alone: Python's own engine can take for ever on a
+    pattern such as `(a|aa)+$`, holds up every thread meanwhile, and cannot be stopped."""
+    schema = core_schema.str_schema(pattern=pattern, strict=True, regex_engine="rust-regex")
+    try:
+        return SchemaValidator(schema).isinstance_python
+    except SchemaError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"{pattern[:200]!r} is not a regular expression that is understood here (no look-around, no "
+            f"back-references): {reason}"
+        ) from None
+
+
+@tool(read_only=True, idempotent=True, open_world=False)
+def search_files(
+    pattern: Annotated[str, Field(min_length=1, max_length=1000)],
+    context: ToolContext[Any],
+    path: Path = ".",
+    glob: Annotated[str, Field(max_length=300)] = "*",
+    limit: Annotated[int, Field(ge=1, le=2000)] = 100,
+) -> str:
+    """Search text files for lines that fit a regular expression, shown as `file:line: text`.
+
+    Args:
+        pattern: A regular expression, without look-around and back-references; `(?i)` at its beginning ignores case.
+        glob: Only files whose names fit, such as `*.py`; with a slash, whose paths fit, such as `src/*.py`.
+        limit: How many lines to show at most.
+    """
+    full = _located(path, context.working_directory)
+    search = _Search(pattern, limit)
+    shown = _shown(full, context)
+    try:
+        directory = open_directory(full)
+    except NotADirectoryError:
+        search.look(open_exactly(full), shown)
+        return search.report(pattern)
+    fits = _matcher(glob)
+    with directory:
+        for entry in _walk(directory, _DEEPEST):
+            if entry.kind != "file" or not fits(entry):
+                continue
+            if search.files >= _MOST_SEARCHED_FILES:
+                search.stopped = f"stopped after {search.files} files; narrow it by path or glob"
+            if context.remaining() == 0:
+                search.stopped = f"stopped at the deadline, after {search.files} files; narrow it by path or glob"
+            if search.stopped:
+                break
+            with suppress(OSError):  # it may be gone by now, or not be readable
+                search.look(entry.parent.open(entry.name), os.path.normpath(os.path.join(shown, entry.place)))
+    return search.report(pattern)
+
+
+tools: list[Tool] = [read_file, write_file, edit_file, list_files, search_files]
+"""All of them, in this order."""

@@ -1,0 +1,430 @@
+"""The real program in processes of its own: without a terminal, and with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ferrule.cli.call import typed
+
+ROOT = Path(__file__).parent.parent.parent
+BOUND = 60
+PROGRAM = [sys.executable, "-m", "ferrule"]
+TOOLS = '''
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from ferrule import tool
+
+
+@tool(read_only=True)
+def shout(text: str, times: int = 1, end: Literal["!", "?"] = "!") -> str:
+    """Say it loudly.
+
+    And more than once.
+    """
+    return " ".join([text.upper() + end] * times)
+
+
+@tool(read_only=True)
+def peek(path: str) -> str:
+    """Read a file."""
+    return Path(path).read_text()
+
+
+@tool(destructive=False)
+def note(text: str) -> str:
+    """Write a note."""
+    Path("note.txt").write_text(text)
+    return "written"
+
+
+@tool
+def wipe() -> str:
+    """Remove the note."""
+    Path("note.txt").unlink()
+    return "gone"
+
+
+@tool(read_only=True)
+def stumble() -> str:
+    """Never work."""
+    raise ValueError("no good")
+'''
+RUNNERS = """
+from ferrule import Runner, Toolset
+from tools import note, shout
+
+runner = Runner(Toolset([note]))
+"""
+
+STEPS = """
+steps = [
+    ("I will look.", [("shout", '{"text": "a",}'), ("shout", {"words": "b"}), ("peek", {"path": "../secret.txt"})]),
+    ("And note it.", [("note", {"text": "kept"})]),
+    lambda messages: "The tools said: " + " / ".join(m["content"] for m in messages if m["role"] == "tool"),
+]
+"""
+RUN = ("run", "Look around", "--tools", "tools.py", "--model", "scripted:steps.py")
+
+pytestmark = pytest.mark.slow
+
+
+def ferrule(*words: str, cwd: Path, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the program with `words`; there is no terminal."""
+    return subprocess.run(
+        [*PROGRAM, *words],
+        cwd=cwd,
+        input="" if stdin is None else stdin,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=BOUND,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a command line that cannot be meant."""
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("ferrule: ")
+    return done.stderr
+
+
+def with_a_terminal(*words: str, cwd: Path, answer: str) -> tuple[int, str]:
+    """The exit code and all that was on the screen, of a program in a terminal where somebody gives one answer."""
+    pty = pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([*PROGRAM, *words], cwd=cwd, stdin=theirs, stdout=theirs, stderr=theirs) as program:
+        os.close(theirs)
+        try:
+            screen, answered, end = b"", False, time.monotonic() + BOUND
+            while piece := _read(ours, end):
+                screen += piece
+                if not answered and b"[y/N]" in screen:
+                    os.write(ours, f"{answer}\n".encode())
+                    answered = True
+            return program.wait(BOUND), screen.decode()
+        finally:
+            program.kill()
+            os.close(ours)
+
+
+def _read(terminal: int, end: float) -> bytes:
+    """What comes next; nothing when the program has closed its side."""
+    ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
+    assert ready, "the program says nothing any more"
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux's way to say that the other side is closed
+        return b""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with tools.py, runners.py and steps.py."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    (folder / "tools.py").write_text(TOOLS, encoding="utf-8")
+    (folder / "runners.py").write_text(RUNNERS, encoding="utf-8")
+    (folder / "steps.py").write_text(STEPS, encoding="utf-8")
+    return folder
+
+
+# list
+
+
+def test_list_says_what_each_tool_does_to_the_world(here: Path) -> None:
+    done = ferrule("list", "--tools", "tools.py", cwd=here)
+    assert done.returncode == 0, done.stderr
+    found = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines()}
+    assert found.items() >= {"shout": "read-only", "note": "changes", "wipe": "destructive"}.items()
+
+
+def test_list_shows_the_first_line_of_a_description_alone(here: Path) -> None:
+    shown = ferrule("list", "--tools", "tools.py", cwd=here).stdout
+    assert "Say it loudly." in shown
+    assert "more than once" not in shown
+
+
+def test_without_a_place_for_tools_the_file_tools_are_meant(here: Path) -> None:
+    done = ferrule("list", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "read_file" in done.stdout
+
+
+def test_tools_of_several_places_are_joined(here: Path) -> None:
+    shown = ferrule("list", "--tools", "tools:shout", "--tools", "ferrule.tools.files", cwd=here).stdout
+    assert "shout" in shown
+    assert "read_file" in shown
+    assert "wipe" not in shown
+
+
+# schema
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai_chat", "openai_responses"])
+def test_schema_prints_one_definition_for_each_tool(here: Path, provider: str) -> None:
+    done = ferrule("schema", "--provider", provider, "--tools", "tools.py", cwd=here)
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert len(written) == 5
+    assert {"shout", "wipe"} <= {one.get("name") or one["function"]["name"] for one in written}
+
+
+def test_an_unknown_provider_is_answered_with_the_right_one(here: Path) -> None:
+    assert "'anthropic'" in refused(ferrule("schema", "--provider", "antropic", cwd=here))
+    line = refused(ferrule("schema", "--provider", "zzz", cwd=here))
+    assert "anthropic" in line
+    assert "openai_chat" in line
+
+
+# call
+
+
+def test_a_call_prints_its_content(here: Path) -> None:
+    done = ferrule("call", "shout", "text=hey", "times=2", "end=?", "--tools", "tools.py", cwd=here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "HEY? HEY?\n", "")
+
+
+def test_a_string_parameter_stays_a_string(here: Path) -> None:
+    done = ferrule("call", "shout", "text=007", "--tools", "tools.py", cwd=here)
+    assert done.stdout == "007!\n"
+
+
+def test_a_call_takes_json_on_standard_input(here: Path) -> None:
+    for words in ((), ("-",)):
+        done = ferrule("call", "shout", *words, "--tools", "tools.py", cwd=here, stdin='{"text": "a", "times": 3}')
+        assert (done.returncode, done.stdout) == (0, "A! A! A!\n"), done.stderr
+
+
+def test_a_change_is_refused_where_nobody_is_there_to_ask(here: Path) -> None:
+    done = ferrule("call", "note", "text=x", "--tools", "tools.py", cwd=here)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Denied: ")
+    assert not (here / "note.txt").exists()
+
+
+def test_a_path_outside_the_working_directory_is_denied(here: Path) -> None:
+    (here.parent / "secret.txt").write_text("secret", encoding="utf-8")
+    done = ferrule("call", "peek", "path=../secret.txt", "--tools", "tools.py", cwd=here)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Denied: ")
+    assert ferrule("call", "peek", "path=runners.py", "--tools", "tools.py", cwd=here).stdout == RUNNERS + "\n"
+
+
+def test_arguments_that_do_not_fit_fail_the_call(here: Path) -> None:
+    done = ferrule("call", "shout", "text=x", "times=many", "--tools", "tools.py", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Invalid ")
+    assert "times" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_tool_that_raises_fails_the_call(here: Path) -> None:
+    done = ferrule("call", "stumble", "--tools", "tools.py", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("failed: ")
+    assert "no good" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in ferrule("call", "stumble", "--verbose", "--tools", "tools.py", cwd=here).stderr
+
+
+def test_a_runner_is_used_as_its_developer_made_it(here: Path) -> None:
+    done = ferrule("call", "note", "text=x", "--tools", "runners.py", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr
+    assert (here / "note.txt").read_text(encoding="utf-8") == "x"
+
+
+def test_a_runner_beside_other_tools_is_under_the_programs_policy(here: Path) -> None:
+    done = ferrule("call", "note", "text=x", "--tools", "runners:runner", "--tools", "tools:shout", cwd=here)
+    assert done.returncode == 1
+    assert not (here / "note.txt").exists()
+
+
+def test_an_attribute_names_what_is_meant(here: Path) -> None:
+    for place in ("tools.py:note", "tools:note"):
+        shown = ferrule("list", "--tools", place, cwd=here).stdout
+        assert "note" in shown
+        assert "shout" not in shown
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, "true", "true"),
+        ({"type": "integer"}, "3", 3),
+        ({"type": "integer"}, "three", "three"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "null"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "3", 3),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "[3]", "[3]"),
+        ({"enum": ["1", "2"]}, "1", "1"),
+        ({"$ref": "#/$defs/Colour"}, "1", "1"),
+        ({"type": "array", "items": {"type": "string"}}, '["a"]', ["a"]),
+        ({}, '{"a": 1}', {"a": 1}),
+        ({}, "a=b", "a=b"),
+    ],
+)
+def test_a_value_means_what_the_schema_wants(schema: dict[str, object], text: str, value: object) -> None:
+    whole = {"properties": {"x": schema}, "$defs": {"Colour": {"type": "string", "enum": ["1"]}}}
+    assert typed([f"x={text}"], whole) == {"x": value}
+
+
+# run
+
+
+def test_a_run_without_a_terminal_is_plain_text(here: Path) -> None:
+    for environment in ({}, {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}):
+        done = ferrule(*RUN, cwd=here, **environment)
+        assert done.returncode == 0, done.stderr
+        assert [c for c in done.stdout if not c.isprintable() and c != "\n"] == []
+        assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_a_run_says_that_its_model_is_scripted(here: Path) -> None:
+    assert "SCRIPTED" in ferrule(*RUN, cwd=here).stdout
+
+
+def test_a_run_shows_what_was_repaired_refused_denied_and_asked(here: Path) -> None:
+    (here.parent / "secret.txt").write_text("secret", encoding="utf-8")
+    lines = ferrule(*RUN, cwd=here).stdout.splitlines()
+    assert [line for line in lines if re.search(r"✓ #1 shout .*repaired: ", line)]
+    assert [line for line in lines if re.search(r"! #2 shout .*Invalid ", line)]
+    assert [line for line in lines if re.search(r"⊘ #3 peek .*Denied: ", line)]
+    assert [line for line in lines if re.search(r"\? #4 note .*asked: ", line)]
+    assert [line for line in lines if re.search(r"⊘ #4 note .*Denied: ", line)]
+
+
+def test_a_run_ends_with_the_answer_and_a_table_of_executions(here: Path) -> None:
+    shown = ferrule(*RUN, cwd=here).stdout
+    answer, _, table = shown.partition("\nanswer\n")[2].partition("\n\n")
+    assert answer.startswith("The tools said: A! / ")
+    rows = [line.split()[:4] for line in table.splitlines()]
+    assert rows == [
+        ["#", "tool", "status", "executed"],
+        ["1", "shout", "ok", "yes"],
+        ["2", "shout", "invalid", "no"],
+        ["3", "peek", "denied", "no"],
+        ["4", "note", "denied", "no"],
+    ]
+
+
+def test_a_change_runs_when_the_person_at_the_terminal_says_yes(here: Path) -> None:
+    code, screen = with_a_terminal(*RUN, cwd=here, answer="y")
+    assert code == 0, screen
+    assert screen.index("asked: ") < screen.index("[y/N]")
+    assert (here / "note.txt").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_change_does_not_run_when_the_person_at_the_terminal_says_no(here: Path) -> None:
+    code, screen = with_a_terminal(*RUN, cwd=here, answer="n")
+    assert code == 0, screen
+    assert "Denied: " in screen
+    assert not (here / "note.txt").exists()
+
+
+def test_text_from_a_tool_cannot_move_the_cursor(here: Path) -> None:
+    (here / "evil.txt").write_text("\x1b]0;owned\x07\x1b[2J", encoding="utf-8")
+    (here / "evil.py").write_text(
+        """steps = [[("peek", {"path": "evil.txt"})], lambda m: m[-1]["content"]]""", encoding="utf-8"
+    )
+    words = ("run", "x", "--tools", "tools.py", "--model", "scripted:evil.py")
+    assert "\x1b" not in ferrule(*words, cwd=here).stdout
+    assert "\x1b]0;" not in with_a_terminal(*words, cwd=here, answer="")[1]
+
+
+def test_a_script_that_is_too_short_is_said_in_one_line(here: Path) -> None:
+    (here / "steps.py").write_text("""steps = [[("shout", {"text": "a"})]]""", encoding="utf-8")
+    done = ferrule(*RUN, cwd=here)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ferrule: the script has 1 steps")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_model_that_breaks_is_said_in_one_line(here: Path) -> None:
+    (here / "steps.py").write_text("steps = [lambda messages: messages[7]]", encoding="utf-8")
+    done = ferrule(*RUN, cwd=here)
+    assert done.returncode == 1
+    assert done.stderr == "ferrule: the model failed: IndexError: list index out of range\n"
+    assert "Traceback" in ferrule(*RUN, "--verbose", cwd=here).stderr
+
+
+def test_the_demo_shows_what_its_tools_really_gave() -> None:
+    words = ("run", "Explore", "--tools", "ferrule.tools.files", "--model", "scripted:examples/demo/steps.py")
+    done = ferrule(*words, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    answer = done.stdout.partition("\nanswer\n")[2]
+    modules = list((ROOT / "src" / "ferrule").rglob("*.py"))
+    assert f"The package has {len(modules)} Python files" in answer
+    assert "pydantic and jsonschema-rs" in answer
+    assert "Runner (src/ferrule/runner.py)" in answer
+    assert [word for word in ("repaired: ", "Invalid ", "Denied: ", "asked: ") if word not in done.stdout] == []
+    assert "(nothing noted yet)" in (ROOT / "build" / "demo-notes.md").read_text(encoding="utf-8")
+
+
+# what cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["lst"], ["'lst'", "'list'"]),
+        (["frobnicate"], ["'frobnicate'", "list", "schema", "call", "run"]),
+        (["list", "--tools", "absent.py"], ["'absent.py'", "no file"]),
+        (["list", "--tools", "absent.module"], ["'absent.module'", "no module"]),
+        (["list", "--tools", "a b"], ["'a b'"]),
+        (["list", "--tools", "tools.py:absent"], ["'absent'", "'tools.py'"]),
+        (["list", "--colour"], ["--colour"]),
+        (["schema"], ["--provider"]),
+        (["call", "shuot", "--tools", "tools.py"], ["'shuot'", "'shout'"]),
+        (["call", "shout", "hey", "--tools", "tools.py"], ["'hey'", "key=value"]),
+        (["call", "shout", "text=1", "text=2", "--tools", "tools.py"], ["'text'", "twice"]),
+        (["run", "a task", "--model", "gpt-7"], ["'gpt-7'", "scripted:FILE"]),
+        (["run", "a task", "--model", "scripted:absent.py"], ["'absent.py'"]),
+        (["run", "a task", "--model", "scripted:tools.py"], ["'tools.py'", "steps"]),
+    ],
+)
+def test_one_line_says_what_is_wrong_and_what_would_be_right(here: Path, words: list[str], says: list[str]) -> None:
+    line = refused(ferrule(*words, cwd=here))
+    assert [word for word in says if word not in line] == []
+
+
+def test_a_file_that_cannot_be_imported_is_named_with_the_line(here: Path) -> None:
+    (here / "broken.py").write_text("x = 1\ny = undefined\n", encoding="utf-8")
+    line = refused(ferrule("list", "--tools", "broken.py", cwd=here))
+    assert "NameError" in line
+    assert "line 2" in line
+
+
+def test_of_several_runners_one_must_be_named(here: Path) -> None:
+    (here / "two.py").write_text(RUNNERS + "\nother = Runner(Toolset([shout]))\n", encoding="utf-8")
+    line = refused(ferrule("list", "--tools", "two.py", cwd=here))
+    assert "two.py:runner" in line
+    assert "two.py:other" in line
+
+
+def test_without_rich_one_line_says_what_to_install(here: Path) -> None:
+    code = "import sys; sys.modules['rich'] = None; from ferrule.cli import main; sys.exit(main(['list']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    assert 'pip install "ferrule[cli]"' in refused(done)
+
+
+def test_without_a_command_the_commands_are_shown(here: Path) -> None:
+    done = ferrule(cwd=here)
+    assert done.returncode == 0
+    assert [name for name in ("list", "schema", "call", "run") if name not in done.stdout] == []

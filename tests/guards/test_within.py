@@ -1,0 +1,256 @@
+"""`within`: paths stay inside, and become the real paths that were judged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import Decision, ToolCall
+from ferrule.guards import within
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    root = Path(os.path.realpath(tmp_path))
+    for folder in ("notes/sub", "notes-secret", "other"):
+        (root / folder).mkdir(parents=True)
+    (root / "notes" / "a.txt").write_text("a")
+    (root / "notes-secret" / "s.txt").write_text("s")
+    (root / "notes" / "to-secret").symlink_to(root / "notes-secret")
+    (root / "notes" / "s-link").symlink_to("../notes-secret/s.txt")
+    (root / "notes" / "dangling").symlink_to("../other/new")
+    (root / "notes" / "loop").symlink_to("loop")
+    (root / "notes" / "inner-link").symlink_to("sub")
+    return root
+
+
+def judged(world: Path, arguments: dict[str, Any], *roots: Any, **options: Any) -> Decision | None:
+    context = ToolContext[Any](working_directory=world)
+    return within(*roots, **options)(ToolCall("1", "read", arguments), context)
+
+
+def denied(decision: Decision | None) -> str:
+    assert decision is not None
+    assert decision.kind == "deny"
+    return decision.reason
+
+
+def changed(decision: Decision | None) -> dict[str, Any]:
+    assert decision is not None
+    assert decision.kind == "allow"
+    assert decision.arguments is not None
+    return dict(decision.arguments)
+
+
+OUTSIDE = [
+    "notes/../notes-secret/s.txt",
+    "notes-secret/s.txt",
+    "notes-secret",
+    "notes/to-secret/s.txt",
+    "notes/to-secret",
+    "notes/s-link",
+    "notes/dangling",
+    "notes/loop/x",
+    "notes/sub/../../other",
+    "notes/missing/../../other/x",
+    "notes/inner-link/../../other",
+    "notes/to-secret/../notes-secret/s.txt",
+    "NOTES/a.txt" if os.path.normcase("A") == "A" and not os.path.exists("/ETC") else "..",
+    "notes\u2215a.txt",
+    "..",
+    ".",
+    "/",
+    "/etc/passwd",
+    "/proc/self/cwd/../../etc/passwd",
+    "//etc/passwd",
+    "~/x",
+    "",
+    "notes/a.txt\0",
+    "file:///etc/passwd",
+    "FILE:notes/a.txt",
+    "https://example.org/notes",
+    "notes/" + "d" * 300,
+    "notes/\ud800",
+]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_what_is_outside_is_denied(path: str, world: Path) -> None:
+    assert "path" in denied(judged(world, {"path": path}, "notes"))
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("notes/a.txt", "notes/a.txt"),
+        ("notes", "notes"),
+        ("notes/", "notes"),
+        ("./notes//a.txt", "notes/a.txt"),
+        ("notes/sub/../a.txt", "notes/a.txt"),
+        ("other/../notes/a.txt", "notes/a.txt"),
+        ("notes/inner-link/new.txt", "notes/sub/new.txt"),
+        ("notes/new/deep/file", "notes/new/deep/file"),
+        ("notes/…", "notes/…"),
+        ("notes/...", "notes/..."),
+        ("notes/C:\\x", "notes/C:\\x"),
+        ("notes/a file", "notes/a file"),
+    ],
+)
+def test_what_is_inside_becomes_its_real_path(path: str, expected: str, world: Path) -> None:
+    assert changed(judged(world, {"path": path, "n": 1}, "notes")) == {"path": str(world / expected), "n": 1}
+
+
+def test_canonical_paths_are_left_alone(world: Path) -> None:
+    arguments = {"path": str(world / "notes" / "a.txt"), "mode": "r"}
+    assert judged(world, arguments, "notes") is None
+
+
+def test_its_own_answer_satisfies_it(world: Path) -> None:
+    first = changed(judged(world, {"paths": ["notes/a.txt", "notes/inner-link"]}, "notes"))
+    assert judged(world, first, "notes") is None
+
+
+def test_the_reason_names_the_argument_and_the_roots_as_written_and_no_other_path(world: Path) -> None:
+    reason = denied(judged(world, {"path": "notes/to-secret/s.txt"}, "notes", Path("other")))
+    assert "path='notes/to-secret/s.txt'" in reason
+    assert "'notes', 'other'" in reason
+    assert str(world) not in reason
+
+
+def test_the_reason_is_bounded_and_printable(world: Path) -> None:
+    reason = denied(judged(world, {"path": "../" + "\x1b[2J\n" * 10_000}, "notes"))
+    assert len(reason) < 600
+    assert reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("path", "paths", "file", "filename", "directory", "dir", "folder", "root", "cwd", "src", "source", "dest"),
+        *("destination", "target", "file_path", "filePath", "FilePath", "output_path", "outputPath", "log_file"),
+        *("logFile", "work_dir", "base_directory", "BASE_DIRECTORY", "sub-folder", "input_files", "targetPaths"),
+    ],
+)
+def test_names_that_mean_a_path_are_judged(name: str, world: Path) -> None:
+    assert name in denied(judged(world, {name: "../x"}, "notes"))
+
+
+@pytest.mark.parametrize("name", ["text", "content", "profile", "query", "pathology", "indirect", "resource"])
+def test_other_names_are_not(name: str, world: Path) -> None:
+    assert judged(world, {name: "../x"}, "notes") is None
+
+
+def test_paths_are_found_at_every_depth(world: Path) -> None:
+    bad = {"edits": [{"path": "notes/a.txt"}, {"inner": {"files": ["notes/a.txt", "/etc/passwd"]}}]}
+    assert "edits[1].inner.files[1]" in denied(judged(world, bad, "notes"))
+    good = {"edits": [{"path": "notes/a.txt", "text": "../x"}], "n": None}
+    real = str(world / "notes" / "a.txt")
+    assert changed(judged(world, good, "notes")) == {"edits": [{"path": real, "text": "../x"}], "n": None}
+
+
+@pytest.mark.parametrize("value", [1, True, 1.5, {"name": "x"}, [1], [["notes/a.txt"]], [None], [{"x": "y"}]])
+def test_a_path_that_is_no_text_is_denied(value: Any, world: Path) -> None:
+    assert "must be a path" in denied(judged(world, {"path": value}, "notes"))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"path": None}, {"paths": []}, {"text": "/etc/passwd"}])
+def test_a_call_without_a_path_is_no_matter(arguments: dict[str, Any], world: Path) -> None:
+    assert judged(world, arguments, "notes") is None
+
+
+def test_given_parameters_alone_are_paths(world: Path) -> None:
+    assert judged(world, {"target": "prod", "note": str(world / "notes")}, "notes", parameters=["note"]) is None
+    assert "note" in denied(judged(world, {"note": "x"}, "notes", parameters=["note"]))
+
+
+def test_no_roots_means_the_working_directory(world: Path) -> None:
+    assert changed(judged(world, {"path": "other/x"})) == {"path": str(world / "other" / "x")}
+    assert "the working directory" in denied(judged(world, {"path": "../x"}))
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "FILE:a", "https://example.org/a", "s3://bucket/a"])
+def test_a_url_is_no_path_even_where_its_text_would_be_inside(url: str, world: Path) -> None:
+    assert "is a URL" in denied(judged(world, {"path": url}))
+
+
+def test_a_root_may_be_a_link_and_a_file(world: Path) -> None:
+    (world / "link").symlink_to("notes")
+    assert changed(judged(world, {"path": "link/a.txt"}, "link")) == {"path": str(world / "notes" / "a.txt")}
+    assert changed(judged(world, {"path": "notes/a.txt"}, "notes/a.txt")) == {"path": str(world / "notes" / "a.txt")}
+
+
+@pytest.mark.parametrize("wrong", [(["notes"],), ("",), (None,), (b"notes",), ("a\0b",), ("~nobody-of-this-name/x",)])
+def test_a_root_that_is_none_is_a_mistake_at_once(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(DefinitionError):
+        within(*wrong)
+
+
+@pytest.mark.parametrize("wrong", ["path", (), [1], [""]])
+def test_parameters_that_are_no_names_are_a_mistake_at_once(wrong: Any) -> None:
+    with pytest.raises(DefinitionError):
+        within("notes", parameters=wrong)
+
+
+pieces = st.sampled_from(["notes", "sub", "..", ".", "", "to-secret", "inner-link", "dangling", "s-link", "a.txt", "x"])
+
+
+@given(st.lists(pieces, min_size=1, max_size=10), st.booleans())
+def test_whatever_is_allowed_is_inside_when_the_system_follows_it(parts: list[str], slash: bool) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        root = Path(os.path.realpath(made))
+        (root / "notes" / "sub").mkdir(parents=True)
+        (root / "notes-secret").mkdir()
+        (root / "notes" / "to-secret").symlink_to(root / "notes-secret")
+        (root / "notes" / "s-link").symlink_to("../notes-secret/s.txt")
+        (root / "notes" / "dangling").symlink_to("../other/new")
+        (root / "notes" / "inner-link").symlink_to("sub")
+        path = "/".join(parts) + "/" * slash
+        decision = judged(root, {"path": path}, "notes")
+        assert decision is not None
+        inside = Path(os.path.realpath(root / path.lstrip("/"))) if not path.startswith("/") else Path(path)
+        if decision.kind == "allow":
+            assert inside == root / "notes" or root / "notes" in inside.parents
+            assert changed(decision) == {"path": str(inside)}
+
+
+def test_a_root_that_is_exchanged_between_two_judgements_is_seen(world: Path) -> None:
+    first = changed(judged(world, {"path": "notes/sub/x"}, "notes"))
+    (world / "notes" / "sub").rmdir()
+    (world / "notes" / "sub").symlink_to("../notes-secret")
+    denied(judged(world, first, "notes"))
+
+
+def test_it_works_in_a_runner(world: Path) -> None:
+    runner_module = pytest.importorskip("ferrule.runner")
+    from ferrule.core.tool import tool
+    from ferrule.core.toolset import Toolset
+
+    seen: list[str] = []
+
+    @tool
+    def touch(path: str) -> str:
+        seen.append(path)
+        return "done"
+
+    runner = runner_module.Runner(Toolset([touch]), guards=[within("notes")])
+    context = ToolContext[Any](working_directory=world)
+
+    async def both() -> tuple[Any, Any]:
+        good = await runner.run("touch", {"path": "notes/./a.txt"}, context)
+        bad = await runner.run("touch", {"path": "notes/to-secret/s.txt"}, context)
+        return good, bad
+
+    good, bad = asyncio.run(both())
+    assert good.success, good.error
+    assert bad.status == "denied"
+    assert seen == [str(world / "notes" / "a.txt")]

@@ -1,0 +1,333 @@
+"""The loop: every call is answered, limits hold, and nothing goes on running."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from ferrule import Event, Runner, ToolContext, Toolset, tool
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall
+from ferrule.guards import ask_before_changes
+from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
+from ferrule.models import Reply
+from ferrule.models.scripted import Step, scripted
+
+ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
+
+
+@tool(read_only=True)
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+async def fail() -> str:
+    """Fails."""
+    raise ValueError("broken")
+
+
+RUNNER_TOOLS = Toolset([add, fail])
+
+
+def go(steps: Sequence[Step], **options: Any) -> LoopResult:
+    async def main() -> LoopResult:
+        return await asyncio.wait_for(_awaited(run(scripted(steps), ASK, Runner(RUNNER_TOOLS), **options)), 10)
+
+    return asyncio.run(main())
+
+
+async def bounded(work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.wait_for(work, 20)
+
+
+async def _awaited(going: Any) -> LoopResult:
+    found: LoopResult = await going
+    return found
+
+
+def asked_and_answered(messages: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    asked = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    return asked, [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+
+
+def kinds(events: list[Any]) -> list[str]:
+    return [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
+
+
+def test_a_run_ends_with_the_text_of_the_model() -> None:
+    came = go([[("add", {"a": 1, "b": 2})], lambda messages: f"It is {messages[-1]['content']}."])
+    assert (came.status, came.text, came.turns) == ("done", "It is 3.", 2)
+    assert [message["role"] for message in came.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [record["tool_name"] for record in came.tool_executions] == ["add"]
+    assert came.tool_executions[0]["success"] and [result.output for result in came.results] == [3]
+    json.dumps(came.tool_executions)
+
+
+def test_the_messages_that_were_given_are_not_changed() -> None:
+    go(["Hello."])
+    assert ASK == [{"role": "user", "content": "Go."}]
+
+
+def test_events_come_in_order_and_the_last_has_the_result() -> None:
+    async def main() -> tuple[list[Any], LoopResult]:
+        going = run(scripted([("Hm.", [("add", {"a": 1, "b": 2})]), "Three."]), ASK, Runner(RUNNER_TOOLS))
+        events = [event async for event in going]
+        return events, going.result
+
+    events, came = asyncio.run(main())
+    assert kinds(events) == [
+        "TurnStarted",
+        "ModelText",
+        "tool:pre",
+        "tool:post",
+        "TurnStarted",
+        "ModelText",
+        "Finished",
+    ]
+    assert events[0] == TurnStarted(1) and events[1] == ModelText("Hm.") and events[-1] == Finished(came)
+
+
+def test_events_are_live() -> None:
+    async def main() -> None:
+        goes_on = asyncio.Event()
+
+        @tool
+        async def wait() -> str:
+            """Waits until its own start was seen."""
+            await goes_on.wait()
+            return "seen"
+
+        async def consume() -> None:
+            async for event in run(scripted([[("wait", {})], "Done."]), ASK, Runner(Toolset([wait]))):
+                if isinstance(event, Event) and event.kind == "tool:pre":
+                    goes_on.set()
+
+        await asyncio.wait_for(consume(), 10)
+
+    asyncio.run(main())
+
+
+def test_progress_made_in_a_thread_is_an_event() -> None:
+    @tool
+    def work(context: ToolContext) -> str:
+        """Says how far it is."""
+        context.progress(1, 2, "half")
+        return "done"
+
+    async def main() -> list[Any]:
+        return [event async for event in run(scripted([[("work", {})], "Done."]), ASK, Runner(Toolset([work])))]
+
+    assert kinds(asyncio.run(main()))[1:4] == ["tool:pre", "tool:progress", "tool:post"]
+
+
+def test_a_result_before_the_end_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no result yet"):
+        _ = run(scripted([]), ASK, Runner(RUNNER_TOOLS)).result
+
+
+def test_a_run_runs_once_and_its_result_stays() -> None:
+    async def main() -> None:
+        going = run(scripted(["Hello."]), ASK, Runner(RUNNER_TOOLS))
+        assert await going is await going
+        with pytest.raises(RuntimeError, match="started before"):
+            async for _ in going:
+                pass
+
+    asyncio.run(main())
+
+
+def test_malformed_arguments_are_answered_and_the_run_goes_on() -> None:
+    came = go([[("add", '{"a": 1, "b":'), ("nothing", {})], "Sorry."])
+    assert came.status == "done"
+    assert [result.status for result in came.results] == ["invalid", "not_found"]
+    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
+    assert came.messages[1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_calls_of_a_cut_turn_are_answered_and_not_run() -> None:
+    cut = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="cut off; nothing was run")
+    came = go([Reply("", [cut], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "cut"), "Again."])
+    assert (came.status, came.turns, came.results[0].executed) == ("done", 2, False)
+    assert "cut off" in came.messages[2]["content"]
+
+
+def test_a_paused_turn_goes_back_and_counts() -> None:
+    paused = Reply("", (), [{"role": "assistant", "content": "Searching"}], "pause")
+    came = go([paused, "Found."])
+    assert (came.status, came.turns, came.text) == ("done", 2, "Found.")
+    assert came.messages[1] == {"role": "assistant", "content": "Searching"}
+    assert go([paused], max_turns=1).status == "limited"
+
+
+def test_a_text_that_was_cut_off_is_not_done() -> None:
+    assert go([Reply("Once upon a", (), [], "cut")]).status == "limited"
+
+
+def test_a_refusal_is_not_done() -> None:
+    assert go([Reply("", (), [], "refused")]).status == "failed"
+
+
+def test_after_a_refusal_the_model_is_not_asked_again() -> None:
+    call = ToolCall("c1", "add", {"a": 1, "b": 2}, problem="refused; nothing was run")
+    came = go([Reply("", [call], [{"role": "assistant", "tool_calls": [{"id": "c1"}]}], "refused")])
+    assert (came.status, came.turns) == ("failed", 1)
+    assert asked_and_answered(came.messages) == (["c1"], ["c1"])
+
+
+def test_calls_over_the_limit_never_run_and_are_answered() -> None:
+    runs: list[int] = []
+
+    @tool
+    def note(number: int) -> None:
+        """Notes that it ran."""
+        runs.append(number)
+
+    async def main() -> tuple[list[Any], LoopResult]:
+        steps: list[Step] = [[("note", {"number": n}) for n in range(5)], [("note", {"number": 9})], "That is all."]
+        going = run(scripted(steps), ASK, Runner(Toolset([note])), max_calls=3)
+        return [event async for event in going], going.result
+
+    events, came = asyncio.run(main())
+    assert runs == [0, 1, 2]
+    assert [result.status for result in came.results] == ["ok"] * 3 + ["limited"] * 3
+    assert [result.executed for result in came.results[3:]] == [False] * 3
+    assert (came.status, came.text) == ("limited", "That is all.")
+    assert asked_and_answered(came.messages) == ([f"call_{n}" for n in range(1, 7)],) * 2
+    assert kinds(events).count("tool:pre") == 6 and kinds(events).count("tool:error") == 3
+
+
+def test_at_the_last_turn_calls_are_answered_and_the_model_is_asked_no_more() -> None:
+    came = go([[("add", {"a": 1, "b": 2})], [("add", {"a": 3, "b": 4})]], max_turns=2)
+    assert (came.status, came.turns) == ("limited", 2)
+    assert [result.status for result in came.results] == ["ok", "limited"]
+    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
+
+
+def test_after_a_failure_the_model_is_told_by_default() -> None:
+    came = go([[("fail", {})], lambda messages: messages[-1]["content"]])
+    assert came.status == "done" and "broken" in came.text
+
+
+def test_degraded_the_model_answers_without_tools() -> None:
+    offered: list[list[str]] = []
+    steps = scripted([[("fail", {}), ("add", {"a": 1, "b": 2})], ("No idea.", [("add", {"a": 1, "b": 2})])])
+
+    class Watched:
+        results = staticmethod(steps.results)
+
+        async def __call__(self, messages: Any, toolset: Toolset) -> Reply:
+            offered.append([each.name for each in toolset])
+            return await steps(messages, toolset)
+
+    async def main() -> LoopResult:
+        return await run(Watched(), ASK, Runner(RUNNER_TOOLS), on_failure="degrade")
+
+    came = asyncio.run(main())
+    assert offered == [["add", "fail"], []]
+    assert (came.status, came.text) == ("degraded", "No idea.")
+    assert [result.status for result in came.results] == ["failed", "ok", "limited"]
+    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
+
+
+def test_failing_stops_when_the_whole_batch_is_answered() -> None:
+    came = go([[("fail", {}), ("add", {"a": 1, "b": 2})]], on_failure="fail")
+    assert (came.status, came.turns) == ("failed", 1)
+    assert asked_and_answered(came.messages) == (["call_1", "call_2"], ["call_1", "call_2"])
+
+
+def test_a_call_that_was_refused_is_no_failure() -> None:
+    async def main() -> LoopResult:
+        runner = Runner(RUNNER_TOOLS, guards=[ask_before_changes])
+        return await run(scripted([[("fail", {})], "All right."]), ASK, runner, on_failure="fail")
+
+    assert asyncio.run(main()).status == "done"
+
+
+def test_usage_is_added_up() -> None:
+    paused = Reply("", (), [], "pause", {"input_tokens": 2, "model": "m"})
+    assert go([paused, paused, "Done."]).usage == {"input_tokens": 4}
+
+
+def test_a_model_that_raises_is_not_hidden() -> None:
+    with pytest.raises(DefinitionError, match="asked once more"):
+        go([[("add", {"a": 1, "b": 2})]])
+
+
+@pytest.mark.parametrize("options", [{"max_turns": 0}, {"max_calls": -1}, {"on_failure": "ignore"}])
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError):
+        go(["Hello."], **options)
+
+
+class Endless:
+    """A runner with a tool that ends by cancellation only, and says so."""
+
+    def __init__(self) -> None:
+        self.started, self.ended = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def endless() -> None:
+            """Never ends."""
+            self.started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.set()
+
+        self.runner = Runner(Toolset([endless]))
+        self.run = run(scripted([[("endless", {}), ("endless", {})]]), ASK, self.runner)
+
+    def assert_all_answered(self) -> None:
+        assert asked_and_answered(self.run.messages) == (["call_1", "call_2"],) * 2
+
+
+def test_leaving_the_block_cancels_and_awaits_what_runs() -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        endless = Endless()
+        async with endless.run as going:
+            async for event in going:
+                if isinstance(event, Event):
+                    await asyncio.wait_for(endless.started.wait(), 10)
+                    break
+        assert endless.ended.is_set()
+        endless.assert_all_answered()
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(bounded(main()))
+
+
+def test_breaking_off_cancels_what_runs() -> None:
+    async def main() -> None:
+        endless = Endless()
+        async for event in endless.run:
+            if isinstance(event, Event):
+                await asyncio.wait_for(endless.started.wait(), 10)
+                break
+        gc.collect()
+        await asyncio.wait_for(endless.ended.wait(), 10)
+
+    asyncio.run(bounded(main()))
+
+
+def test_cancelling_the_consumer_cancels_what_runs() -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        endless = Endless()
+        consumer = asyncio.ensure_future(_awaited(endless.run))
+        await asyncio.wait_for(endless.started.wait(), 10)
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        assert endless.ended.is_set()
+        endless.assert_all_answered()
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(bounded(main()))

@@ -1,0 +1,313 @@
+"""Paths: what was judged is what is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import paths
+from ferrule.paths import SymbolicLinkError, contains, open_directory, open_exactly, real, write_exactly
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Path(os.path.realpath(tmp_path))
+
+
+@pytest.fixture(params=["held", "by name"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With directories held open, and as on a platform that cannot."""
+    if request.param == "by name":
+        monkeypatch.setattr(paths, "_HOLDS_DIRECTORIES", False)
+
+
+def test_this_platform_holds_directories_open() -> None:
+    assert paths._HOLDS_DIRECTORIES is (os.name != "nt")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "~", "~root/x", "~/x", "a\ud800"])
+def test_what_cannot_be_a_path_is_refused(path: str, root: Path) -> None:
+    with pytest.raises(ValueError):
+        real(path, str(root))
+
+
+def test_a_path_is_seen_from_its_base(root: Path) -> None:
+    assert real("a/./b//../c/", str(root)) == str(root / "a" / "c")
+    assert real(".", str(root)) == str(root)
+    assert real("/", str(root)) == "/"
+    assert real("//etc", str(root)) == "/etc"
+
+
+@posix
+def test_links_are_resolved_before_dot_dot(root: Path) -> None:
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "link").symlink_to("deep/er")
+    assert real("link/../x", str(root)) == str(root / "deep" / "x")
+
+
+@posix
+def test_a_dangling_link_is_what_it_would_make(root: Path) -> None:
+    (root / "link").symlink_to("/nowhere/at/all")
+    assert real("link", str(root)) == "/nowhere/at/all"
+
+
+@posix
+def test_a_loop_of_links_is_refused(root: Path) -> None:
+    (root / "a").symlink_to("b")
+    (root / "b").symlink_to("a")
+    with pytest.raises(OSError, match="loop"):
+        real("a/x", str(root))
+
+
+@posix
+def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(root: Path) -> None:
+    with pytest.raises(OSError, match="cannot be resolved"):
+        real("/".join(["d" * 200] * 30) + "/../link", str(root))
+
+
+names = st.sampled_from(["a", "b", "link", "..", ".", "", "missing", "file"])
+
+
+@posix
+@given(st.lists(names, min_size=1, max_size=8))
+def test_the_real_path_agrees_with_the_standard_library_where_that_can_be_trusted(parts: list[str]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as made:
+        base = os.path.realpath(made)
+        os.makedirs(f"{base}/a/b")
+        os.symlink("a/b", f"{base}/link")
+        Path(f"{base}/file").write_text("x")
+        text = "/".join(parts)
+        if not text:
+            return
+        assert real(text, base) == os.path.realpath(os.path.join(base, text)).replace("//", "/")
+
+
+def test_a_sibling_with_the_same_beginning_is_outside() -> None:
+    assert contains("/w/notes", "/w/notes")
+    assert contains("/w/notes", "/w/notes/a")
+    assert not contains("/w/notes", "/w/notes-secret/a")
+    assert not contains("/w/notes", "/w")
+    assert not contains("/w/notes", "/w/notes/../x")
+    assert not contains("/w/notes", "notes/a")
+    assert contains("/", "/w")
+
+
+def opened(path: Path) -> bytes:
+    fd = open_exactly(str(path))
+    with os.fdopen(fd, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_a_file_is_opened_and_not_inherited(root: Path) -> None:
+    (root / "d").mkdir()
+    (root / "d" / "a.txt").write_text("hello")
+    assert opened(root / "d" / "a.txt") == b"hello"
+    fd = open_exactly(str(root / "d" / "a.txt"))
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+@posix
+@pytest.mark.usefixtures("both_ways")
+def test_no_component_may_be_a_link(root: Path) -> None:
+    (root / "d").mkdir()
+    (root / "d" / "a.txt").write_text("hello")
+    (root / "e").symlink_to("d")
+    (root / "d" / "b.txt").symlink_to("a.txt")
+    (root / "d" / "gone").symlink_to("nowhere")
+    for path in (root / "e" / "a.txt", root / "d" / "b.txt", root / "d" / "gone"):
+        with pytest.raises(SymbolicLinkError, match="goes through a symbolic link"):
+            open_exactly(str(path))
+        with pytest.raises(SymbolicLinkError):
+            write_exactly(str(path), b"x")
+    with pytest.raises(SymbolicLinkError, match=str(root / "d" / "a.txt")):
+        open_exactly(str(root / "d" / "b.txt"))
+    assert (root / "d" / "a.txt").read_text() == "hello"
+
+
+@posix
+def test_a_directory_swapped_for_a_link_after_it_was_judged_fails(root: Path) -> None:
+    (root / "inside").mkdir()
+    (root / "outside").mkdir()
+    (root / "outside" / "a.txt").write_text("secret")
+    judged = real("inside/a.txt", str(root))
+    (root / "inside").rmdir()
+    (root / "inside").symlink_to("outside")
+    with pytest.raises(SymbolicLinkError):
+        open_exactly(judged)
+    with pytest.raises(SymbolicLinkError):
+        write_exactly(judged, b"overwritten", make_directories=True)
+    assert (root / "outside" / "a.txt").read_text() == "secret"
+
+
+@posix
+def test_a_directory_swapped_while_it_is_held_is_still_the_one_that_was_opened(root: Path) -> None:
+    (root / "inside").mkdir()
+    (root / "outside").mkdir()
+    (root / "inside" / "a.txt").write_text("mine")
+    with open_directory(str(root / "inside")) as held:
+        (root / "inside").rename(root / "moved")
+        (root / "inside").symlink_to("outside")
+        held.write("a.txt", b"changed")
+    assert (root / "moved" / "a.txt").read_text() == "changed"
+    assert list((root / "outside").iterdir()) == []
+
+
+@posix
+@pytest.mark.usefixtures("both_ways")
+def test_pipes_and_devices_are_refused_without_waiting(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    actions: list[Callable[[str], object]] = [
+        open_exactly,
+        lambda path: open_exactly(path, os.O_WRONLY),
+        lambda path: write_exactly(path, b"x"),
+    ]
+    for action in actions:
+        for path in (str(root / "pipe"), "/dev/null"):
+            with pytest.raises(OSError, match="not a regular file"):
+                action(path)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_errors_name_the_whole_path(root: Path) -> None:
+    (root / "file").write_text("x")
+    (root / "d").mkdir()
+    with pytest.raises(FileNotFoundError, match=str(root / "no" / "b")[:-2]):
+        open_exactly(str(root / "no" / "b"))
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_exactly(str(root / "missing"))
+    with pytest.raises(IsADirectoryError, match="is a directory"):
+        open_exactly(str(root / "d"))
+    with pytest.raises(NotADirectoryError, match="is not a directory"):
+        open_exactly(str(root / "file" / "x"))
+    with pytest.raises(IsADirectoryError):
+        open_exactly("/")
+
+
+@pytest.mark.parametrize("path", ["a", "/a/../b", "/a/", "/a//b", "/./a", "//a"])
+def test_only_canonical_paths_are_opened(path: str) -> None:
+    with pytest.raises(ValueError, match="canonical"):
+        open_exactly(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
+def test_an_entry_is_one_component(name: str, root: Path) -> None:
+    with open_directory(str(root)) as directory:
+        with pytest.raises(ValueError):
+            directory.open(name)
+        with pytest.raises(ValueError):
+            directory.write(name, b"")
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_writing_keeps_the_mode_and_leaves_nothing_beside(root: Path) -> None:
+    target = root / "run.sh"
+    target.write_text("old")
+    target.chmod(0o751)
+    assert write_exactly(str(target), b"new") is False
+    assert target.read_bytes() == b"new"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o751
+    assert [entry.name for entry in root.iterdir()] == ["run.sh"]
+
+
+@posix
+def test_a_new_file_has_the_rights_that_the_process_gives(root: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        assert write_exactly(str(root / "new"), b"") is True
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((root / "new").stat().st_mode) == 0o640
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_missing_directories_are_made_only_when_asked(root: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_exactly(str(root / "a" / "b" / "c"), b"x")
+    write_exactly(str(root / "a" / "b" / "c"), b"x", make_directories=True)
+    assert (root / "a" / "b" / "c").read_bytes() == b"x"
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_a_file_that_changed_since_it_was_read_is_not_overwritten(root: Path) -> None:
+    target = root / "a"
+    target.write_text("one")
+    read = target.stat()
+    target.write_text("other")
+    with pytest.raises(OSError, match="changed by somebody else"):
+        write_exactly(str(target), b"mine", expected=read)
+    assert target.read_text() == "other"
+    assert [entry.name for entry in root.iterdir()] == ["a"]
+
+
+@posix
+def test_another_name_of_the_same_file_keeps_the_old_content(root: Path) -> None:
+    (root / "outside").write_text("secret")
+    os.link(root / "outside", root / "hard")
+    write_exactly(str(root / "hard"), b"mine")
+    assert (root / "outside").read_text() == "secret"
+
+
+@posix
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_may_not_be_written_is_not_replaced(root: Path) -> None:
+    (root / "fixed").write_text("x")
+    (root / "fixed").chmod(0o444)
+    with pytest.raises(PermissionError):
+        write_exactly(str(root / "fixed"), b"y")
+
+
+@posix
+@pytest.mark.usefixtures("both_ways")
+def test_entries_say_what_they_are(root: Path) -> None:
+    (root / "f").write_text("x")
+    (root / "d").mkdir()
+    (root / "l").symlink_to("f")
+    os.mkfifo(root / "p")
+    with open_directory(str(root)) as directory:
+        assert dict(directory.entries()) == {"f": "file", "d": "directory", "l": "link", "p": "other"}
+        with directory.enter("d") as inner:
+            assert list(inner.entries()) == []
+        with pytest.raises(SymbolicLinkError):
+            directory.enter("l")
+
+
+@posix
+def test_no_descriptor_is_left_open(root: Path) -> None:
+    (root / "d").mkdir()
+    (root / "d" / "a").write_text("x")
+    (root / "l").symlink_to("d")
+
+    def every_way() -> None:
+        actions: list[Callable[[], object]] = [
+            lambda: opened(root / "d" / "a"),
+            lambda: opened(root / "d" / "no"),
+            lambda: opened(root / "l" / "a"),
+            lambda: opened(root / "d"),
+            lambda: write_exactly(str(root / "d" / "b"), b"x"),
+            lambda: write_exactly(str(root / "l" / "b"), b"x"),
+        ]
+        for action in actions:
+            try:
+                action()
+            except OSError:
+                pass
+
+    every_way()
+    before = os.open("/", os.O_RDONLY)
+    os.close(before)
+    every_way()
+    after = os.open("/", os.O_RDONLY)
+    os.close(after)
+    assert after == before

@@ -1,0 +1,158 @@
+"""Imports go one way: the rings of the design, and no cycles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = SOURCE / "ferrule"
+AROUND = {"guards", "middleware", "providers", "sources", "selection", "journal", "approval", "tools", "models"}
+PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
+MAY_ALSO_USE = {"models": {"providers"}}
+
+Graph = dict[str, set[str]]
+
+
+def ring(module: str) -> int:
+    """The ring of `ferrule.x.y`: 0 values, 1 kernel (and the root, which exports it), 2 around it, 3 programs."""
+    part = folder(module)
+    if part == "core":
+        return 0
+    return 2 if part in AROUND else 3 if part in PROGRAMS else 1
+
+
+def folder(module: str) -> str:
+    """The `x` of `ferrule.x.y`; empty for the root."""
+    return f"{module}.".split(".")[1]
+
+
+def name_of(file: Path, source: Path) -> str:
+    parts = file.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
+
+
+def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Every import below `node`, those in functions too, without those for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child
+        elif isinstance(child, ast.If) and is_type_checking(child):
+            for other in child.orelse:
+                yield from statements(ast.Module([other], []))
+        else:
+            yield from statements(child)
+
+
+def imported(statement: ast.Import | ast.ImportFrom, modules: set[str]) -> Iterator[str]:
+    """The modules of the package that one statement names; `from a import b` is `a.b` where that is a module."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names if alias.name in modules)
+        return
+    assert statement.level == 0, f"a relative import, line {statement.lineno}: write it in full"
+    for alias in statement.names:
+        inner = f"{statement.module}.{alias.name}"
+        if inner in modules:
+            yield inner
+        elif statement.module in modules:
+            yield str(statement.module)
+
+
+def graph_of(source: Path) -> Graph:
+    files = {name_of(file, source): file for file in sorted((source / "ferrule").rglob("*.py"))}
+    graph: Graph = {}
+    for module, file in files.items():
+        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        graph[module] = {name for found in statements(tree) for name in imported(found, set(files))} - {module}
+    return graph
+
+
+def against_the_rings(graph: Graph) -> list[str]:
+    wrong = []
+    for module, uses in sorted(graph.items()):
+        for used in sorted(uses):
+            here, there = ring(module), ring(used)
+            if there > here:
+                wrong.append(f"{module} (ring {here}) imports {used} (ring {there})")
+            elif used == "ferrule" and here < 2:
+                wrong.append(f"{module} (ring {here}) imports the root package, which imports it")
+            elif here == there == 2 and folder(module) != folder(used):
+                if folder(used) not in MAY_ALSO_USE.get(folder(module), ()):
+                    wrong.append(f"{module} imports {used}: folders of ring 2 do not import each other")
+    return wrong
+
+
+def cycles(graph: Graph) -> list[str]:
+    found: list[str] = []
+    done: set[str] = set()
+
+    def visit(module: str, path: list[str]) -> None:
+        if module in path:
+            found.append(" → ".join([*path[path.index(module) :], module]))
+        elif module not in done:
+            for used in sorted(graph[module]):
+                visit(used, [*path, module])
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, [])
+    return found
+
+
+def package(source: Path, files: dict[str, str]) -> Path:
+    """A package `ferrule` of `files`, whose keys are paths without `.py`."""
+    for name, text in {"__init__": "", **files}.items():
+        file = source / "ferrule" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return source
+
+
+def test_no_import_runs_against_the_rings() -> None:
+    assert against_the_rings(graph_of(SOURCE)) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert cycles(graph_of(SOURCE)) == []
+
+
+def test_every_folder_has_a_ring() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= AROUND | PROGRAMS | {"core"}
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("core/values", "from ferrule.runner import Runner"),
+        ("core/values", "import ferrule"),
+        ("runner", "def f():\n    from ferrule.guards import within"),
+        ("guards/within", "from ferrule import middleware"),
+        ("providers/openai", "import ferrule.models.one"),
+        ("tools/files", "from ferrule.loop import run"),
+    ],
+)
+def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, text: str) -> None:
+    others = ["runner", "loop", "core/values", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
+    source = package(tmp_path, {**dict.fromkeys(others, ""), module: text})
+    assert len(against_the_rings(graph_of(source))) == 1
+
+
+def test_a_model_may_use_a_provider(tmp_path: Path) -> None:
+    source = package(tmp_path, {"models/one": "from ferrule.providers import one", "providers/one": ""})
+    assert against_the_rings(graph_of(source)) == []
+
+
+def test_a_circle_is_reported_and_one_for_type_checkers_alone_is_not(tmp_path: Path) -> None:
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ferrule.core import b"
+    files = {"core/a": for_types, "core/b": "import ferrule.core.c", "core/c": "from ferrule.core.a import x"}
+    assert cycles(graph_of(package(tmp_path, files))) == []
+    package(tmp_path, {"core/a": "from ferrule.core import b"})
+    assert cycles(graph_of(tmp_path)) == ["ferrule.core.a → ferrule.core.b → ferrule.core.c → ferrule.core.a"]

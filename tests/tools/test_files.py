@@ -1,0 +1,328 @@
+"""The file tools: what they read is what is there, and what they write is what was said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.core.context import ToolContext
+from ferrule.tools import files
+from ferrule.tools.files import _Document
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return Path(os.path.realpath(tmp_path))
+
+
+def call(of: Any, root: Path, **arguments: Any) -> str:
+    result: str = of.handler(**arguments, context=ToolContext[Any](working_directory=root))
+    return result
+
+
+def read(root: Path, **arguments: Any) -> str:
+    return call(files.read_file, root, **arguments)
+
+
+def edit(root: Path, **arguments: Any) -> str:
+    return call(files.edit_file, root, **arguments)
+
+
+def search(root: Path, **arguments: Any) -> str:
+    return call(files.search_files, root, **arguments)
+
+
+def listed(root: Path, **arguments: Any) -> list[str]:
+    return call(files.list_files, root, **arguments).split("\n")
+
+
+def test_there_are_five_in_a_stable_order() -> None:
+    assert [tool.name for tool in files.tools] == ["read_file", "write_file", "edit_file", "list_files", "search_files"]
+
+
+def test_what_changes_nothing_says_so() -> None:
+    assert [tool.name for tool in files.tools if tool.read_only] == ["read_file", "list_files", "search_files"]
+
+
+def test_the_context_is_no_parameter() -> None:
+    for tool in files.tools:
+        assert "context" not in tool.input_schema["properties"]
+        assert all("description" in parameter for parameter in tool.input_schema["properties"].values() if parameter)
+
+
+def test_lines_are_numbered(root: Path) -> None:
+    (root / "a").write_text("one\ntwo\n")
+    assert read(root, path="a") == "1\tone\n2\ttwo"
+
+
+def test_a_part_says_how_much_there_is(root: Path) -> None:
+    (root / "a").write_text("".join(f"line {n}\n" for n in range(1, 101)))
+    assert read(root, path="a", offset=3, limit=2) == "3\tline 3\n4\tline 4\n[lines 3 to 4 of 100; go on with offset=5]"
+    assert read(root, path="a", offset=100).endswith("[lines 100 to 100 of 100]")
+    with pytest.raises(ValueError, match="has 100 lines"):
+        read(root, path="a", offset=101)
+
+
+def test_long_lines_and_long_files_are_cut_and_say_so(root: Path) -> None:
+    (root / "a").write_text("x" * 100_000 + "\n" + "y\n" * 10)
+    assert "[cut: 100000 characters]" in read(root, path="a")
+    (root / "b").write_text(("z" * 1000 + "\n") * 1900)
+    text = read(root, path="b")
+    assert len(text) < 100_000
+    assert "of 1900; go on with offset=" in text
+
+
+def test_an_empty_file_is_told_from_an_empty_line(root: Path) -> None:
+    (root / "a").write_text("")
+    (root / "b").write_text("\n")
+    assert read(root, path="a") == "[the file is empty]"
+    assert read(root, path="b") == "1\t"
+
+
+def test_binary_files_are_refused(root: Path) -> None:
+    (root / "a").write_bytes(b"\x89PNG\0\0")
+    with pytest.raises(ValueError, match="binary file"):
+        read(root, path="a")
+    with pytest.raises(ValueError, match="binary file"):
+        edit(root, path="a", old="P", new="Q")
+
+
+def test_what_is_not_utf_8_can_be_read_but_not_edited(root: Path) -> None:
+    (root / "a").write_bytes("caf\xe9\n".encode("latin-1"))
+    assert "not UTF-8" in read(root, path="a")
+    with pytest.raises(ValueError, match=r"not UTF-8 text \(byte 3\)"):
+        edit(root, path="a", old="caf", new="x")
+    assert (root / "a").read_bytes() == b"caf\xe9\n"
+
+
+@pytest.mark.parametrize("path", ["", "~/x", "a\0b", "missing", "d", "d/../missing"])
+def test_what_cannot_be_read_is_a_short_clear_error(path: str, root: Path) -> None:
+    (root / "d").mkdir()
+    with pytest.raises((ValueError, OSError)) as raised:
+        read(root, path=path)
+    assert 10 < len(str(raised.value)) < 400
+
+
+def test_links_are_never_followed(root: Path) -> None:
+    (root / "real").mkdir()
+    (root / "real" / "a").write_text("secret")
+    (root / "link").symlink_to("real")
+    (root / "a-link").symlink_to("real/a")
+    for path in ("link/a", "a-link"):
+        with pytest.raises(OSError, match="symbolic link"):
+            read(root, path=path)
+        with pytest.raises(OSError, match="symbolic link"):
+            call(files.write_file, root, path=path, content="x")
+        with pytest.raises(OSError, match="symbolic link"):
+            edit(root, path=path, old="secret", new="x")
+    with pytest.raises(OSError, match="symbolic link"):
+        listed(root, path="link")
+    with pytest.raises(OSError, match="symbolic link"):
+        search(root, pattern="secret", path="link")
+    assert search(root, pattern="secret") == "real/a:1: secret"
+    assert (root / "real" / "a").read_text() == "secret"
+
+
+def test_a_working_directory_that_is_a_link_is_followed(root: Path) -> None:
+    (root / "real").mkdir()
+    (root / "real" / "a").write_text("x")
+    (root / "link").symlink_to("real")
+    assert read(root / "link", path="a") == "1\tx"
+    assert read(root / "link", path=str(root / "link" / "a")) == "1\tx"
+
+
+def test_a_pipe_does_not_hold_anything_up(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        read(root, path="pipe")
+    assert "no line fits" in search(root, pattern="x")
+
+
+def test_a_file_is_written_to_the_byte(root: Path) -> None:
+    assert call(files.write_file, root, path="d/e/a", content="ä\r\nb") == "made 'd/e/a': 2 lines"
+    assert (root / "d" / "e" / "a").read_bytes() == "ä\r\nb".encode()
+    assert call(files.write_file, root, path="d/e/a", content="") == "replaced 'd/e/a': 0 lines"
+    with pytest.raises(ValueError, match="names a directory"):
+        call(files.write_file, root, path="d/", content="x")
+    with pytest.raises(ValueError, match="surrogate"):
+        call(files.write_file, root, path="b", content="\ud800")
+    with pytest.raises(IsADirectoryError):
+        call(files.write_file, root, path="d", content="x")
+
+
+def test_an_edit_replaces_one_passage_and_nothing_else(root: Path) -> None:
+    (root / "a").write_bytes("\ufeffone\r\ntwo\r\nthree".encode())
+    (root / "a").chmod(0o640)
+    assert edit(root, path="a", old="one\ntwo", new="1\n2") == "replaced once in 'a', at line 1"
+    assert (root / "a").read_bytes() == "\ufeff1\r\n2\r\nthree".encode()
+    assert stat.S_IMODE((root / "a").stat().st_mode) == 0o640
+
+
+def test_mixed_line_ends_stay_mixed(root: Path) -> None:
+    (root / "a").write_bytes(b"a\r\nb\nc\r\nd\n")
+    edit(root, path="a", old="b\nc", new="B\nC")
+    assert (root / "a").read_bytes() == b"a\r\nB\nC\r\nd\n"
+
+
+def test_a_passage_must_occur_and_occur_once(root: Path) -> None:
+    (root / "a").write_text("x = 1\n    y = 2\nx = 1\n")
+    with pytest.raises(ValueError, match=r"occurs 2 times .* lines 1, 3"):
+        edit(root, path="a", old="x = 1", new="z")
+    with pytest.raises(ValueError, match="other blanks"):
+        edit(root, path="a", old="y  =  2", new="z")
+    with pytest.raises(ValueError, match="line 2 comes closest: 'y = 2'"):
+        edit(root, path="a", old="yy = 2", new="z")
+    with pytest.raises(ValueError, match="same"):
+        edit(root, path="a", old="x", new="x")
+    with pytest.raises(ValueError, match="old is empty"):
+        edit(root, path="a", old="", new="x")
+    assert edit(root, path="a", old="x = 1", new="z", replace_all=True) == "replaced 2 times in 'a', at line 1"
+    assert (root / "a").read_text() == "z\n    y = 2\nz\n"
+
+
+def test_passages_that_overlap_are_not_one(root: Path) -> None:
+    (root / "a").write_text("aaa")
+    with pytest.raises(ValueError, match="occurs 2 times"):
+        edit(root, path="a", old="aa", new="b")
+
+
+texts = st.lists(st.sampled_from(["a", "b", "\n", "\r\n", "\r", "é", "\u2028"])).map("".join)
+
+
+@given(texts, st.sampled_from(["a", "b", "\n", "a\n", "\nb", "\n\n", "é\na"]))
+def test_replacing_a_passage_by_itself_changes_no_byte(text: str, wanted: str) -> None:
+    document = _Document.of(text)
+    places = list(files._places(document.flat, wanted))
+    replaced = document.replaced(places, len(wanted), wanted)
+    assert replaced.replace("\r\n", "\n") == text.replace("\r\n", "\n")
+    if len({end for end in ("\r\n", "\n") if end in text.replace("\r\n", "")} | ({1} if "\r\n" in text else set())) < 2:
+        assert replaced == text
+
+
+@given(texts, texts.filter(bool), texts)
+def test_an_edit_is_what_replacing_is_for_plain_line_ends(text: str, wanted: str, new: str) -> None:
+    text, wanted, new = (value.replace("\r", "") for value in (text, wanted, new))
+    if wanted:
+        document = _Document.of(text)
+        places = list(files._places(document.flat, wanted))
+        assert document.replaced(places, len(wanted), new) == text.replace(wanted, new)
+
+
+@pytest.fixture
+def tree(root: Path) -> Path:
+    for name in ("a.py", "src/b.py", "src/deep/er/c.py", "src/x.txt", ".git/config", "node_modules/m.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"needle in {name}\n")
+    (root / "link").symlink_to("src")
+    return root
+
+
+def test_a_listing_is_in_order_and_says_what_each_is(tree: Path) -> None:
+    assert listed(tree) == [
+        ".git/", "a.py", "link@", "node_modules/", "src/", "src/b.py", "src/deep/", "src/deep/er/", "src/x.txt"
+    ]  # fmt: skip
+    assert listed(tree, path="src", depth=1) == ["b.py", "deep/", "x.txt"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.py", ["a.py", "src/b.py", "src/deep/er/c.py"]),
+        ("**/*.py", ["a.py", "src/b.py", "src/deep/er/c.py"]),
+        ("src/*.py", ["src/b.py", "src/deep/er/c.py"]),
+        ("src/**/*.py", ["src/b.py", "src/deep/er/c.py"]),
+        ("nothing", ["[nothing in it fits 'nothing']"]),
+    ],
+)
+def test_a_pattern_narrows_a_listing(pattern: str, expected: list[str], tree: Path) -> None:
+    assert listed(tree, pattern=pattern, depth=9) == expected
+
+
+def test_a_listing_that_is_cut_says_so(tree: Path) -> None:
+    assert listed(tree, limit=2) == [".git/", "a.py", "[more than 2 entries; narrow it by path, pattern or depth]"]
+
+
+def test_a_name_cannot_forge_a_line(root: Path) -> None:
+    (root / "a\nb").write_text("x")
+    (root / os.fsdecode(b"\xff")).write_text("x")
+    assert listed(root) == [r"'a\nb'", r"'\udcff'"]
+    search(root, pattern="x").encode()
+
+
+def test_a_search_shows_file_line_and_text(tree: Path) -> None:
+    assert search(tree, pattern=r"need\w+ in .*\.py").split("\n") == [
+        "a.py:1: needle in a.py",
+        "src/b.py:1: needle in src/b.py",
+        "src/deep/er/c.py:1: needle in src/deep/er/c.py",
+    ]
+    assert search(tree, pattern="NEEDLE") == "no line fits 'NEEDLE' (4 files were searched)"
+    assert search(tree, pattern="(?i)NEEDLE", glob="*.txt") == "src/x.txt:1: needle in src/x.txt"
+    assert search(tree, pattern="needle", path="src/x.txt") == "src/x.txt:1: needle in src/x.txt"
+
+
+def test_a_search_that_is_cut_says_so(root: Path) -> None:
+    (root / "a").write_text("x\n" * 5)
+    assert search(root, pattern="x", limit=2) == (
+        "a:1: x\na:2: x\n[more than 2 lines; narrow it by pattern, path or glob]"
+    )
+    assert "more than" not in search(root, pattern="x", limit=5)
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(a|a)*b", r"a*a*a*a*a*a*b"])
+def test_no_pattern_takes_for_ever(pattern: str, root: Path) -> None:
+    (root / "a").write_text(("a" * 1900 + "c\n") * 20)
+    started = time.perf_counter()
+    search(root, pattern=pattern)
+    assert time.perf_counter() - started < 5
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a{100000}{100000}"])
+def test_a_pattern_that_is_not_understood_says_so(pattern: str, root: Path) -> None:
+    with pytest.raises(ValueError, match="not a regular expression") as raised:
+        search(root, pattern=pattern)
+    assert len(str(raised.value)) < 700
+
+
+def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:
+    keys = files.read_file.resources
+    assert keys is not None
+    assert list(keys({"path": "a/../b"})) == list(keys({"path": os.path.join(os.path.realpath("."), "B")}))
+    assert list(keys({})) == []
+
+
+def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
+    runner_module = pytest.importorskip("ferrule.runner")
+    from ferrule.core.toolset import Toolset
+    from ferrule.guards import within
+
+    runner = runner_module.Runner(Toolset(files.tools), guards=[within("src")])
+    context = ToolContext[Any](working_directory=tree)
+
+    async def calls() -> list[tuple[str, str]]:
+        sent: list[tuple[str, dict[str, Any]]] = [
+            ("read_file", {"path": "link/b.py"}),
+            ("read_file", {"path": "a.py"}),
+            ("write_file", {"path": "src/new", "content": "one"}),
+            ("edit_file", {"path": "src/new", "old": "one", "new": "two"}),
+            ("list_files", {"path": "src", "depth": 1}),
+            ("search_files", {"pattern": "two", "path": "link"}),
+            ("list_files", {}),
+            ("read_file", {"path": "src/none"}),
+        ]
+        results = [await runner.run(name, arguments, context) for name, arguments in sent]
+        return [(result.status, result.text) for result in results]
+
+    statuses, shown = zip(*asyncio.run(calls()), strict=True)
+    assert statuses == ("ok", "denied", "ok", "ok", "ok", "ok", "denied", "failed")
+    assert shown[0] == "1\tneedle in src/b.py"
+    assert shown[4].split("\n") == ["b.py", "deep/", "new", "x.txt"]
+    assert shown[5] == "src/new:1: two"
+    assert "does not exist" in shown[7]

@@ -1,0 +1,325 @@
+"""What users write, in every form that the library takes; mypy and pyright must find nothing, both in strict mode.
+
+It is checked and never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, assert_type
+
+from pydantic import BaseModel
+
+from ferrule import (
+    CONTEXT,
+    Decision,
+    DefinitionError,
+    Event,
+    FerruleError,
+    Field,
+    Guard,
+    GuardError,
+    HandlerError,
+    Middleware,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolHandler,
+    ToolResult,
+    Toolset,
+    ToolTimeoutError,
+    ValidationError,
+    allow,
+    ask,
+    assemble_tool_pool,
+    build_tool,
+    deny,
+    tool,
+)
+from ferrule.guards import ask_before_changes, within
+from ferrule.middleware import limit_output, untrusted
+from ferrule.providers import anthropic
+
+
+@dataclass
+class Database:
+    """What a user's handlers depend on."""
+
+    rows: dict[str, str]
+
+
+class Order(BaseModel):
+    """A model as a parameter."""
+
+    item: str
+    count: int = 1
+
+
+# 1. Functions and bound methods.
+
+
+@tool(read_only=True)
+async def read_notes(path: str, lines: int = 200) -> str:
+    """Read the first lines of a note.
+
+    Args:
+        path: File inside the notes folder.
+        lines: How many.
+    """
+    return path * lines
+
+
+@tool
+def delete_note(path: str) -> str:
+    """Delete a note."""
+    return path
+
+
+def by_piece(arguments: Mapping[str, Any]) -> bool:
+    """A trait that depends on the arguments."""
+    return bool(arguments["unit"] == "piece")
+
+
+def orders(arguments: Mapping[str, Any]) -> list[str]:
+    """The keys that a call locks."""
+    return [f"order:{arguments['order']['item']}"]
+
+
+@tool(
+    name="place_order",
+    destructive=True,
+    idempotent=False,
+    parallel=by_piece,
+    resources=orders,
+    private=("pin",),
+    timeout=5,
+    concurrency=2,
+    tags=("shop",),
+)
+async def order_it(
+    order: Order,
+    unit: Literal["piece", "box"],
+    note: Annotated[str, Field(description="For the courier", max_length=200)],
+    context: ToolContext[Database],
+    pin: str = "",
+) -> Mapping[str, int]:
+    """Order something."""
+    assert_type(context.deps, Database)
+    context.progress(1, 2, "half")
+    await context.run("read_notes", {"path": context.deps.rows[note]})
+    return {order.item: order.count}
+
+
+class Notes:
+    """Methods as tools."""
+
+    async def search(self, words: list[str]) -> list[str]:
+        """Search the notes."""
+        return words
+
+
+# 2. A `Tool` with a handler.
+
+
+def plain(path: str) -> int:
+    """A plain function."""
+    return len(path) + len(CONTEXT.get())
+
+
+class OnlyTexts:
+    """A guard with `check`, asked by its signature."""
+
+    def check(self, call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+        return None if str(call.arguments.get("path")).endswith(".txt") else deny("only .txt files")
+
+
+measure = Tool(
+    name="measure",
+    handler=plain,
+    description="Measure a path.",
+    guards=(OnlyTexts(),),
+    concurrency=4,
+    timeout=10,
+    unknown="drop",
+    context={"unit": "characters"},
+)
+
+
+# 3. A class whose fields are the parameters.
+
+
+class WriteFile(ToolHandler):
+    """Write a file."""
+
+    path: str
+    text: str = Field(default="", description="What to write")
+
+    async def __call__(self) -> int:
+        return len(self.text)
+
+
+write_file = Tool(name="write_file", handler=WriteFile, description="Write a file.")
+
+
+# 4. A model of all arguments.
+
+
+@tool(args_model=Order)
+async def place(order: Order, context: ToolContext) -> str:
+    """Place an order."""
+    return f"{order.count} {order.item} for {context.principal}"
+
+
+# 5. A raw JSON Schema.
+
+
+async def execute(payload: Mapping[str, Any], context: ToolContext) -> str:
+    return f"{payload['city']} {context.session}"
+
+
+weather = build_tool(
+    {
+        "name": "weather",
+        "description": "Tell the weather.",
+        "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "execute": execute,
+        "is_read_only": lambda: True,
+    }
+)
+
+
+# 6. An object with the methods of a tool; no base class.
+
+
+class Clock:
+    """Structural: names and methods are all that counts."""
+
+    name = "clock"
+    description = "Tell the time."
+    input_schema: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+    async def execute(self, payload: Mapping[str, Any], context: ToolContext) -> str:
+        return "noon"
+
+    def is_read_only(self) -> bool:
+        return True
+
+
+# Guards.
+
+
+def office_hours(call: ToolCall, context: ToolContext[Database]) -> Decision | None:
+    """Silence means allow."""
+    if call.name == "place_order" and context.principal is None:
+        return deny("nobody to bill")
+    return ask("a large order", into="pin") if call.arguments["order"]["count"] > 10 else None
+
+
+async def normalised(call: ToolCall, context: ToolContext[Any]) -> Mapping[str, Any] | None:
+    """Changed arguments, as a mapping."""
+    return {**call.arguments, "path": str(call.arguments["path"]).strip()}
+
+
+def renamed(call: ToolCall, context: ToolContext[Any]) -> Decision:
+    """Changed arguments, as a decision."""
+    return allow(arguments={**call.arguments, "lines": 10})
+
+
+# Middleware.
+
+Next = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
+
+
+async def stamped(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    """Goes round the call."""
+    result = await next(call, context)
+    return result.replace(metadata={**result.metadata, "session": context.session})
+
+
+def make_runner() -> Runner:
+    """Everything in one runner."""
+    guards: Sequence[Guard] = [within("notes"), ask_before_changes, office_hours, normalised, renamed, OnlyTexts()]
+    around: Sequence[Middleware] = [untrusted, limit_output(16_000)]
+    tools = Toolset([read_notes, delete_note, order_it, Notes().search, measure, write_file, place, weather, Clock()])
+    tools = tools + Toolset([plain]).prefixed("x_")
+    return Runner(
+        tools.without("x_*").only("*").renamed({"clock": "time"}).bind(pin="0000"),
+        guards=guards,
+        around=around,
+        inside=[stamped],
+        approve=on_screen,
+        observers=[print_event],
+        concurrency=8,
+        timeout=30,
+    )
+
+
+def on_screen(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> bool:
+    """A person's answer."""
+    return input(f"{call.name}: {decision.reason} [y/n] ") == "y"
+
+
+def print_event(event: Event) -> None:
+    """An observer."""
+    print(event.kind, event.call.name, event.at, event.data["tool_name"])
+
+
+# Running, and reading results.
+
+
+async def turn(client: Any, messages: list[Any]) -> None:
+    """One turn with a model."""
+    runner = make_runner()
+    reply = await client.messages.create(tools=anthropic.tools(runner.tools, cache=True), messages=messages)
+    messages += anthropic.turn(reply)
+    results = await runner.run_all(anthropic.calls(reply))
+    assert_type(results, list[ToolResult])
+    messages += anthropic.results(results)
+
+
+async def read() -> list[str]:
+    """What a result has."""
+    context = ToolContext(session="s", principal="me", working_directory="notes", deps=Database({}))
+    assert_type(context.deps, Database)
+    async with make_runner() as runner:
+        result = await runner.run("read_notes", {"path": "a.txt"}, context, timeout=3)
+        assert_type(result, ToolResult)
+        same = await runner.run(ToolCall("1", "read_notes", '{"path": "a.txt"}'))
+        decision = await runner.decide(ToolCall("2", "delete_note", {"path": "a.txt"}), context)
+        assert_type(decision, Decision)
+        if same.status == "suspended":
+            same = await runner.resume(same.record(), True)
+        return [result.text, str(result.success), *result.repairs, decision.kind, same.error or str(same.output)]
+
+
+def in_a_script() -> float:
+    """Without a loop of one's own."""
+    result: ToolResult = make_runner().run_sync("read_notes", {"path": "a.txt"})
+    return result.duration_ms
+
+
+async def direct() -> str:
+    """Calling a tool keeps its guards, and raises."""
+    try:
+        value: str = await read_notes(path="a.txt")
+    except (ValidationError, GuardError, HandlerError, ToolTimeoutError) as error:
+        return str(error)
+    except ToolError as error:
+        return error.result.status if error.result is not None else ""
+    except (DefinitionError, FerruleError):
+        return ""
+    return value
+
+
+async def batch(calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """The handle of a batch."""
+    running = make_runner().batch(calls)
+    running.cancel()
+    return [*running.results, *await running]
+
+
+pool: Toolset = assemble_tool_pool([read_notes, weather], [Clock()], ["clock"])
+copied: Tool = read_notes.replace(name="read", timeout=3)
