@@ -44,17 +44,41 @@ class Verdict:
         self.values = values
 
 
-async def judged(plan: Plan, call: ToolCall, values: Any, state: CallState) -> Verdict:
-    """What all guards say together; changed arguments are judged again."""
+def first_word(plan: Plan, call: ToolCall, context: ToolContext[Any]) -> tuple[int, Any] | None:
+    """The first guard that does not stay silent, and its answer; most calls are done with this."""
+    for position, (judge, _) in enumerate(plan.judges):
+        try:
+            answer: Any = judge(call, context)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            answer = pool.Raised(error)
+        if answer is not None:
+            return position, answer
+    return None
+
+
+async def judged(
+    plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None = None
+) -> Verdict:
+    """What all guards say together; changed arguments are judged again.
+
+    `first` is what `first_word` found: those before it are silent, and it is not asked twice.
+    """
     changed_by = -1
     context = state.context
     for _ in range(ROUNDS):
         decision = ALLOW
         for position, (judge, guard) in enumerate(plan.judges):
-            if position == changed_by:
+            if position == changed_by or (first is not None and position < first[0]):
                 continue
             try:
-                answer = judge(call, context)
+                if first is not None:
+                    (_, answer), first = first, None
+                    if isinstance(answer, pool.Raised):
+                        raise answer.error
+                else:
+                    answer = judge(call, context)
                 if answer is None:
                     continue
                 if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
@@ -127,7 +151,7 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
 
 def _changed(plan: Plan, call: ToolCall, arguments: Mapping[str, Any], state: CallState) -> tuple[Any, ToolCall]:
     values, text, _ = plan.parameters.judge(plan.name, arguments)
-    changed = judged_call(call, plan.name, text, plan.parameters.arguments(text, values))
+    changed = judged_call(call, text, plan.parameters.arguments(text, values))
     state.call = changed
     return values, changed
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ferrule import execution
-from ferrule.core.context import CURRENT, CallState, ToolContext
+from ferrule.core.context import ToolContext, new_state, running
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
 from ferrule.core.types import Observer
@@ -151,7 +151,7 @@ class Batch:
         if not plan.locks:
             return not parallel, [], True
         try:
-            state = CallState(self._context._given, plan, call, call, CURRENT.get(), None, ())
+            state = new_state(self._context._given, plan, call, call, running(), 0.0)
             return False, self._runner._resource_keys(state, arguments), parallel
         except Exception:
             return True, [], False  # what it touches is not known: alone

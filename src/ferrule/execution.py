@@ -16,42 +16,47 @@ from ferrule.core.values import ToolResult
 if TYPE_CHECKING:
     from ferrule.runner import Runner
 
-_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+_Coroutine = Coroutine[Any, Any, Any]
+
+if sys.version_info >= (3, 12):
+
+    def start(coroutine: _Coroutine, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+        """A task of its own, begun at once: many handlers never wait."""
+        return asyncio.Task(coroutine, loop=loop, eager_start=True)
+
+else:
+
+    def start(coroutine: _Coroutine, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+        """A task of its own."""
+        return asyncio.Task(coroutine, loop=loop)
 
 
-def start(coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
-    """A task of its own, begun at once where Python can (3.12 and up): many handlers never wait."""
-    return asyncio.Task(coroutine, loop=loop, **_EAGER)
-
-
-async def within(runner: Runner, plan: Plan, state: CallState, seconds: float, grace: float) -> ToolResult:
-    """Run the handler, with what goes round it inside, for at most `seconds`.
+async def within(
+    task: asyncio.Task[Any], runner: Runner, plan: Plan, state: CallState, seconds: float, grace: float
+) -> Any:
+    """What `contained` comes to in the task that runs it, which has `seconds`.
 
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
     loop = asyncio.get_running_loop()
-    state.deadline = loop.time() + seconds
-    task = start(_contained(runner, plan, state), loop)
-    if not task.done():
-        try:
-            in_time = await _ended(task, loop, seconds)
-        except asyncio.CancelledError:
-            await _stopped(task, loop, state, grace)
-            raise
-        if not in_time:
-            await _stopped(task, loop, state, grace)
-            return _timed_out(runner, plan, state, seconds)
-    outcome = task.result()
-    if isinstance(outcome, pool.Raised):
-        raise outcome.error
-    return outcome  # type: ignore[no-any-return]
+    try:
+        in_time = await _ended(task, loop, seconds)
+    except asyncio.CancelledError:
+        await _stopped(task, loop, state, grace)
+        raise
+    if not in_time:
+        await _stopped(task, loop, state, grace)
+        return _timed_out(runner, plan, state, seconds)
+    return task.result()
 
 
-async def _contained(runner: Runner, plan: Plan, state: CallState) -> Any:
-    """The task's own coroutine. Nothing is raised out of it: a `SystemExit` in a task would end the loop."""
+async def contained(runner: Runner, plan: Plan, state: CallState) -> Any:
+    """The own task of a handler and what goes round it inside: its result, or `Raised`.
+
+    Nothing is raised out of it: a `SystemExit` in a task would end the loop.
+    """
     CURRENT.set(state)
-    state.task = asyncio.current_task()
     state.cancels = 0
     try:
         if plan.inside is not None:

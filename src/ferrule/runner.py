@@ -31,7 +31,7 @@ from typing import Any, overload
 from ferrule import approving, execution, sync
 from ferrule.batch import Batch
 from ferrule.core.content import bound, clean, cut, jsonable, size
-from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext
+from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.core.keys import Hold, KeyLocks
 from ferrule.core.limiter import Limiter
@@ -43,6 +43,7 @@ from ferrule.core.tool import Tool, _callables, _count, _direct, _kinds, _second
 from ferrule.core.toolset import Toolset
 from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.core.values import (
+    ALLOW,
     Decision,
     Event,
     EventKind,
@@ -53,12 +54,11 @@ from ferrule.core.values import (
     keep_seal,
     success,
 )
-from ferrule.pool import PoolExhausted
+from ferrule.pool import PoolExhausted, Raised
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _NOTHING_RUN = "Nothing was run."
-_Result = type(ToolResult())
 _ids = itertools.count(1)
 
 
@@ -154,7 +154,7 @@ class Runner:
             return self._entered(plan, call, _state_of(plan, context))
 
         def handle(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
-            return self._handled_unchanged(plan, call, _state_of(plan, context))
+            return self._handled_unchanged(plan, call, context)
 
         plan.chain(self._settings, enter, handle)
         return plan
@@ -295,12 +295,10 @@ class Runner:
         loop = get_running_loop()
         if loop is not self._loop:
             self._move(loop)
-        if parent is None:
-            parent = CURRENT.get()
+        if parent is None and CURRENT.get() is not None:
+            parent = running()
         arrived = call
         if parent is not None or self._closing or call.name != plan.name:
-            if parent is not None and parent.ended:
-                parent = None
             if self._closing and parent is None:
                 return await self._answered(call, "cancelled", f"The runner is closing. {_NOTHING_RUN}", extra)
             lineage = call.parent or (parent.call.id if parent is not None else None)
@@ -308,12 +306,14 @@ class Runner:
         observers = self._observers if extra is None else (*self._observers, *extra)
         task: Any = current_task()
         cancels = task.cancelling()
-        state = CallState(given._given, plan, call, arrived, parent, timeout, observers, task, cancels)
+        state = new_state(given._given, plan, call, arrived, parent, started)
+        state.timeout = timeout
+        state.observers = observers
+        state.cancels = cancels
+        state.resumed = resumed
         self._running += 1
         try:
-            if resumed is not None:
-                state.resumed = resumed
-            elif observers:
+            if observers and resumed is None:
                 self._emit(observers, "tool:pre", arrived)
             try:
                 if plan.around is None:
@@ -324,29 +324,22 @@ class Runner:
                 result = self._broke(state, error)
             except asyncio.CancelledError as error:
                 if task.cancelling() > cancels:
-                    self._cut_off(state, started, sink, error)
+                    self._cut_off(state, sink, error)
                     raise (state.cut or error) from None
                 result = self._broke(state, error)
             except BaseException as error:
-                self._cut_off(state, started, sink, error)
+                self._cut_off(state, sink, error)
                 raise
-            # What needs no look: a short plain output in the result that the kernel made.
-            if (
-                result.__class__ is not _Result
-                or result.call is not call
-                or result.error is not None
-                or result._content is not None
-                or not _short(result.output, plan.max_output)
-            ):
+            if plan.seals or result.error is not None or not _short(result.output, plan.max_output):
                 result = self._sealed(state, result)
-            keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
             if task.cancelling() > cancels:
                 # A handler swallowed a cancellation from outside: the caller's wish counts.
-                self._cut_off(state, started, sink, result)
+                self._cut_off(state, sink, result)
                 raise asyncio.CancelledError
         finally:
             self._running -= 1
             state.ended = True
+            state._context = None  # no cycle is left for the collector
             if self._idle is not None:
                 self._look_idle()
         if observers:
@@ -359,7 +352,6 @@ class Runner:
     def _cut_off(
         self,
         state: CallState,
-        started: float,
         sink: Callable[[ToolResult], None] | None,
         cause: BaseException | ToolResult,
     ) -> None:
@@ -372,21 +364,24 @@ class Runner:
             f"The call was cancelled. {ran}",
             exception=cause if isinstance(cause, BaseException) else None,
         ).replace(executed=executed)
-        keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
+        keep_seal(result, _milliseconds(state), state.repairs)
         state.ended = True
         self._emit(state.observers, "tool:error", state.call, result)
         if sink is not None:
             sink(result)
 
     def _sealed(self, state: CallState, result: Any) -> ToolResult:
-        """The result bound to its call, bounded and cleaned."""
+        """The result bound to its call, bounded, cleaned and measured."""
         if not isinstance(result, ToolResult):
             wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
             result = self._broke(state, wrong)
         if result.call is not state.sent:
             # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
             result = result.replace(call=state.sent, tool_name=state.plan.name)
-        return self._bounded(result, state.plan.max_output)
+        if result.error is not None or result._content is not None or not _short(result.output, state.plan.max_output):
+            result = self._bounded(result, state.plan.max_output)
+        keep_seal(result, _milliseconds(state), state.repairs)
+        return result
 
     def _bounded(self, result: ToolResult, limit: int) -> ToolResult:
         if result.error is not None and (len(result.error) > limit or not result.error.isascii()):
@@ -423,15 +418,22 @@ class Runner:
             except Exception:  # the ladder says what is wrong, or mends it
                 values, text = self._decoded(plan, call, state)
             if plan.judged:
-                call = judged_call(call, plan.name, text, plan.parameters.arguments(text, values))
-                state.call = call
-                if plan.judges or plan.parameters.hidden or state.resumed is not None:
-                    values = await self._judged(plan, call, values, state)
+                state.call = call = judged_call(state.call, text, plan.parameters.arguments(text, values))
+                first = approving.first_word(plan, call, state.context) if state.resumed is None else None
+                if first is not None or plan.hidden or state.resumed is not None:
+                    values = await self._judged(plan, call, values, state, first)
+                elif plan.judges and state.observers:
+                    self._emit(state.observers, "tool:decided", call, ALLOW)
             held: Any = plan.limiters
-            for position, limiter in enumerate(held):
-                if state.parent is not None or plan.locks or not limiter.try_acquire():
-                    held = await self._slot(plan, state, held[:position])
-                    break
+            if plan.locks or state.parent is not None:
+                held = await self._slot(plan, state, 0)
+            else:
+                taken = 0
+                for limiter in held:
+                    if not limiter.try_acquire():
+                        held = await self._slot(plan, state, taken)
+                        break
+                    taken += 1
         except Halt as halt:
             return self._result(state, halt.status, halt.error, metadata=halt.metadata)
         try:
@@ -440,31 +442,35 @@ class Runner:
             seconds = state.timeout or plan.timeout
             if seconds is not None:
                 state.values = values
-                return await execution.within(self, plan, state, seconds, self._grace)
-            token = CURRENT.set(state)
-            try:
-                if plan.plain and plan.inside is None:
-                    # The commonest case without one more coroutine: a tenth of the whole path.
-                    state.executed = None
-                    try:
-                        value = await plan.direct(**values)  # type: ignore[misc]
-                    except BaseException as error:
-                        return self._raised(plan, state, error)
-                    if type(value) is plan.output.exact:
-                        return success(value, state.sent, plan.name)
-                    return self._shaped(plan, state, value)
-                state.values = values
-                if plan.inside is not None:
-                    return await plan.inside(state.call, state.context)
-                return await self._handled(plan, state)
-            finally:
-                CURRENT.reset(token)
+                loop = get_running_loop()
+                state.deadline = loop.time() + seconds
+                task = execution.start(execution.contained(self, plan, state), loop)
+                if task.done():
+                    outcome = task.result()
+                else:
+                    outcome = await execution.within(task, self, plan, state, seconds, self._grace)
+                if outcome.__class__ is Raised:
+                    raise outcome.error
+                return outcome  # type: ignore[no-any-return]
+            CURRENT.set(state)
+            if plan.plain and plan.inside is None:
+                # The commonest case without one more coroutine: a tenth of the whole path.
+                state.executed = None
+                try:
+                    value = await plan.direct(**values)  # type: ignore[misc]
+                except BaseException as error:
+                    return self._raised(plan, state, error)
+                return self._shaped(plan, state, value)
+            state.values = values
+            if plan.inside is not None:
+                return await plan.inside(state.call, state.context)
+            return await self._handled(plan, state)
         finally:
-            if state.left is None:
+            if state.left is not None:
+                self._release_later(state, held)
+            else:
                 for one in held:
                     one.release()
-            else:
-                self._release_later(state, held)
 
     def _decoded(self, plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
@@ -479,11 +485,13 @@ class Runner:
         state.repairs = repairs
         return values, text
 
-    async def _judged(self, plan: Plan, call: ToolCall, values: Any, state: CallState) -> Any:
+    async def _judged(
+        self, plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None
+    ) -> Any:
         """Ask the guards, and whoever they say is to be asked: the values that are to run; `state.call` is the call."""
         resumed = state.resumed
         if resumed is None:
-            verdict = await approving.judged(plan, call, values, state)
+            verdict = await approving.judged(plan, call, values, state, first)
             if plan.judges and state.observers:
                 self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
         else:
@@ -508,12 +516,12 @@ class Runner:
         state.call = verdict.call
         return verdict.values
 
-    async def _slot(self, plan: Plan, state: CallState, taken: tuple[Limiter, ...]) -> list[Limiter | Hold]:
-        """Wait for keys and slots, in that order, without those that an ancestor holds."""
+    async def _slot(self, plan: Plan, state: CallState, taken: int) -> list[Limiter | Hold]:
+        """Wait for keys and slots, in that order, without those that an ancestor holds; `taken` are there already."""
         loop = get_running_loop()
         until = None if self._queue_timeout is None else loop.time() + self._queue_timeout
         family = list(_ancestors(state))
-        held: list[Limiter | Hold] = list(taken)
+        held: list[Limiter | Hold] = list(plan.limiters[:taken])
         try:
             if plan.locks:
                 shared = plan.tool.trait("parallel", state.call.arguments)
@@ -523,7 +531,7 @@ class Runner:
                     raise _busy(plan, "what it works on is in use")
                 held.append(hold)
             theirs = {limiter for one in family for limiter in one.plan.limiters}
-            for limiter in plan.limiters[len(taken) :]:
+            for limiter in plan.limiters[taken:]:
                 if limiter in theirs:
                     continue
                 if not await limiter.acquire(_left_until(until, loop)):
@@ -586,14 +594,17 @@ class Runner:
 
     # -- handler and shape ----------------------------------------------------------------------------------------------
 
-    async def _handled_unchanged(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
+    def _handled_unchanged(
+        self, plan: Plan, call: ToolCall, context: ToolContext[Any]
+    ) -> Coroutine[Any, Any, ToolResult]:
         """The end of the chain of `inside`: what was judged is what runs."""
+        state = _state_of(plan, context)
         if call is not state.call and call != state.call:
             raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
         if state.values is None:
             # A second attempt: the first may have changed its own objects.
-            state.values = plan.parameters.values(str(call.raw))
-        return await self._handled(plan, state)
+            state.values = plan.parameters.values(str(state.call.raw))
+        return self._handled(plan, state)
 
     async def _handled(self, plan: Plan, state: CallState) -> ToolResult:
         values = state.values
@@ -620,7 +631,8 @@ class Runner:
         """
         if isinstance(error, KeyboardInterrupt | GeneratorExit):
             raise error
-        if state.task.cancelling() > state.cancels:
+        task = current_task()
+        if task is not None and task.cancelling() > state.cancels:
             if not isinstance(error, asyncio.CancelledError):
                 state.cut = error
             raise asyncio.CancelledError from None
@@ -643,7 +655,7 @@ class Runner:
                 except OutputMismatch as mismatch:
                     said = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
                     return self._result(state, "failed", cut(clean(said), 500), output=value)
-        return success(value, state.sent, plan.name)
+        return success(value, state.sent, plan.name, state.repairs, (perf_counter() - state.started) * 1000)
 
     def _result(
         self,
@@ -730,12 +742,12 @@ class Runner:
         if call.problem is not None:
             return Decision("deny", call.problem)
         arrived = call if call.name == plan.name else call.replace(name=plan.name)
-        state = CallState((context or NO_CONTEXT)._given, plan, call, arrived, CURRENT.get(), None, ())
+        state = new_state((context or NO_CONTEXT)._given, plan, call, arrived, running(), perf_counter())
         try:
             values, text = self._decoded(plan, arrived, state)
         except Halt as halt:
             return Decision("deny", halt.error)
-        state.call = judged = judged_call(arrived, plan.name, text, plan.parameters.arguments(text, values))
+        state.call = judged = judged_call(arrived, text, plan.parameters.arguments(text, values))
         verdict = await approving.judged(plan, judged, values, state)
         state.ended = True
         return approving.with_changes(verdict, judged)
@@ -786,8 +798,7 @@ class Runner:
         """
         if self._own_loop is None:
             self._own_loop = sync.OwnLoop(self)
-        nested = CURRENT.get()
-        loop = self._loop if nested is not None and not nested.ended and self._running else None
+        loop = self._loop if running() is not None and self._running else None
         return sync.wait(self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options))
 
     def as_tools(self) -> list[Tool]:
@@ -827,6 +838,10 @@ class Runner:
                 await self._idle
             finally:
                 self._idle = None
+
+
+def _milliseconds(state: CallState) -> float:
+    return (perf_counter() - state.started) * 1000
 
 
 def _short(output: Any, limit: int) -> bool:

@@ -9,6 +9,7 @@ from ferrule.core.frozen import FrozenDict, freeze
 from ferrule.core.jsontext import Malformed, loads_repaired
 
 _NONE: Mapping[str, Any] = FrozenDict()
+_NO_NAMES: frozenset[str] = frozenset()
 
 
 class Arguments(Mapping[str, Any]):
@@ -24,7 +25,7 @@ class Arguments(Mapping[str, Any]):
         self,
         raw: str | Mapping[str, Any] | None,
         given: Mapping[str, Any] = _NONE,
-        direct: frozenset[str] = frozenset(),
+        direct: frozenset[str] = _NO_NAMES,
         defaults: Mapping[str, Any] = _NONE,
     ) -> None:
         self._raw = raw
@@ -37,10 +38,8 @@ class Arguments(Mapping[str, Any]):
         full = self._full
         if full is None:
             values = decoded(self._raw)
-            missing = self._defaults.keys() - values.keys()
-            if missing:
-                values = FrozenDict({**values, **{k: v for k, v in self._defaults.items() if k in missing}})
-            full = self._full = values
+            missing = {name: value for name, value in self._defaults.items() if name not in values}
+            full = self._full = FrozenDict({**values, **missing}) if missing else values
         return full
 
     def __getitem__(self, name: str) -> Any:

@@ -58,6 +58,8 @@ class Plan:
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
             that who waits for a busy tool holds nothing that others want.
+        hidden: Whether it has parameters that no model fills.
+        seals: Whether a middleware may have put another result in the place of the kernel's.
         plain: Whether the handler is an async function of just the keyword arguments.
         judged: Whether anybody reads the judged call.
     """
@@ -69,6 +71,7 @@ class Plan:
         "changes",
         "direct",
         "expose",
+        "hidden",
         "inside",
         "is_async",
         "judged",
@@ -81,6 +84,7 @@ class Plan:
         "parameters",
         "plain",
         "quick",
+        "seals",
         "timeout",
         "tool",
     )
@@ -110,6 +114,8 @@ class Plan:
         self.timeout = next((t for t in (tool.timeout, *_inner_first(mounted), settings.timeout) if t is not None), None)
         self.expose = next((e for e in (tool.expose, *(s.expose for s in reversed(mounted))) if e), settings.expose)
         self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
+        self.hidden = bool(handling.parameters.hidden)
+        self.seals = False
         self.around: Next | None = None
         self.inside: Next | None = None
         self.judged = bool(self.judges or handling.direct is None or self.locks or tool.private or tool._handling.instance)
@@ -119,6 +125,7 @@ class Plan:
         mounted: tuple[Settings, ...] = self.tool._mounted or ()
         around = (*settings.around, *(m for s in mounted for m in s.around), *self.tool.around)
         inside = (*settings.inside, *(m for s in mounted for m in s.inside), *self.tool.inside)
+        self.seals = bool(around or inside)
         if around:
             self.around = linked(around, enter)
         if inside:

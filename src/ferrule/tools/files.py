@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ferrule.core.context import CURRENT, ToolContext
+from ferrule.core.context import ToolContext, running
 from ferrule.core.tool import Tool, tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
 
@@ -72,7 +72,7 @@ def _shown(full: str, context: ToolContext[Any]) -> str:
 
 def _same_file(arguments: Mapping[str, Any]) -> list[str]:
     """The key that calls for one file share. Two spellings that some file system takes for one get one key."""
-    current = CURRENT.get()
+    current = running()
     try:
         full = _located(arguments["path"], "." if current is None else current.context.working_directory)
     except (KeyError, ValueError, OSError):
