@@ -1,4 +1,4 @@
-"""Ferrule binds tools to language models: define a tool once, offer it to any model, run every call through one path."""
+"""Ferrule binds tools to language models: define a tool once, offer it to any model, run each call through one path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ferrule.runner import Runner
 if TYPE_CHECKING:
     from pydantic import Field
 
-    from ferrule.core.handlers import ToolHandler
+    from ferrule.core.handler_class import ToolHandler
 
 __version__ = "0.1.0"
 
@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
 
         return Field
     if name == "ToolHandler":
-        from ferrule.core.handlers import ToolHandler
+        from ferrule.core.handler_class import ToolHandler
 
         return ToolHandler
     raise AttributeError(f"module 'ferrule' has no attribute {name!r}")

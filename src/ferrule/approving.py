@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import re
-import secrets
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from ferrule.core.content import clean, jsonable
 from ferrule.core.context import CallState, ToolContext
 from ferrule.core.errors import DefinitionError, ToolError
 from ferrule.core.handlers import is_async
-from ferrule.core.judging import answer_of, broken
+from ferrule.core.judging import Judge, answer_of, broken
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
 from ferrule.core.types import Approver
@@ -30,7 +30,8 @@ from ferrule.core.values import ALLOW, Decision, ToolCall, allow, ask, deny, jud
 log = logging.getLogger("ferrule")
 ROUNDS = 8
 GUARD_SECONDS = 10.0
-_CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]*://)[^\s/@]+@")
+# A scheme has few characters, or a long text without one would be looked through again from every word of it.
+_CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]{0,31}://)[^\s/?#]+@")
 
 
 class Verdict:
@@ -66,28 +67,14 @@ async def judged(
     `first` is what `first_word` found: those before it are silent, and it is not asked twice.
     """
     changed_by = -1
-    context = state.context
     for _ in range(ROUNDS):
         decision = ALLOW
         for position, (judge, guard) in enumerate(plan.judges):
-            if position == changed_by or (first is not None and position < first[0]):
+            if position == changed_by:
                 continue
-            try:
-                if first is not None:
-                    (_, answer), first = first, None
-                    if isinstance(answer, pool.Raised):
-                        raise answer.error
-                else:
-                    answer = judge(call, context)
-                if answer is None:
-                    continue
-                if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-                    answer = await _in_time(answer)
-            except _NOT_OURS:
-                raise
-            except BaseException as error:
-                answer = _broken(plan, guard, error)
-            said = answer_of(answer, call)
+            said = await _said(plan, judge, guard, call, state)
+            if said is ALLOW:
+                continue
             if said.kind == "deny":
                 return Verdict(said, call, values)
             if said.kind == "ask":
@@ -98,17 +85,36 @@ async def judged(
                     values, call = _changed(plan, call, said.arguments, state)
                 except Invalid as invalid:
                     return Verdict(deny(f"a guard changed the arguments to what does not fit: {invalid}"), call, values)
+                except Exception as error:  # a mapping of the guard's own may raise anything when it is read
+                    return Verdict(_broken(plan, guard, error), call, values)
                 break
         else:
             return Verdict(decision, call, values)
     return Verdict(deny("the guards kept changing the arguments"), call, values)
 
 
+async def _said(plan: Plan, judge: Judge, guard: Any, call: ToolCall, state: CallState) -> Decision:
+    """One guard's answer as a decision."""
+    try:
+        answer = judge(call, state.context)
+        if answer is None:
+            return ALLOW
+        if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
+            answer = await _in_time(answer)
+        return answer_of(answer, call)
+    except _NOT_OURS:
+        raise
+    except _Cancelled:
+        raise asyncio.CancelledError from None
+    except BaseException as error:
+        return _broken(plan, guard, error)
+
+
 class _Cancelled(BaseException):
-    """A cancellation from outside, while a guard or an approver was awaited."""
+    """A cancellation from outside while a guard was awaited, told from one that the guard raised."""
 
 
-_NOT_OURS = (KeyboardInterrupt, GeneratorExit, _Cancelled)
+_NOT_OURS = (KeyboardInterrupt, GeneratorExit)
 
 
 def _broken(plan: Plan, guard: Any, error: BaseException) -> Decision:
@@ -167,11 +173,14 @@ async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Appr
     if answer.kind == "deny":
         return Verdict(answer, call, values)
     if answer.arguments is not None:
-        edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
         try:
+            edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
             values, call = _changed(plan, call, edited, state)
         except Invalid as invalid:
             return Verdict(deny(f"the answer's arguments do not fit: {invalid}"), call, values)
+        except Exception as error:
+            log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
+            return Verdict(deny("the answer's arguments cannot be read"), call, values)
     final = await judged(plan, call, values, state)
     if final.decision.kind == "deny":
         return final
@@ -258,7 +267,7 @@ def remembered(call: ToolCall, state: CallState, decision: Decision) -> dict[str
             },
         }
     )
-    return {"key": secrets.token_hex(16), **kept}
+    return {"key": os.urandom(16).hex(), **kept}
 
 
 def recalled(record: Mapping[str, Any]) -> Memory:

@@ -41,10 +41,18 @@ class FrozenList(list[Any]):
         return (freeze, (thaw(self),))
 
 
+_READY = frozenset({FrozenDict, FrozenList, str, int, float, bool, type(None)})
+
+
 def freeze(value: Any) -> Any:
     """A read-only copy of JSON-like data, at every depth."""
-    if isinstance(value, FrozenDict | FrozenList):
+    kind = type(value)
+    if kind in _READY:
         return value
+    if kind is dict:
+        return FrozenDict({key: freeze(item) for key, item in value.items()})
+    if kind is list:
+        return FrozenList([freeze(item) for item in value])
     if isinstance(value, Mapping):
         return FrozenDict((key, freeze(item)) for key, item in value.items())
     if isinstance(value, list | tuple):

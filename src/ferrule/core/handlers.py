@@ -13,8 +13,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
+import pydantic
 from pydantic import BaseModel, TypeAdapter
-from pydantic.fields import FieldInfo
 
 from ferrule.core import schema as core_schema
 from ferrule.core.context import ToolContext
@@ -24,13 +24,6 @@ from ferrule.core.parameters import Parameters, SchemaParameters, TypedParameter
 
 _EMPTY = inspect.Parameter.empty
 _UNKNOWN: Any = object()
-
-
-class ToolHandler(BaseModel):
-    """A tool as a class: the fields are the parameters, `__call__` does the work, each call has its own instance."""
-
-    async def __call__(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} needs `async def __call__(self)`")
 
 
 class Handler:
@@ -109,8 +102,8 @@ def from_function(
         if _is_context(hint):
             contexts.append(parameter.name)
         else:
-            declared.append(parameter.replace(annotation=_described(hint, texts.get(parameter.name))))
-    parameters = _typed(name, declared, private, drop_unknown)
+            declared.append(parameter.replace(annotation=hint))
+    parameters = _typed(name, declared, texts, private, drop_unknown)
     positional = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
     call = _caller(function, tuple(contexts), tuple(positional))
     return Handler(
@@ -196,18 +189,14 @@ def _is_union(hint: Any) -> bool:
     return get_origin(hint) in {typing.Union, type(int | str)}
 
 
-def _described(hint: Any, text: str | None) -> Any:
-    if not text:
-        return hint
-    if get_origin(hint) is Annotated:
-        for item in get_args(hint)[1:]:
-            if isinstance(item, FieldInfo) and item.description:
-                return hint
-    return Annotated[hint, FieldInfo(description=text)]
+def _is_field(value: Any) -> bool:
+    # `pydantic.fields` takes a tenth of the whole import, and defining the first tool loads it anyway.
+    fields = sys.modules.get("pydantic.fields")
+    return fields is not None and isinstance(value, fields.FieldInfo)
 
 
 def _typed(
-    name: str, declared: list[inspect.Parameter], private: frozenset[str], drop_unknown: bool
+    name: str, declared: list[inspect.Parameter], texts: Mapping[str, str], private: frozenset[str], drop_unknown: bool
 ) -> TypedParameters:
     unknown = private - {parameter.name for parameter in declared}
     if unknown:
@@ -218,23 +207,13 @@ def _typed(
         definitions, arguments = arguments["definitions"], arguments["schema"]
     arguments = arguments["arguments_schema"]
     fields, made, nodes = {}, {}, {}
-    for parameter, argument in zip(
-        [p for p in declared if p.kind is not inspect.Parameter.VAR_KEYWORD], arguments["arguments_schema"], strict=True
-    ):
-        node = argument["schema"]
-        alias = argument.get("alias")
-        wire = alias if isinstance(alias, str) else parameter.name
-        if node["type"] == "default":
-            if parameter.default is _EMPTY or isinstance(parameter.default, FieldInfo):
-                made[wire] = parameter.name
-            else:
-                node = node["schema"]
-        required = argument["schema"]["type"] != "default" and parameter.name not in private
-        field: dict[str, Any] = {"type": "typed-dict-field", "schema": node, "required": required}
-        if wire != parameter.name:
-            field["validation_alias"] = alias
-        nodes[wire] = node if wire == parameter.name else {"type": "any"}  # its value stands under another key
+    named = [parameter for parameter in declared if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    for parameter, argument in zip(named, arguments["arguments_schema"], strict=True):
+        field, wire, is_made = _field(parameter, argument, private)
         fields[parameter.name] = field
+        nodes[wire] = field["schema"] if wire == parameter.name else {"type": "any"}  # its value has another key
+        if is_made:
+            made[wire] = parameter.name
     core = core_schema.typed_dict(fields, arguments.get("var_kwargs_schema"))
     exported = arguments
     if definitions:
@@ -243,7 +222,30 @@ def _typed(
     schema = _exported(name, exported)
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
+    for wire, node in schema.get("properties", {}).items():
+        if wire in texts and "description" not in node:
+            node["description"] = texts[wire]
     return TypedParameters(core, schema, nodes, made=made, hidden=private, drop_unknown=drop_unknown)
+
+
+def _field(
+    parameter: inspect.Parameter, argument: dict[str, Any], private: frozenset[str]
+) -> tuple[dict[str, Any], str, bool]:
+    """A parameter as a field of the keyword arguments, its name in JSON, and whether its default is made by Pydantic.
+
+    A default that is Python's own is left to Python: what was not given is not passed.
+    """
+    node, alias = argument["schema"], argument.get("alias")
+    wire = alias if isinstance(alias, str) else parameter.name
+    optional = node["type"] == "default"
+    is_made = optional and (parameter.default is _EMPTY or _is_field(parameter.default))
+    if optional and not is_made:
+        node = node["schema"]
+    required = not optional and parameter.name not in private
+    field: dict[str, Any] = {"type": "typed-dict-field", "schema": node, "required": required}
+    if wire != parameter.name:
+        field["validation_alias"] = alias
+    return field, wire, is_made
 
 
 def _arguments_core(name: str, declared: list[inspect.Parameter]) -> dict[str, Any]:
@@ -335,7 +337,7 @@ def from_handler_class(
     Raises:
         DefinitionError: where it has no `__call__` of its own.
     """
-    if not callable(getattr(cls, "__call__", None)) or cls.__call__ is ToolHandler.__call__:  # type: ignore[operator]
+    if getattr(cls.__call__, "__module__", None) in {None, "ferrule.core.handler_class"}:  # type: ignore[operator]
         raise DefinitionError(f"tool {name!r}: {cls.__name__} needs `async def __call__(self)`, which does the work")
     run = cls.__call__  # type: ignore[operator]
     _refuse_generators(name, run)
