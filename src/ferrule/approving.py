@@ -70,9 +70,10 @@ async def judged(
     for _ in range(ROUNDS):
         decision = ALLOW
         for position, (judge, guard) in enumerate(plan.judges):
-            if position == changed_by:
+            if position == changed_by or (first is not None and position < first[0]):
                 continue
-            said = await _said(plan, judge, guard, call, state)
+            (_, answer), first = first or (0, _Unasked), None
+            said = await _said(plan, judge, guard, call, state, answer)
             if said is ALLOW:
                 continue
             if said.kind == "deny":
@@ -93,12 +94,19 @@ async def judged(
     return Verdict(deny("the guards kept changing the arguments"), call, values)
 
 
-async def _said(plan: Plan, judge: Judge, guard: Any, call: ToolCall, state: CallState) -> Decision:
+class _Unasked:
+    """In the place of an answer that a guard has still to give."""
+
+
+async def _said(plan: Plan, judge: Judge, guard: Any, call: ToolCall, state: CallState, answer: Any) -> Decision:
     """One guard's answer as a decision."""
     try:
-        answer = judge(call, state.context)
+        if answer is _Unasked:
+            answer = judge(call, state.context)
         if answer is None:
             return ALLOW
+        if isinstance(answer, pool.Raised):
+            raise answer.error
         if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
             answer = await _in_time(answer)
         return answer_of(answer, call)

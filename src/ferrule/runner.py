@@ -33,6 +33,7 @@ from ferrule.batch import Batch
 from ferrule.core.content import bound, clean, cut, jsonable, size
 from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.core.jsontext import dumps
 from ferrule.core.keys import Hold, KeyLocks
 from ferrule.core.limiter import Limiter
 from ferrule.core.mistakes import nearest
@@ -414,6 +415,8 @@ class Runner:
         try:
             text: Any = call.raw
             try:
+                if text.__class__ is not str:
+                    text = dumps(text)
                 values = plan.quick(text)  # type: ignore[misc]
             except Exception:  # the ladder says what is wrong, or mends it
                 values, text = self._decoded(plan, call, state)
