@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule import execution
 from ferrule.core.context import ToolContext, new_state, running
+from ferrule.core.jsontext import Malformed, same
+from ferrule.core.ladder import to_object
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
 from ferrule.core.types import Observer
@@ -55,8 +57,7 @@ class Batch:
         first = self._used.setdefault(self._calls[position].id, position)
         if first == position:
             return
-        other = self._calls[first]
-        if other.name == call.name and (other.raw == call.raw or dict(other.arguments) == dict(call.arguments)):
+        if _same_call(self._calls[first], call):
             self._same[position] = first
         else:
             self._reused.add(position)
@@ -147,13 +148,15 @@ class Batch:
         except Invalid:
             return False, [], True  # it is answered, and nothing runs
         arguments = plan.parameters.arguments(text, values)
-        parallel = tool.trait("parallel", arguments)
-        if not plan.locks:
-            return not parallel, [], True
         try:
+            parallel = tool.trait("parallel", arguments)
+            if not plan.locks:
+                return not parallel, [], True
             state = new_state(self._context._given, plan, call, call, running(), 0.0)
             return False, self._runner._resource_keys(state, arguments), parallel
-        except Exception:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException:
             return True, [], False  # what it touches is not known: alone
 
     def _begin(self, position: int, call: ToolCall, before: Iterable[_Task]) -> _Task:
@@ -165,9 +168,9 @@ class Batch:
         def keep(result: ToolResult) -> None:
             self._results[position] = result
 
-        waiting = [task for task in before if not task.done()]
-        if waiting:
-            await asyncio.wait(waiting)
+        # A task that begins at once is not yet known to `_begin`: the handler itself may cancel the batch.
+        self._tasks[position] = asyncio.current_task()  # type: ignore[assignment]
+        await self._all(before)
         if position in self._reused:
             keep(await self._runner._reused_id(call, self._observers))
         else:
@@ -194,6 +197,18 @@ class Batch:
                 task.exception()  # marked as seen: the result tells it
         if mistakes:
             raise mistakes[0]
+
+
+def _same_call(one: ToolCall, other: ToolCall) -> bool:
+    """Whether a call came twice: same name and arguments. Text that does not decode is the same only as itself."""
+    if one.name != other.name or one.problem != other.problem:
+        return False
+    if isinstance(one.raw, str) and isinstance(other.raw, str) and one.raw == other.raw:
+        return True
+    try:
+        return same(to_object(one.raw)[0], to_object(other.raw)[0])
+    except Malformed:
+        return False
 
 
 class _Lanes:

@@ -31,10 +31,18 @@ else:
         return asyncio.Task(coroutine, loop=loop)
 
 
+OWN_TASK = sys.version_info < (3, 13)
+"""Whether every async handler needs a task of its own, deadline or not.
+
+Before Python 3.13 an `asyncio.TaskGroup` whose child failed leaves its task's `cancelling()` raised. In the caller's
+task that would be taken for a cancellation from outside.
+"""
+
+
 async def within(
-    task: asyncio.Task[Any], runner: Runner, plan: Plan, state: CallState, seconds: float, grace: float
+    task: asyncio.Task[Any], runner: Runner, plan: Plan, state: CallState, seconds: float | None, grace: float
 ) -> Any:
-    """What `contained` comes to in the task that runs it, which has `seconds`.
+    """What `contained` comes to in the task that runs it, which has `seconds`; `None` is no deadline.
 
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
@@ -43,9 +51,9 @@ async def within(
     try:
         in_time = await _ended(task, loop, seconds)
     except asyncio.CancelledError:
-        await _stopped(task, loop, state, grace)
+        await _stopped(task, loop, state, None if seconds is None else grace)
         raise
-    if not in_time:
+    if not in_time and seconds is not None:
         await _stopped(task, loop, state, grace)
         return _timed_out(runner, plan, state, seconds)
     return task.result()
@@ -68,35 +76,40 @@ async def contained(runner: Runner, plan: Plan, state: CallState) -> Any:
         return pool.Raised(error)
 
 
-async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, seconds: float) -> bool:
-    """Whether the task ends within `seconds`; it is left alone in any case."""
+async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, seconds: float | None) -> bool:
+    """Whether the task ends within `seconds`, or at all; it is left alone in any case."""
     waiter: asyncio.Future[None] = loop.create_future()
 
     def wake(_: object = None) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    handle = loop.call_later(seconds, wake)
+    handle = None if seconds is None else loop.call_later(seconds, wake)
     task.add_done_callback(wake)
     try:
         await waiter
     finally:
-        handle.cancel()
+        if handle is not None:
+            handle.cancel()
         task.remove_done_callback(wake)
     return task.done()
 
 
 async def _stopped(
-    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float
+    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float | None
 ) -> None:
-    """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
-    task.cancel()
-    try:
-        if not await _ended(task, loop, grace):
-            state.left = _Left(task)
-    except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
-        if not task.done():
-            state.left = _Left(task)
+    """Cancel the task and wait for it: at most `grace` seconds, then it is left running; `None` waits as long as it
+    takes, as a plain `await` of the handler would."""
+    while not task.done():
+        task.cancel()
+        try:
+            if not await _ended(task, loop, grace):
+                state.left = _Left(task)
+                return
+        except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
+            if grace is not None and not task.done():
+                state.left = _Left(task)
+                return
 
 
 class _Left:

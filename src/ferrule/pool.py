@@ -111,6 +111,7 @@ class ThreadPool:
         self.abandoned = 0
         self._alive = 0
         self._idle = 0
+        self._waiting = 0  # jobs that no thread has taken; the queue's own count runs ahead of `_idle`
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job] = queue.SimpleQueue()
 
@@ -125,9 +126,13 @@ class ThreadPool:
         job = Job(self, function, asyncio.get_running_loop())
         with self._lock:
             self._queue.put(job)
-            if self._queue.qsize() > self._idle and self._alive - self.abandoned < self.threads:
-                self._start()
+            self._waiting += 1
+            self._start_if_needed()
         return job
+
+    def _start_if_needed(self) -> None:
+        if self._waiting > self._idle and self._alive - self.abandoned < self.threads:
+            self._start()
 
     def _start(self) -> None:
         self._alive += 1
@@ -136,8 +141,7 @@ class ThreadPool:
     def _count_abandoned(self, change: int) -> None:
         with self._lock:
             self.abandoned += change
-            if change > 0 and not self._queue.empty() and self._alive - self.abandoned < self.threads:
-                self._start()
+            self._start_if_needed()
 
     def _work(self) -> None:
         while True:
@@ -151,12 +155,13 @@ class ThreadPool:
             except queue.Empty:
                 with self._lock:
                     self._idle -= 1
-                    if self._queue.empty():
+                    if not self._waiting:
                         self._alive -= 1
                         return
                 continue
             with self._lock:
                 self._idle -= 1
+                self._waiting -= 1
             job._run()
             del job
 

@@ -30,6 +30,7 @@ from typing import Any, overload
 
 from ferrule import approving, execution, sync
 from ferrule.batch import Batch
+from ferrule.core.arguments import Arguments
 from ferrule.core.content import bound, clean, cut, jsonable, size
 from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
@@ -60,6 +61,7 @@ from ferrule.pool import PoolExhausted, Raised
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _NOTHING_RUN = "Nothing was run."
+_MISSING = "a value that only the program or a person can supply is missing"
 _ids = itertools.count(1)
 
 
@@ -296,22 +298,23 @@ class Runner:
         loop = get_running_loop()
         if loop is not self._loop:
             self._move(loop)
-        if parent is None and CURRENT.get() is not None:
-            parent = running()
+        if parent is None:
+            parent = CURRENT.get()
+            if parent is not None and parent.ended:
+                parent = running()
         arrived = call
         if parent is not None or self._closing or call.name != plan.name:
             if self._closing and parent is None:
                 return await self._answered(call, "cancelled", f"The runner is closing. {_NOTHING_RUN}", extra)
             lineage = call.parent or (parent.call.id if parent is not None else None)
             arrived = call.replace(name=plan.name, parent=lineage)
+        if arrived.raw.__class__ is not str:
+            arrived = _snapshot(arrived)
         observers = self._observers if extra is None else (*self._observers, *extra)
         task: Any = current_task()
         cancels = task.cancelling()
         state = new_state(given._given, plan, call, arrived, parent, started)
-        state.timeout = timeout
-        state.observers = observers
-        state.cancels = cancels
-        state.resumed = resumed
+        state.timeout, state.observers, state.cancels, state.resumed = timeout, observers, cancels, resumed
         self._running += 1
         try:
             if observers and resumed is None:
@@ -328,10 +331,17 @@ class Runner:
                     self._cut_off(state, sink, error)
                     raise (state.cut or error) from None
                 result = self._broke(state, error)
-            except BaseException as error:
+            except (KeyboardInterrupt, GeneratorExit) as error:
                 self._cut_off(state, sink, error)
                 raise
-            if plan.seals or result.error is not None or not _short(result.output, plan.max_output):
+            except BaseException as error:
+                result = self._broke(state, error)
+            if (
+                plan.seals
+                or result.error is not None
+                or result._content is not None
+                or not _short(result.output, plan.max_output)
+            ):
                 result = self._sealed(state, result)
             if task.cancelling() > cancels:
                 # A handler swallowed a cancellation from outside: the caller's wish counts.
@@ -347,7 +357,12 @@ class Runner:
             kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
             self._emit(observers, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
         if self._journal is not None and plan.changes:
-            await self._recorded(result)
+            try:
+                await self._recorded(result)
+            except asyncio.CancelledError:
+                if sink is not None:
+                    sink(result)
+                raise
         return result
 
     def _cut_off(
@@ -376,9 +391,9 @@ class Runner:
         if not isinstance(result, ToolResult):
             wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
             result = self._broke(state, wrong)
-        if result.call is not state.sent:
+        if result is not state.made:
             # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-            result = result.replace(call=state.sent, tool_name=state.plan.name)
+            result = result.replace(call=state.sent, tool_name=state.plan.name, repairs=())
         if result.error is not None or result._content is not None or not _short(result.output, state.plan.max_output):
             result = self._bounded(result, state.plan.max_output)
         keep_seal(result, _milliseconds(state), state.repairs)
@@ -413,17 +428,22 @@ class Runner:
 
     async def _entered(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         try:
-            text: Any = call.raw
-            try:
-                if text.__class__ is not str:
-                    text = dumps(text)
-                values = plan.quick(text)  # type: ignore[misc]
-            except Exception:  # the ladder says what is wrong, or mends it
-                values, text = self._decoded(plan, call, state)
-            if plan.judged:
+            if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
+                raise DefinitionError("a middleware gave `next` a call with another id or name")
+            if state.resumed is not None:
+                values = await self._taken_up(plan, state)
+            else:
+                text: Any = call.raw
+                try:
+                    if text.__class__ is not str:
+                        text = dumps(text)
+                    values = plan.quick(text)  # type: ignore[misc]
+                except Exception:  # the ladder says what is wrong, or mends it
+                    values, text = self._decoded(plan, call, state)
+            if plan.judged and state.resumed is None:
                 state.call = call = judged_call(state.call, text, plan.parameters.arguments(text, values))
-                first = approving.first_word(plan, call, state.context) if state.resumed is None else None
-                if first is not None or plan.hidden or state.resumed is not None:
+                first = approving.first_word(plan, call, state.context) if plan.judges else None
+                if first is not None or plan.hidden:
                     values = await self._judged(plan, call, values, state, first)
                 elif plan.judges and state.observers:
                     self._emit(state.observers, "tool:decided", call, ALLOW)
@@ -443,10 +463,11 @@ class Runner:
             if self._journal is not None and plan.changes:
                 await self._intended(state)
             seconds = state.timeout or plan.timeout
-            if seconds is not None:
+            if seconds is not None or (execution.OWN_TASK and plan.is_async):
                 state.values = values
                 loop = get_running_loop()
-                state.deadline = loop.time() + seconds
+                if seconds is not None:
+                    state.deadline = loop.time() + seconds
                 task = execution.start(execution.contained(self, plan, state), loop)
                 if task.done():
                     outcome = task.result()
@@ -476,46 +497,50 @@ class Runner:
                     one.release()
 
     def _decoded(self, plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
-        if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
-            raise DefinitionError("a middleware gave `next` a call with another id or name")
         try:
-            if state.resumed is not None:
-                values, text, repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
-            else:
-                values, text, repairs = plan.parameters.decode(plan.name, call.raw)
+            values, text, state.repairs = plan.parameters.decode(plan.name, call.raw)
         except Invalid as invalid:
             raise Halt("invalid", str(invalid)) from None
-        state.repairs = repairs
         return values, text
+
+    async def _taken_up(self, plan: Plan, state: CallState) -> Any:
+        """Take up a suspended call: what was recorded is what the answer is about, whatever `around` makes of it now."""
+        try:
+            values, text, state.repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
+        except Invalid as invalid:
+            raise Halt("invalid", str(invalid)) from None
+        state.call = judged_call(state.call, text, plan.parameters.arguments(text, values))
+        verdict = approving.Verdict(state.resumed.decision, state.call, values)
+        return await self._decided(plan, verdict, state, state.resumed.approve)
 
     async def _judged(
         self, plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None
     ) -> Any:
         """Ask the guards, and whoever they say is to be asked: the values that are to run; `state.call` is the call."""
-        resumed = state.resumed
-        if resumed is None:
-            verdict = await approving.judged(plan, call, values, state, first)
-            if plan.judges and state.observers:
-                self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
-        else:
-            verdict = approving.Verdict(resumed.decision, call, values)
-        decision = verdict.decision
-        if decision.kind == "ask":
-            approve = self._approve if resumed is None else resumed.approve
+        verdict = await approving.judged(plan, call, values, state, first)
+        if plan.judges and state.observers:
+            self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+        return await self._decided(plan, verdict, state, self._approve)
+
+    async def _decided(
+        self, plan: Plan, verdict: approving.Verdict, state: CallState, approve: Approver | None
+    ) -> Any:
+        if verdict.decision.kind == "ask":
+            asked = verdict.decision
             verdict = await approving.answered(plan, verdict, state, approve)
             if state.observers:
                 self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
             if verdict.decision.kind == "ask":
                 raise Halt(
                     "suspended",
-                    f"{plan.name} waits for a decision: {cut(clean(decision.reason), 500)}. {_NOTHING_RUN}",
+                    f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}. {_NOTHING_RUN}",
                     metadata={"resume": approving.remembered(verdict.call, state, verdict.decision)},
                 )
         if verdict.decision.kind == "deny":
             raise Halt("denied", _denied(verdict.decision.reason))
-        missing = plan.parameters.missing(verdict.call.arguments) if plan.parameters.hidden else []
+        missing = plan.parameters.missing(verdict.call.arguments) if plan.hidden else []
         if missing:
-            raise Halt("denied", _denied("a value that only the program or a person can supply is missing"))
+            raise Halt("denied", _denied(_MISSING))
         state.call = verdict.call
         return verdict.values
 
@@ -651,14 +676,16 @@ class Runner:
         output = plan.output
         if type(value) is not output.exact:
             if isinstance(value, ToolResult):
-                return value.replace(call=state.sent, tool_name=plan.name, executed=True)
+                status: Status = "ok" if value.error is None else "failed"
+                return value.replace(call=state.sent, tool_name=plan.name, status=status, executed=True, repairs=())
             if not output.free:
                 try:
                     output.check(value)
                 except OutputMismatch as mismatch:
                     said = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
                     return self._result(state, "failed", cut(clean(said), 500), output=value)
-        return success(value, state.sent, plan.name, state.repairs, (perf_counter() - state.started) * 1000)
+        state.made = success(value, state.sent, plan.name, state.repairs, (perf_counter() - state.started) * 1000)
+        return state.made
 
     def _result(
         self,
@@ -670,7 +697,7 @@ class Runner:
         metadata: Mapping[str, Any] | None = None,
         exception: BaseException | None = None,
     ) -> ToolResult:
-        return ToolResult(
+        state.made = ToolResult(
             output,
             error,
             metadata,
@@ -680,6 +707,7 @@ class Runner:
             executed=state.executed,
             exception=exception,
         )
+        return state.made
 
     # -- what a bound context asks ---------------------------------------------------------------------------------------
 
@@ -753,6 +781,8 @@ class Runner:
         state.call = judged = judged_call(arrived, text, plan.parameters.arguments(text, values))
         verdict = await approving.judged(plan, judged, values, state)
         state.ended = True
+        if verdict.decision.kind == "allow" and plan.hidden and plan.parameters.missing(verdict.call.arguments):
+            return Decision("deny", _MISSING)
         return approving.with_changes(verdict, judged)
 
     def resume(
@@ -841,6 +871,17 @@ class Runner:
                 await self._idle
             finally:
                 self._idle = None
+
+
+def _snapshot(call: ToolCall) -> ToolCall:
+    """The call with its arguments as text: the sender's own mapping may change, what is judged and told does not."""
+    if call.raw is None:
+        return call
+    try:
+        text = dumps(call.raw)
+    except ValueError:  # answered at decode
+        return call
+    return judged_call(call, text, Arguments(text))
 
 
 def _milliseconds(state: CallState) -> float:

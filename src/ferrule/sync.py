@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
+
+log = logging.getLogger("ferrule")
 
 
 class OwnLoop:
@@ -33,10 +36,14 @@ class OwnLoop:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
+    ended = False
+    while not ended:
+        try:
+            loop.run_forever()
+            ended = True
+        except BaseException:  # a KeyboardInterrupt in a task stops the loop; whoever waits for the task is told of it
+            log.debug("the loop goes on", exc_info=True)
+    loop.close()
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
@@ -60,7 +67,11 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any,
     tasks: list[asyncio.Task[Any]] = []
 
     def begin() -> None:
-        task = loop.create_task(make())
+        try:
+            task = loop.create_task(make())
+        except BaseException as error:  # a programmer's mistake, told before there is anything to await
+            future.set_exception(error)
+            return
         tasks.append(task)
         task.add_done_callback(lambda done: _hand_over(done, future))
 

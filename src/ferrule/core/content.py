@@ -68,7 +68,7 @@ def _foreign(value: Any) -> Any:
         return f"<{type(value).__name__}>"
 
 
-def _clean_json(value: Any, depth: int = 0) -> Any:
+def _clean_json(value: Any, above: tuple[int, ...] = ()) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -77,12 +77,14 @@ def _clean_json(value: Any, depth: int = 0) -> Any:
         return _writable_int(int(value))
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
-    if depth > 100:
+    if len(above) > 100 or id(value) in above:  # nested without end
         return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): _clean_json(item, depth + 1) for key, item in value.items()}
+        inside = (*above, id(value))
+        return {clean(str(key)): _clean_json(item, inside) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_clean_json(item, depth + 1) for item in value]
+        inside = (*above, id(value))
+        return [_clean_json(item, inside) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return clean(str(_foreign(value)))
@@ -99,6 +101,22 @@ def _writable_int(value: int) -> int | str:
 def to_text(value: Any) -> str:
     """JSON text of `value`, whatever it is."""
     return json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
+
+
+def checked(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """The blocks of a result that a handler or a middleware made.
+
+    Raises:
+        TypeError: for what is no `Text` and no `Media`, and for what their fields cannot be.
+    """
+    found = tuple(blocks)
+    for block in found:
+        if isinstance(block, Text) and isinstance(block.text, str):
+            continue
+        if isinstance(block, Media) and (block.data is None or isinstance(block.data, bytes)):
+            continue
+        raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
+    return tuple(Text(clean(b.text)) if isinstance(b, Text) and not b.text.isascii() else b for b in found)
 
 
 def render(value: Any) -> tuple[Block, ...]:

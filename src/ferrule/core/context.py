@@ -73,6 +73,7 @@ class CallState:
         ended: Whether the call has.
         left: What still runs after the deadline.
         cut: What the handler made of a cancellation from outside.
+        made: The result that the kernel made, which nobody else has.
         repairs: What was repaired, in words.
         resumed: The answer to a suspended call.
     """
@@ -87,6 +88,7 @@ class CallState:
         "executed",
         "given",
         "left",
+        "made",
         "observers",
         "parent",
         "plan",
@@ -113,6 +115,7 @@ class CallState:
     values: Any
     left: Any
     cut: BaseException | None
+    made: ToolResult | None
     repairs: tuple[str, ...]
     ended: bool
     _context: ToolContext[Any] | None
@@ -243,7 +246,8 @@ def new_state(
     state.call = call
     state.parent = parent
     state.started = started
-    state.timeout = state.deadline = state.values = state.left = state.cut = state.resumed = state._context = None
+    state.timeout = state.deadline = state.values = state.left = state.cut = state.resumed = state.made = None
+    state._context = None
     state.executed = state.ended = False
     state.observers = state.repairs = ()
     state.cancels = 0

@@ -64,6 +64,7 @@ def _execute_tool(name: Any, execute: Any, *, input_schema: Any = None, **option
 def _understanding(handling: handlers.Handler) -> handlers.Handler:
     """The same handler, whose results may have the shape of the author's own result class."""
     call = handling.call
+    handling.wrap = _understanding
     if handling.is_async:
 
         async def understood_async(values: Any, context: ToolContext[Any]) -> Any:

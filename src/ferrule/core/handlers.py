@@ -10,11 +10,12 @@ import functools
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import pydantic
 from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
 
 from ferrule.core import schema as core_schema
 from ferrule.core.context import ToolContext
@@ -24,6 +25,7 @@ from ferrule.core.parameters import Parameters, SchemaParameters, TypedParameter
 
 _EMPTY = inspect.Parameter.empty
 _UNKNOWN: Any = object()
+_DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
 class Handler:
@@ -38,9 +40,11 @@ class Handler:
         description: From the docstring.
         returns: The return annotation, or `UNKNOWN`.
         instance: Whether the values are an object of the developer's class, which guards of seed a's form may change.
+        wrap: What was put round it, for whoever makes the handler anew.
     """
 
-    __slots__ = ("call", "description", "direct", "function", "instance", "is_async", "parameters", "returns")
+    __slots__ = ("call", "description", "direct", "function", "instance", "is_async", "parameters", "returns", "wrap")
+    wrap: Callable[[Handler], Handler] | None
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class Handler:
         self.description = description
         self.returns = returns
         self.instance = instance
+        self.wrap = None
 
 
 def is_async(function: Any) -> bool:
@@ -104,8 +109,8 @@ def from_function(
         else:
             declared.append(parameter.replace(annotation=hint))
     parameters = _typed(name, declared, texts, private, drop_unknown)
-    positional = [p.name for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY]
-    call = _caller(function, tuple(contexts), tuple(positional))
+    positional = tuple(p for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY)
+    call = _caller(function, tuple(contexts), positional)
     return Handler(
         function,
         parameters,
@@ -171,7 +176,7 @@ def _hints_one_by_one(name: str, function: Any) -> dict[str, Any]:
 
 def _caller_locals() -> dict[str, Any]:
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ferrule.core"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ferrule."):
         frame = frame.f_back
     return dict(frame.f_locals)
 
@@ -219,7 +224,7 @@ def _typed(
     if definitions:
         core = {"type": "definitions", "schema": core, "definitions": definitions}
         exported = {"type": "definitions", "schema": arguments, "definitions": definitions}
-    schema = _exported(name, exported)
+    schema = _exported(name, exported, declared)
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
     for wire, node in schema.get("properties", {}).items():
@@ -265,32 +270,43 @@ def _arguments_core(name: str, declared: list[inspect.Parameter]) -> dict[str, A
     shim.__annotations__ = {p.name: p.annotation for p in keyword}
     shim.__name__ = name
     try:
-        return dict(TypeAdapter(shim).core_schema)
+        return dict(_adapter(shim).core_schema)
     except core_schema.Errors as error:
         raise DefinitionError(_why(name, keyword, error)) from error
 
 
-def _why(name: str, parameters: list[inspect.Parameter], error: BaseException) -> str:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Pydantic's adapter; what is not defined for it is looked up where the tool is defined."""
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+    try:
+        len(adapter.core_schema)
+    except PydanticUserError as error:
+        if error.code != "class-not-fully-defined":
+            raise
+        adapter.rebuild(_types_namespace=_caller_locals())
+    return adapter
+
+
+def _why(name: str, parameters: Sequence[inspect.Parameter], error: BaseException) -> str:
     reason = str(error).partition("\n")[0]
     for parameter in parameters:
         try:
-            core_schema.json_schema(TypeAdapter(parameter.annotation).core_schema)  # type: ignore[arg-type]
+            core_schema.json_schema(_adapter(parameter.annotation).core_schema)  # type: ignore[arg-type]
         except core_schema.Errors as inner:
             reason = f"parameter {parameter.name!r}: {str(inner).partition(chr(10))[0]}"
             break
     return f"tool {name!r}: {reason}; use types that JSON can carry"
 
 
-def _exported(name: str, core: dict[str, Any]) -> dict[str, Any]:
+def _exported(name: str, core: dict[str, Any], declared: Sequence[inspect.Parameter] = ()) -> dict[str, Any]:
     try:
         return core_schema.json_schema(core)
     except core_schema.Errors as error:
-        reason = str(error).partition("\n")[0]
-        raise DefinitionError(f"tool {name!r}: {reason}; use types that JSON can carry") from error
+        raise DefinitionError(_why(name, declared, error)) from error
 
 
 def _caller(
-    function: Callable[..., Any], contexts: tuple[str, ...], positional: tuple[str, ...]
+    function: Callable[..., Any], contexts: tuple[str, ...], positional: tuple[inspect.Parameter, ...]
 ) -> Callable[[Any, ToolContext[Any]], Any]:
     if not contexts and not positional:
         return lambda values, context: function(**values)
@@ -300,7 +316,8 @@ def _caller(
 
     def call(values: dict[str, Any], context: ToolContext[Any]) -> Any:
         given = {**values, **dict.fromkeys(contexts, context)}
-        leading = [given.pop(name) for name in positional if name in given]
+        while_given = max((place for place, p in enumerate(positional, 1) if p.name in given), default=0)
+        leading = [given.pop(p.name, p.default) for p in positional[:while_given]]
         return function(*leading, **given)
 
     return call
@@ -379,6 +396,7 @@ def from_args_model(
         raise DefinitionError(f"tool {name!r}: args_model must be a Pydantic model, not {model!r}")
     hints = _hints(name, function)
     names = list(_signature(name, function).parameters)
+    _refuse_strangers(name, {key: hints[key] for key in names if key in hints}, model)
     if len(names) == 1:
         call: Callable[[Any, ToolContext[Any]], Any] = lambda values, context: function(values)  # noqa: E731
     elif len(names) == 2:
@@ -399,6 +417,16 @@ def from_args_model(
         description=parse(inspect.getdoc(function))[0],
         returns=hints.get("return", _UNKNOWN),
     )
+
+
+def _refuse_strangers(name: str, hints: Mapping[str, Any], model: type[BaseModel]) -> None:
+    """A hint that is neither for the arguments nor for the context means another kind of function."""
+    for key, hint in hints.items():
+        if (get_origin(hint) or hint) in _DATA:
+            raise DefinitionError(
+                f"tool {name!r}: with args_model the function takes (args), (args, ctx) or (ctx, args), "
+                f"and its {key!r} is neither a {model.__name__} nor a ToolContext"
+            )
 
 
 def from_execute(

@@ -30,7 +30,9 @@ class Hold:
 class KeyLocks:
     """Each key has a queue of holds; a hold is granted once nothing before it, in any of its queues, is in its way.
 
-    As a hold joins all its queues at once, their orders agree, and two holds never wait for each other. On one loop.
+    As a hold joins all its queues at once, their orders agree, and two holds never wait for each other. The exception
+    is a call that was made by one which holds the key: it goes before those that wait for its ancestor, or each would
+    wait for the other. On one loop.
     """
 
     def __init__(self) -> None:
@@ -45,7 +47,7 @@ class KeyLocks:
         """
         hold = Hold(self, frozenset(keys), owner, set(map(id, ancestors)), shared=shared)
         for key in hold.keys:
-            self._queues.setdefault(key, deque()).append(hold)
+            self._join(self._queues.setdefault(key, deque()), hold)
         if self._free(hold):
             hold.granted = True
             return hold
@@ -63,6 +65,13 @@ class KeyLocks:
             if handle is not None:
                 handle.cancel()
         return hold
+
+    @staticmethod
+    def _join(queue: deque[Hold], hold: Hold) -> None:
+        place = len(queue)
+        if any(other.granted and id(other.owner) in hold.family for other in queue):
+            place = next((place for place, other in enumerate(queue) if not other.granted), place)
+        queue.insert(place, hold)
 
     def _free(self, hold: Hold) -> bool:
         for key in hold.keys:

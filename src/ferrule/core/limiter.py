@@ -51,15 +51,16 @@ class Limiter:
             await future
             return True
         except TimeoutError:
+            self._forget(entry)
             return False
-        except asyncio.CancelledError:
+        except BaseException:
+            self._forget(entry)
             if future.done() and not future.cancelled() and future.exception() is None:
                 self.release()
             raise
         finally:
             if handle is not None:
                 handle.cancel()
-            self._forget(entry)
 
     def release(self) -> None:
         """Give a slot back; from any thread."""
@@ -88,7 +89,10 @@ class Limiter:
             except RuntimeError:
                 running = None
             if running is loop:
-                self._wake(future)
+                if future.done():  # given up, and not yet forgotten: the next one gets it, without a call per waiter
+                    self._tokens.append(None)
+                else:
+                    future.set_result(None)
             else:
                 try:
                     loop.call_soon_threadsafe(self._wake, future)

@@ -13,6 +13,7 @@ from ferrule.core.content import Media, Text, jsonable
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict, freeze
 from ferrule.core.handlers import _UNKNOWN
+from ferrule.core.jsontext import dumps
 from ferrule.core.parameters import _schema_validator
 from ferrule.core.values import ToolResult
 
@@ -77,10 +78,17 @@ class Output:
             return
         if self._adapter is not None:
             try:
-                self._adapter.validate_python(value)
+                self._adapter.validate_python(value, strict=True)
+                return
+            except ValidationError:
+                pass
+            try:  # another type whose JSON is the same will do, such as a tuple for a list
+                self._adapter.validate_json(dumps(value), strict=True)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 raise OutputMismatch(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()) from None
+            except ValueError as error:
+                raise OutputMismatch(str(error)[:300]) from None
         elif self._validator is not None:
             error = next(iter(self._validator.iter_errors(jsonable(value))), None)
             if error is not None:

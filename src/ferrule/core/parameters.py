@@ -81,9 +81,9 @@ class Parameters:
         """Those of the values that `Arguments` may read off, cut loose from what the handler may change."""
         return _EMPTY
 
-    def generated(self, values: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The JSON of defaults that were made for this call."""
-        return _EMPTY
+    def settled(self, values: Any, text: str) -> tuple[Any, str]:
+        """The same with defaults that were made for this call written down, so that they are made once."""
+        return values, text
 
     def decode(self, name: str, raw: str | Mapping[str, Any] | None) -> tuple[Any, str, tuple[str, ...]]:
         """What a model sent: the validated values, the JSON text they were read from, and the repairs.
@@ -125,6 +125,7 @@ class Parameters:
             values, text, more = climb(value, self.values)
         except Mistakes as mistakes:
             raise Invalid(explain(name, mistakes.found, self.known)) from None
+        values, text = self.settled(values, text)
         return values, text, (*repairs, *more)
 
     def arguments(self, text: str, values: Any) -> Arguments:
@@ -194,7 +195,7 @@ class TypedParameters(Parameters):
         self._made = made
         self._is_dict = core["type"] == "typed-dict" or core.get("schema", {}).get("type") == "typed-dict"
         self._opaque = core_schema.opaque(core)
-        self._validator = SchemaValidator(core, {"strict": True}, _use_prebuilt=False)  # type: ignore[arg-type,call-arg]
+        self._validator = SchemaValidator(core, _use_prebuilt=False)  # type: ignore[arg-type,call-arg]
         super().__init__(schema, hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         if self._is_dict:
             self.direct = frozenset(name for name, node in fields.items() if core_schema.direct(node))
@@ -208,7 +209,7 @@ class TypedParameters(Parameters):
         if flat and not self._opaque and all(map(core_schema.flat, self._fields.values())):
             # Flat text has as many colons as keys, or a colon in a string: then it is looked at.
             def quick_flat(text: str) -> Any:
-                values = read(text)
+                values = read(text, strict=True)
                 if text.count(":") != len(values):
                     closer(text)
                 return values
@@ -268,14 +269,20 @@ class TypedParameters(Parameters):
     def copies(self, values: Any) -> Mapping[str, Any]:
         return values if self._is_dict else _EMPTY
 
-    def arguments(self, text: str, values: Any) -> Arguments:
+    def settled(self, values: Any, text: str) -> tuple[Any, str]:
         if not self._made:
-            return Arguments(text, values if self._is_dict else _EMPTY, self.direct, self.defaults)
-        made = {}
-        for name, field in self._made.items():
-            value = values.get(field) if self._is_dict else getattr(values, field)
-            made[name] = freeze(jsonable(value))
-        return Arguments(text, self.copies(values), self.direct, {**self.defaults, **made})
+            return values, text
+        given = loads(text)
+        made = {
+            name: jsonable(values.get(field) if self._is_dict else getattr(values, field))
+            for name, field in self._made.items()
+            if name not in given
+        }
+        settled = dumps({**given, **made})
+        try:
+            return self.values(settled), settled
+        except Mistakes:  # a default that cannot be read back from its own JSON stays the object that it is
+            return values, settled
 
     def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
         return TypedParameters(
@@ -368,6 +375,8 @@ def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
     kind = found.setdefault("type", "object")
     if kind != "object":
         raise DefinitionError(f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object")
+    if not isinstance(found.get("properties", {}), dict):
+        raise DefinitionError("the input schema is not a valid JSON Schema: its 'properties' must be an object")
     said = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & found.keys()
     if "properties" in found and not said:
         composed = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"} & found.keys()

@@ -112,7 +112,7 @@ class Plan:
             )
         )
         self.timeout = next((t for t in (tool.timeout, *_inner_first(mounted), settings.timeout) if t is not None), None)
-        self.expose = next((e for e in (tool.expose, *(s.expose for s in reversed(mounted))) if e), settings.expose)
+        self.expose = next((e for e in (tool.expose, *(s.expose for s in reversed(mounted))) if e is not None), settings.expose)
         self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
         self.hidden = bool(handling.parameters.hidden)
         self.seals = False

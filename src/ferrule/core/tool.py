@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from ferrule.core import handlers
 from ferrule.core.context import UNSET
 from ferrule.core.errors import DefinitionError
-from ferrule.core.frozen import FrozenDict, freeze
+from ferrule.core.frozen import FrozenDict, freeze, thaw
 from ferrule.core.handlers import Handler
 from ferrule.core.limiter import Limiter
 from ferrule.core.output import Output
@@ -186,10 +186,10 @@ class Tool:
         fill("resources", _function("resources", resources, name))
         fill("expose", _kinds("expose", expose, name))
         fill("tags", _strings("tags", tags, name))
-        fill("title", title)
-        fill("version", version)
-        fill("examples", tuple(freeze(example) for example in examples))
-        fill("metadata", freeze(metadata or {}))
+        fill("title", _optional_text("title", title, name))
+        fill("version", _optional_text("version", version, name))
+        fill("examples", _mappings("examples", examples, name))
+        fill("metadata", _mapping("metadata", metadata or {}, name))
         fill("_kinds", {"args_model": args_model, "input_schema": input_schema, "output_schema": output_schema})
         fill("_mounted", None)
         fill("_alone", None)
@@ -225,12 +225,22 @@ class Tool:
         kept |= self._kinds
         if not changes.keys() - {*kept, "args_model", "input_schema", "output_schema"}:
             unchanged = {"handler", "unknown", "private", "args_model", "input_schema", "output_schema"}.isdisjoint(changes)
-            copy = self._copied(changes) if unchanged else Tool(**{**kept, **changes})
+            copy = self._copied(changes) if unchanged else self._rebuilt({**kept, **changes})
             if "concurrency" not in changes:
                 object.__setattr__(copy, "_limiters", self._limiters)
             return copy
         unknown = sorted(changes.keys() - kept.keys())
         raise DefinitionError(f"tool {self.name!r}: replace() knows no {unknown!r}")
+
+    def _rebuilt(self, options: Mapping[str, Any]) -> Tool:
+        """A tool made anew, with what is no option of the constructor's taken over: fixed arguments and runners."""
+        made = Tool(**options)
+        object.__setattr__(made, "_mounted", self._mounted)
+        object.__setattr__(made, "_method", self._method)
+        if self._handling.wrap is not None:
+            object.__setattr__(made, "_handling", self._handling.wrap(made._handling))
+        fixed = self._handling.parameters.bound
+        return made.bind(**thaw(fixed)) if fixed else made
 
     def _copied(self, changes: Mapping[str, Any]) -> Tool:
         """A copy that keeps handler and schema as they are; what is changed is checked as in the constructor."""
@@ -247,21 +257,23 @@ class Tool:
             "resources": _function,
             "expose": _kinds,
             "tags": _strings,
+            "title": _optional_text,
+            "version": _optional_text,
+            "examples": _mappings,
+            "metadata": _mapping,
             **dict.fromkeys(_TRAITS, _trait),
         }
         for key, value in changes.items():
             if key == "name":
                 object.__setattr__(copy, "name", _checked_name(value))
                 object.__setattr__(copy, "wire_name", wire_name(value))
-            elif key in {"examples", "metadata"}:
-                object.__setattr__(copy, key, freeze(value))
             else:
                 object.__setattr__(copy, key, checks[key](key, value, self.name) if key in checks else value)
             if key == "concurrency":
                 object.__setattr__(copy, "_limiters", () if value is None else (Limiter(value),))
         return copy
 
-    def bind(self, **values: Any) -> Tool:
+    def bind(self, /, **values: Any) -> Tool:
         """A copy in which these arguments are fixed and hidden from the model.
 
         Raises:
@@ -374,7 +386,7 @@ def _require_function(name: str, handler: Any) -> None:
 
 
 def _rehandled(handling: Handler, parameters: Any) -> Handler:
-    return Handler(
+    made = Handler(
         handling.function,
         parameters,
         handling.call,
@@ -384,6 +396,8 @@ def _rehandled(handling: Handler, parameters: Any) -> Handler:
         returns=handling.returns,
         instance=handling.instance,
     )
+    made.wrap = handling.wrap
+    return made
 
 
 def _checked_name(name: Any) -> str:
@@ -398,6 +412,22 @@ def _text(key: str, value: Any, name: str) -> str:
     if not isinstance(value, str):
         raise DefinitionError(f"tool {name!r}: {key} must be a text, not {value!r}")
     return inspect.cleandoc(value)
+
+
+def _optional_text(key: str, value: Any, name: str) -> str | None:
+    return None if value is None else _text(key, value, name)
+
+
+def _mapping(key: str, value: Any, name: str) -> FrozenDict:
+    if not isinstance(value, Mapping):
+        raise DefinitionError(f"tool {name!r}: {key} must be a dict, not {value!r}")
+    return cast("FrozenDict", freeze(value))
+
+
+def _mappings(key: str, value: Any, name: str) -> tuple[FrozenDict, ...]:
+    if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+        raise DefinitionError(f"tool {name!r}: {key} must be a list of dicts, not {value!r}")
+    return tuple(_mapping(key, item, name) for item in value)
 
 
 def _one_of(key: str, value: Any, allowed: tuple[str, ...], name: str) -> Any:
@@ -467,9 +497,10 @@ def _function(key: str, value: Any, name: str) -> Any:
 def _kinds(key: str, value: Any, name: str) -> tuple[type[BaseException], ...] | None:
     if value is None:
         return None
-    kinds = (value,) if isinstance(value, type) else tuple(value)
+    owner = f"tool {name!r}: " if name else ""
+    kinds = tuple(value) if isinstance(value, Iterable) and not isinstance(value, type) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise DefinitionError(f"tool {name!r}: {key} must be a tuple of exception classes, not {value!r}")
+        raise DefinitionError(f"{owner}{key} must be a tuple of exception classes, not {value!r}")
     return kinds
 
 

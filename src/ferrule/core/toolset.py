@@ -127,7 +127,7 @@ class Toolset:
         """What `function` makes of each tool."""
         return Toolset(function(item) for item in self._tools)
 
-    def bind(self, **values: Any) -> Toolset:
+    def bind(self, /, **values: Any) -> Toolset:
         """All, with these arguments fixed and hidden from the model in every tool that has them.
 
         Raises:

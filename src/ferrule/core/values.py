@@ -11,7 +11,7 @@ from time import time as now
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
 from ferrule.core.arguments import Arguments
-from ferrule.core.content import Block, Media, Text, jsonable, render
+from ferrule.core.content import Block, Media, Text, checked, jsonable, render
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict
 
@@ -284,10 +284,14 @@ class ToolResult:
         duration_ms: float = 0.0,
         exception: BaseException | None = None,
     ) -> None:
+        if error is not None and not isinstance(error, str):
+            raise TypeError(f"error must be a text, not {error!r}")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata must be a mapping, not {metadata!r}")
         self.output = output
         self.error = error
         self.metadata = _EMPTY if metadata is None else metadata
-        self._content = None if content is None else tuple(content)
+        self._content = None if content is None else checked(content)
         self.call = call
         self.tool_name = tool_name
         self.status: Status = status or ("ok" if error is None else "failed")
