@@ -47,11 +47,11 @@ from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.core.values import (
     ALLOW,
     Decision,
-    Event,
     EventKind,
     Status,
     ToolCall,
     ToolResult,
+    happened,
     judged_call,
     keep_seal,
     success,
@@ -180,7 +180,7 @@ class Runner:
     ) -> Coroutine[Any, Any, ToolResult]: ...
     @overload
     def run(
-        self, call: ToolCall, *, context: ToolContext[Any] | None = None, timeout: float | None = None
+        self, call: ToolCall, /, *, context: ToolContext[Any] | None = None, timeout: float | None = None
     ) -> Coroutine[Any, Any, ToolResult]: ...
     @overload
     def run(
@@ -197,6 +197,7 @@ class Runner:
         self,
         call: str,
         arguments: Mapping[str, Any] | str | None = None,
+        /,
         *,
         context: ToolContext[Any] | None = None,
         timeout: float | None = None,
@@ -415,7 +416,7 @@ class Runner:
         return self._result(state, "failed", said, exception=error)
 
     def _emit(self, observers: tuple[Observer, ...], kind: EventKind, call: ToolCall, what: Any = None) -> None:
-        event = Event(kind, call, what)
+        event = happened(kind, call, what)
         for observer in observers:
             try:
                 observer(event)

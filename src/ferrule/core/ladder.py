@@ -51,8 +51,12 @@ def to_object(raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tupl
     return value, repairs
 
 
-def climb(value: dict[str, Any], validate: Callable[[str], Any]) -> tuple[Any, str, tuple[str, ...]]:
+def climb(
+    value: dict[str, Any], validate: Callable[[str], Any], declares: Callable[[Path], bool]
+) -> tuple[Any, str, tuple[str, ...]]:
     """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
+
+    `declares` tells a parameter or field, for which null may mean absent, from a key that is data.
 
     Raises:
         Mistakes: what still does not fit.
@@ -65,12 +69,14 @@ def climb(value: dict[str, Any], validate: Callable[[str], Any]) -> tuple[Any, s
             return validate(text), text, tuple(repairs)
         except Mistakes as mistakes:
             nulls.update({mistake.path: mistake for mistake in mistakes.found if mistake.got is None})
-            if not _mend(value, mistakes.found, repairs):
+            if not _mend(value, mistakes.found, repairs, declares):
                 raise Mistakes([nulls.get(m.path, m) if m.kind == "missing" else m for m in mistakes.found]) from None
     raise Mistakes([Mistake((), "still do not fit after repairs")])
 
 
-def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str]) -> bool:
+def _mend(
+    value: dict[str, Any], mistakes: list[Mistake], repairs: list[str], declares: Callable[[Path], bool]
+) -> bool:
     wants: dict[Path, set[str]] = {}
     for mistake in mistakes:
         if mistake.wants and mistake.sure:
@@ -79,11 +85,13 @@ def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str]) ->
             wants.setdefault(mistake.path, set())
     changed = False
     for path, wanted in wants.items():
-        changed = _mend_one(value, path, wanted, repairs) or changed
+        changed = _mend_one(value, path, wanted, repairs, declares) or changed
     return changed
 
 
-def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> bool:
+def _mend_one(
+    value: Any, path: Path, wanted: set[str], repairs: list[str], declares: Callable[[Path], bool]
+) -> bool:
     if not path:
         return False
     try:
@@ -92,7 +100,7 @@ def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> b
         current = value[path[-1]]
     except (LookupError, TypeError):
         return False
-    if current is None and isinstance(path[-1], str):
+    if current is None and isinstance(path[-1], str) and declares(path):
         del value[path[-1]]  # null for what is optional means absent; where it is required, validation says so
         return True
     if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < _EXACT:

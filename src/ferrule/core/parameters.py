@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -122,7 +123,7 @@ class Parameters:
 
     def _climbed(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
         try:
-            values, text, more = climb(value, self.values)
+            values, text, more = climb(value, self.values, partial(core_schema.declares, self.schema))
         except Mistakes as mistakes:
             raise Invalid(explain(name, mistakes.found, self.known)) from None
         values, text = self.settled(values, text)
@@ -246,7 +247,8 @@ class TypedParameters(Parameters):
         """The names in JSON, by the names in Python."""
         core = self._core["schema"] if self._core["type"] == "definitions" else self._core
         while "fields" not in core:
-            core = core["schema"]
+            root = core.get("schema_ref")
+            core = core["schema"] if root is None else _defined(self._core, root)
         return {field: node.get("validation_alias") or field for field, node in core["fields"].items()}
 
     def _look_closer(self, text: str) -> None:
@@ -341,6 +343,11 @@ class SchemaParameters(Parameters):
 
     def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
         return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)
+
+
+def _defined(core: Mapping[str, Any], ref: str) -> dict[str, Any]:
+    """The core schema that a recursive type refers to."""
+    return next(node for node in core["definitions"] if node.get("ref") == ref)
 
 
 def _integral_floats(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -32,6 +32,7 @@ _NESTED = (
 )
 _CLOSABLE = {"model-fields", "typed-dict", "dataclass-args"}
 _OPAQUE = {"any", "is-instance", "is-subclass", "custom-error", "function-plain", "json", "callable"}
+_DEEP = 20
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 
 
@@ -60,7 +61,7 @@ def _closed(node: Any, extra: str | None) -> Any:
     elif kind == "float":
         found.setdefault("allow_inf_nan", False)
     elif kind == "literal":
-        return _exact(found, found["expected"])
+        return _members(_exact(found, found["expected"]), found["expected"])
     elif kind == "enum":
         return _exact(found, [member.value for member in found["members"]])
     return found
@@ -79,6 +80,20 @@ def _exact(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
 
     ref = {"ref": node.pop("ref")} if "ref" in node else {}
     return {"type": "function-before", "function": {"type": "no-info", "function": exactly}, "schema": node, **ref}
+
+
+def _members(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
+    """A literal of enum members takes their values: strict JSON mode would want the members themselves."""
+    members = [member for member in allowed if isinstance(member, Enum)]
+    if not members:
+        return node
+
+    def member(value: Any) -> Any:
+        fits = (one for one in members if type(one.value) is type(value) and one.value == value)
+        return next(fits, value)
+
+    ref = {"ref": node.pop("ref")} if "ref" in node else {}
+    return {"type": "function-before", "function": {"type": "no-info", "function": member}, "schema": node, **ref}
 
 
 def opaque(schema: Any) -> bool:
@@ -201,6 +216,47 @@ def _mentions(node: Any, ref: str) -> bool:
     if isinstance(node, dict):
         return node.get("$ref") == ref or any(_mentions(item, ref) for item in node.values())
     return isinstance(node, list) and any(_mentions(item, ref) for item in node)
+
+
+def declares(schema: Any, path: Sequence[str | int]) -> bool:
+    """Whether `path` ends at a property that the schema names, and not at a key that is data."""
+    nodes = list(_choices(schema, schema))
+    for part in path[:-1]:
+        below = [child for node in nodes for child in _below(node, part)]
+        nodes = [choice for child in below for choice in _choices(schema, child)]
+    return any(path[-1] in node.get("properties", ()) for node in nodes)
+
+
+def _choices(root: Any, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+    """The schemas that a node is made of: itself, what it refers to, and the branches that it has."""
+    if not isinstance(node, Mapping) or depth > _DEEP:
+        return
+    yield node
+    if isinstance(node.get("$ref"), str):
+        yield from _choices(root, _resolved(root, node["$ref"]), depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for branch in node.get(key, ()):
+            yield from _choices(root, branch, depth + 1)
+    for key in ("then", "else"):
+        yield from _choices(root, node.get(key), depth + 1)
+
+
+def _resolved(root: Any, ref: str) -> Any:
+    node = root
+    for part in ref.removeprefix("#").strip("/").split("/"):
+        key = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(key) if isinstance(node, Mapping) and key else node
+    return node
+
+
+def _below(node: Mapping[str, Any], part: str | int) -> Iterator[Any]:
+    if isinstance(part, str):
+        named = node.get("properties", {})
+        yield named[part] if part in named else node.get("additionalProperties")
+        yield from node.get("patternProperties", {}).values()
+        return
+    first = node.get("prefixItems", ())
+    yield first[part] if part < len(first) else node.get("items")
 
 
 def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> CoreSchema:
