@@ -225,7 +225,7 @@ async def _answer(
     return deny("refused by the person who was asked" if answer is False else "refused")
 
 
-# -- suspended calls ----------------------------------------------------------------------------------------------------
+# -- suspended calls ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Coroutine, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ferrule import execution
@@ -47,6 +48,7 @@ class Batch:
             self._receive(call)
         self._results: list[ToolResult | None] = [None] * len(self._calls)
         self._tasks: dict[int, _Task] = {}
+        self._started: set[int] = set()
         self._cancelled = False
         self._done: asyncio.Future[list[ToolResult]] | None = None
 
@@ -68,8 +70,8 @@ class Batch:
         found = []
         for position, call in enumerate(self._calls):
             source = self._same.get(position, position)
-            result = self._results[source]
-            found.append(result if result is not None else self._open(call, started=source in self._tasks))
+            result = self._outcome(source)
+            found.append(result if result is not None else self._open(call, started=source in self._started))
         return found
 
     def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
@@ -114,7 +116,16 @@ class Batch:
                     continue
                 if self._cancelled:
                     break
-                await self._schedule(position, call, lanes)
+                plan = None if position in self._reused else self._runner._plans.get(call.name)
+                alone, keys, shared = self._lane(plan, call)
+                if not alone:
+                    before = lanes.before(keys, shared=shared) if keys else ()
+                    lanes.add(self._begin(position, call, before), keys, shared=shared)
+                    continue
+                await self._all(lanes.open)
+                lanes.clear()
+                if not self._cancelled:
+                    await self._all([self._begin(position, call)])
             await self._all(lanes.open)
         except asyncio.CancelledError:
             self.cancel()
@@ -122,19 +133,6 @@ class Batch:
             raise
         finally:
             await self._complete()
-
-    async def _schedule(self, position: int, call: ToolCall, lanes: _Lanes) -> None:
-        plan = None if position in self._reused else self._runner._plans.get(call.name)
-        alone, keys, shared = self._lane(plan, call)
-        if alone:
-            await self._all(lanes.open)
-            lanes.clear()
-            if self._cancelled:
-                return
-            await self._all([self._begin(position, call, ())])
-            return
-        before = lanes.before(keys, shared=shared)
-        lanes.add(self._begin(position, call, before), keys, shared=shared)
 
     def _lane(self, plan: Plan | None, call: ToolCall) -> tuple[bool, list[str], bool]:
         """Whether the call runs alone; else the keys that it shares with others, and whether it goes beside them."""
@@ -159,24 +157,30 @@ class Batch:
         except BaseException:
             return True, [], False  # what it touches is not known: alone
 
-    def _begin(self, position: int, call: ToolCall, before: Iterable[_Task]) -> _Task:
-        task = execution.start(self._one(position, call, list(before)), asyncio.get_running_loop())
+    def _begin(self, position: int, call: ToolCall, before: Sequence[_Task] = ()) -> _Task:
+        runner, keep = self._runner, partial(self._results.__setitem__, position)
+        if position in self._reused:
+            coroutine = runner._reused_id(call, self._observers)
+        else:
+            coroutine = runner._started(call, self._context, None, None, self._observers, keep)
+        if before:
+            coroutine = self._after(before, coroutine)
+        self._started.add(position)
+        task = execution.start(coroutine, asyncio.get_running_loop())
         self._tasks[position] = task
+        if self._cancelled and not task.done():
+            task.cancel()  # a handler that began at once has cancelled its own batch
         return task
 
-    async def _one(self, position: int, call: ToolCall, before: list[_Task]) -> None:
-        def keep(result: ToolResult) -> None:
-            self._results[position] = result
+    async def _after(self, before: Sequence[_Task], coroutine: Coroutine[Any, Any, ToolResult]) -> ToolResult:
+        try:
+            await self._all(before)
+        except BaseException:
+            coroutine.close()
+            raise
+        return await coroutine
 
-        # A task that begins at once is not yet known to `_begin`: the handler itself may cancel the batch.
-        self._tasks[position] = asyncio.current_task()  # type: ignore[assignment]
-        await self._all(before)
-        if position in self._reused:
-            keep(await self._runner._reused_id(call, self._observers))
-        else:
-            keep(await self._runner._started(call, self._context, observers=self._observers, sink=keep))
-
-    async def _all(self, tasks: list[_Task]) -> None:
+    async def _all(self, tasks: Sequence[_Task]) -> None:
         waiting = [task for task in tasks if not task.done()]
         if waiting:
             await asyncio.wait(waiting)
@@ -185,7 +189,7 @@ class Batch:
         """Answer what never started, and raise what was a programmer's mistake."""
         mistakes: list[BaseException] = []
         for position, call in enumerate(self._calls):
-            if position in self._same or self._results[position] is not None:
+            if position in self._same or self._outcome(position) is not None:
                 continue
             task = self._tasks.get(position)
             if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
@@ -197,6 +201,15 @@ class Batch:
                 task.exception()  # marked as seen: the result tells it
         if mistakes:
             raise mistakes[0]
+
+    def _outcome(self, position: int) -> ToolResult | None:
+        """The result that was kept when a call was cut off, or that its task came to; `None` before its end."""
+        result = self._results[position]
+        if result is None:
+            task = self._tasks.get(position)
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                result = self._results[position] = task.result()
+        return result
 
 
 def _same_call(one: ToolCall, other: ToolCall) -> bool:

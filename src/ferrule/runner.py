@@ -142,6 +142,7 @@ class Runner:
         self._keys = KeyLocks()
         self._running = 0
         self._left = 0
+        self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -329,11 +330,11 @@ class Runner:
                 result = self._broke(state, error)
             except asyncio.CancelledError as error:
                 if task.cancelling() > cancels:
-                    self._cut_off(state, sink, error)
+                    self._cut_off(state, arrived, sink, error)
                     raise (state.cut or error) from None
                 result = self._broke(state, error)
             except (KeyboardInterrupt, GeneratorExit) as error:
-                self._cut_off(state, sink, error)
+                self._cut_off(state, arrived, sink, error)
                 raise
             except BaseException as error:
                 result = self._broke(state, error)
@@ -346,7 +347,7 @@ class Runner:
                 result = self._sealed(state, result)
             if task.cancelling() > cancels:
                 # A handler swallowed a cancellation from outside: the caller's wish counts.
-                self._cut_off(state, sink, result)
+                self._cut_off(state, arrived, sink, result)
                 raise asyncio.CancelledError
         finally:
             self._running -= 1
@@ -369,6 +370,7 @@ class Runner:
     def _cut_off(
         self,
         state: CallState,
+        arrived: ToolCall,
         sink: Callable[[ToolResult], None] | None,
         cause: BaseException | ToolResult,
     ) -> None:
@@ -383,9 +385,14 @@ class Runner:
         ).replace(executed=executed)
         keep_seal(result, _milliseconds(state), state.repairs)
         state.ended = True
-        self._emit(state.observers, "tool:error", state.call, result)
+        self._emit(state.observers, "tool:error", arrived, result)
         if sink is not None:
             sink(result)
+        if self._journal is not None and state.plan.changes and not isinstance(cause, GeneratorExit):
+            # Awaited here, it would be cut off like the call itself.
+            writing = get_running_loop().create_task(self._recorded(result))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
 
     def _sealed(self, state: CallState, result: Any) -> ToolResult:
         """The result bound to its call, bounded, cleaned and measured."""
@@ -596,8 +603,6 @@ class Runner:
             self._left -= 1
             for one in held:
                 one.release()
-            if self._idle is not None:
-                self._look_idle()
 
         state.left.when_done(ended)
 
@@ -855,7 +860,7 @@ class Runner:
         self._loop = loop
 
     def _look_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and not self._running and not self._left:
+        if self._idle is not None and not self._idle.done() and not self._running:
             self._idle.set_result(None)
 
     async def __aenter__(self) -> Runner:
@@ -872,6 +877,8 @@ class Runner:
                 await self._idle
             finally:
                 self._idle = None
+        if self._writing:
+            await asyncio.wait(set(self._writing))
 
 
 def _snapshot(call: ToolCall) -> ToolCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ _NO_NAMES: frozenset[str] = frozenset()
 
 class Arguments(Mapping[str, Any]):
     """Read-only JSON values by name, built only when somebody reads them.
+
+    With `defaults`, even with none in them, `raw` is text that was validated; without, it is what came.
 
     `given` are the validated values and `direct` the names among them whose validated value is their JSON value, so
     that a guard which reads one number of a large order does not pay for the order.
@@ -37,7 +40,7 @@ class Arguments(Mapping[str, Any]):
     def _load(self) -> FrozenDict:
         full = self._full
         if full is None:
-            values = decoded(self._raw)
+            values = decoded(self._raw) if self._defaults is _NONE else validated(self._raw)
             missing = {name: value for name, value in self._defaults.items() if name not in values}
             full = self._full = FrozenDict({**values, **missing}) if missing else values
         return full
@@ -61,6 +64,14 @@ class Arguments(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Arguments, (self._load(),))
+
+
+def validated(raw: str | Mapping[str, Any] | None) -> FrozenDict:
+    """What text that was validated says: of keys that came twice further down the last, as the handler has it."""
+    try:
+        return freeze(json.loads(raw))  # type: ignore[arg-type, no-any-return]
+    except (TypeError, ValueError):
+        return decoded(raw)
 
 
 def decoded(raw: str | Mapping[str, Any] | None) -> FrozenDict:

@@ -225,11 +225,16 @@ class ToolContext(Generic[Deps]):
         return self._state.plan.run_nested(self._state, name, arguments)  # type: ignore[no-any-return]
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, at least 0; `None` where there is no deadline, or before it is counted."""
-        state = self._state
-        if state is None or state.deadline is None:
+        """Seconds until the deadline, its own or that of the call it is a child of, at least 0; `None` where there is
+        no deadline, or before it is counted."""
+        state, deadlines = self._state, []
+        while state is not None:
+            if state.deadline is not None:
+                deadlines.append(state.deadline)
+            state = state.parent
+        if self._state is None or not deadlines:
             return None
-        return state.plan.remaining(state.deadline)  # type: ignore[no-any-return]
+        return self._state.plan.remaining(min(deadlines))  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<ToolContext session={self.session!r} principal={self.principal!r} call={self.call!r}>"

@@ -108,7 +108,7 @@ def from_function(
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=hint))
-    parameters = _typed(name, declared, texts, private, drop_unknown)
+    parameters = _typed(name, declared, texts, private, drop_unknown, frozenset(contexts))
     positional = tuple(p for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY)
     call = _caller(function, tuple(contexts), positional)
     return Handler(
@@ -201,7 +201,12 @@ def _is_field(value: Any) -> bool:
 
 
 def _typed(
-    name: str, declared: list[inspect.Parameter], texts: Mapping[str, str], private: frozenset[str], drop_unknown: bool
+    name: str,
+    declared: list[inspect.Parameter],
+    texts: Mapping[str, str],
+    private: frozenset[str],
+    drop_unknown: bool,
+    contexts: frozenset[str],
 ) -> TypedParameters:
     unknown = private - {parameter.name for parameter in declared}
     if unknown:
@@ -227,6 +232,7 @@ def _typed(
     schema = _exported(name, exported, declared)
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
+        private |= contexts  # **kwargs would take a key of the context's name
     for wire, node in schema.get("properties", {}).items():
         if wire in texts and "description" not in node:
             node["description"] = texts[wire]

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
+_VEIL = "*" * 10
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
 
 
@@ -108,28 +109,30 @@ def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
         return loads(text), ()
     except Malformed as first:
         reason = first
-    repairs: tuple[str, ...] = ()
     stripped = text.strip().removeprefix("\ufeff").strip()
+    repairs = () if stripped == text.strip(" \t\r\n") else ("left out a mark before or after the JSON",)
     if stripped == "None":
         return {}, ("read None as no arguments",)
     fence = _FENCE.fullmatch(stripped)
     if fence:
         stripped = fence.group(1).strip()
-        repairs = ("took the JSON out of a code fence",)
-    for candidate, repair in _candidates(stripped):
+        repairs = (*repairs, "took the JSON out of a code fence")
+    for decoder, candidate, repair in _candidates(stripped):
         try:
-            return _decode(_CONTROLS, candidate), repairs + repair
+            return _decode(decoder, candidate), repairs + repair
         except Malformed as error:
             reason = reason if reason.args[0].startswith("the key") else error
     return _glued(stripped, reason), (*repairs, "took one of several identical objects")
 
 
-def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
-    controls = ("kept raw control characters inside a string",) if re.search(r"[\x00-\x1f]", text) else ()
-    found = [(text, controls)]
+def _candidates(text: str) -> list[tuple[json.JSONDecoder, str, tuple[str, ...]]]:
+    """The ways to read `text`, the one with the fewest repairs first."""
+    controls = "kept raw control characters inside a string"
+    comma = "removed a comma before a closing bracket"
+    found: list[tuple[json.JSONDecoder, str, tuple[str, ...]]] = [(_STRICT, text, ()), (_CONTROLS, text, (controls,))]
     bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
     if bare != text:
-        found.append((bare, (*controls, "removed a comma before a closing bracket")))
+        found += [(_STRICT, bare, (comma,)), (_CONTROLS, bare, (controls, comma))]
     return found
 
 
@@ -152,6 +155,19 @@ def _glued(text: str, reason: Malformed) -> Any:
     return values[0]
 
 
+def _unveiled(value: Any) -> Any:
+    """`value` with what Pydantic's secrets hold, which it writes as stars."""
+    if hasattr(value, "get_secret_value"):
+        return value.get_secret_value()
+    if hasattr(type(value), "model_fields"):
+        return _unveiled(value.model_dump(by_alias=True))
+    if isinstance(value, Mapping):
+        return {key: _unveiled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_unveiled(item) for item in value]
+    return value
+
+
 def dumps(value: Any) -> str:
     """JSON text of arguments, Python objects as Pydantic writes them.
 
@@ -161,7 +177,8 @@ def dumps(value: Any) -> str:
     if isinstance(value, Mapping) and not isinstance(value, dict):
         value = dict(value)
     try:
-        return to_json(value, inf_nan_mode="constants").decode()
+        text = to_json(value, inf_nan_mode="constants").decode()
+        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if _VEIL in text else text
     except (PydanticSerializationError, UnicodeError, RecursionError) as error:
         # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
         try:

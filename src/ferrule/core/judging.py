@@ -11,7 +11,7 @@ from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError, GuardError
 from ferrule.core.frozen import thaw
 from ferrule.core.handlers import Handler
-from ferrule.core.jsontext import same
+from ferrule.core.jsontext import dumps, loads, same
 from ferrule.core.tool import Tool
 from ferrule.core.types import Answer, Guard
 from ferrule.core.values import ALLOW, Decision, ToolCall, allow, deny
@@ -81,8 +81,19 @@ def _check_of_instance(check: Callable[..., Any], guard: Guard, tool: Tool) -> J
 
 
 def _fields(instance: Any) -> dict[str, Any]:
-    found = jsonable(instance.model_dump(mode="json", by_alias=True))
-    return found if isinstance(found, dict) else {}
+    """The JSON of the fields, under the names that a model fills them by."""
+    found = {name: _json(value) for name, value in (instance.model_extra or {}).items()}
+    for name, field in type(instance).model_fields.items():
+        wire = field.validation_alias or field.alias
+        found[wire if isinstance(wire, str) else name] = _json(getattr(instance, name))
+    return found
+
+
+def _json(value: Any) -> Any:
+    try:
+        return loads(dumps(value))
+    except ValueError:
+        return jsonable(value)
 
 
 def answer_of(answer: Any, judged: ToolCall) -> Decision:

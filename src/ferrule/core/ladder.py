@@ -74,9 +74,7 @@ def climb(
     raise Mistakes([Mistake((), "still do not fit after repairs")])
 
 
-def _mend(
-    value: dict[str, Any], mistakes: list[Mistake], repairs: list[str], declares: Callable[[Path], bool]
-) -> bool:
+def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str], declares: Callable[[Path], bool]) -> bool:
     wants: dict[Path, set[str]] = {}
     for mistake in mistakes:
         if mistake.wants and mistake.sure:
@@ -89,9 +87,7 @@ def _mend(
     return changed
 
 
-def _mend_one(
-    value: Any, path: Path, wanted: set[str], repairs: list[str], declares: Callable[[Path], bool]
-) -> bool:
+def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str], declares: Callable[[Path], bool]) -> bool:
     if not path:
         return False
     try:

@@ -7,6 +7,7 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -25,6 +26,8 @@ from ferrule.core.mistakes import Mistake, Mistakes, explain, from_json_schema, 
 
 _EMPTY: Mapping[str, Any] = FrozenDict()
 _EXACT = 2**53
+_FRACTION = re.compile(r"\d[.eE]")
+"""Where an integer may stand that was written as a float, which is judged as the integer that it is."""
 
 
 class Invalid(Exception):
@@ -340,6 +343,9 @@ class SchemaParameters(Parameters):
         for path in places:
             if path in wanted:
                 _put(value, path, int(_at(value, path)))
+
+    def settled(self, values: Any, text: str) -> tuple[Any, str]:
+        return values, dumps(values) if _FRACTION.search(text) else text
 
     def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
         return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)

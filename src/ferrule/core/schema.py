@@ -10,6 +10,8 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError
 
+from ferrule.core.errors import DefinitionError
+
 CoreSchema = dict[str, Any]
 
 _NESTED = (
@@ -52,10 +54,13 @@ def _closed(node: Any, extra: str | None) -> Any:
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return {key: _closed(item, extra) for key, item in node.items()}
+        return _named({key: _closed(item, extra) for key, item in node.items()})
+    config = node.get("config") or {}
     if kind in {"model", "dataclass", "typed-dict"}:
-        extra = (node.get("config") or {}).get("extra_fields_behavior")
-    found = {key: _closed(value, extra) if key in _NESTED else value for key, value in node.items()}
+        extra = config.get("extra_fields_behavior")
+    found = _named({key: _closed(value, extra) if key in _NESTED else value for key, value in node.items()})
+    if config.get("validate_by_name"):
+        found["config"] = {**config, "validate_by_name": False, "validate_by_alias": True}
     if kind in _CLOSABLE:
         found["extra_behavior"] = extra or "forbid"
     elif kind == "float":
@@ -65,6 +70,20 @@ def _closed(node: Any, extra: str | None) -> Any:
     elif kind == "enum":
         return _exact(found, [member.value for member in found["members"]])
     return found
+
+
+def _named(node: CoreSchema) -> CoreSchema:
+    """A field has the one name that is exported: under another a guard would not see it."""
+    for key in ("alias", "validation_alias"):
+        choices = node.get(key)
+        if not isinstance(choices, list) or not choices:
+            continue
+        paths = choices if isinstance(choices[0], list) else [choices]
+        plain = [path[0] for path in paths if len(path) == 1]
+        if not plain:
+            raise DefinitionError(f"the alias path {choices!r} is no name that a model can fill; use a plain alias")
+        node[key] = plain[0]
+    return node
 
 
 def _exact(node: CoreSchema, allowed: list[Any]) -> CoreSchema:

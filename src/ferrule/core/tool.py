@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Literal, TypeAlias, cast, overload
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast, overload
 
 from pydantic import BaseModel
 
@@ -458,7 +458,7 @@ def _count(key: str, value: Any, name: str) -> int | None:
     owner = f"tool {name!r}: " if name else ""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DefinitionError(f"{owner}{key} must be a whole number of at least 1, or None for no limit, not {value!r}")
-    return cast("int | None", value)
+    return value
 
 
 def _seconds(key: str, value: Any, name: str) -> float | None:
@@ -504,12 +504,43 @@ def _kinds(key: str, value: Any, name: str) -> tuple[type[BaseException], ...] |
     return kinds
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keyword arguments of `Tool`, for `@tool(...)`."""
+
+    description: str | None
+    guards: Iterable[Guard]
+    around: Iterable[Middleware]
+    inside: Iterable[Middleware]
+    concurrency: int | None
+    timeout: float | None
+    context: Any
+    unknown: Literal["refuse", "drop"]
+    read_only: Trait
+    destructive: Trait | None
+    idempotent: Trait
+    open_world: Trait
+    parallel: Trait | None
+    resources: Callable[[Mapping[str, Any]], Iterable[str]] | None
+    private: Iterable[str]
+    expose: tuple[type[BaseException], ...] | None
+    tags: Iterable[str]
+    title: str | None
+    version: str | None
+    examples: Iterable[Mapping[str, Any]]
+    metadata: Mapping[str, Any] | None
+    args_model: type[BaseModel] | None
+    input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None
+
+
 @overload
-def tool(handler: Callable[..., Any], /, name: str | None = None, **options: Any) -> Tool: ...
+def tool(handler: Callable[..., Any], /, name: str | None = None, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
-def tool(handler: None = None, /, name: str | None = None, **options: Any) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    handler: Callable[..., Any] | None = None, /, name: str | None = None, **options: Any
+    handler: None = None, /, name: str | None = None, **options: Unpack[ToolOptions]
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    handler: Callable[..., Any] | None = None, /, name: str | None = None, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function or a handler class: `@tool`, `@tool(read_only=True)`, or `tool(fn, name="…")`.
 
@@ -519,8 +550,8 @@ def tool(
         DefinitionError: for whatever could not work, saying what to change.
     """
     if handler is None:
-        return lambda function: _tool(function, name, options)
-    return _tool(handler, name, options)
+        return lambda function: _tool(function, name, dict(options))
+    return _tool(handler, name, dict(options))
 
 
 def _tool(handler: Any, name: str | None, options: dict[str, Any]) -> Tool:

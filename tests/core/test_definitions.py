@@ -1,0 +1,894 @@
+"""Everything that a developer can write becomes a tool, or is refused at once with what to change."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AliasPath, BaseModel
+from typing_extensions import TypedDict
+
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Event,
+    Field,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolHandler,
+    ToolResult,
+    Toolset,
+    ValidationError,
+    allow,
+    ask,
+    build_tool,
+    deny,
+    tool,
+)
+
+if TYPE_CHECKING:
+    from decimal import Decimal as OnlyForTypeCheckers
+
+WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+def run(thing: Any, arguments: Any = None, context: ToolContext | None = None, **options: Any) -> ToolResult:
+    tools = Toolset([thing])
+    (one,) = tools
+    return asyncio.run(Runner(tools, **options).run(ToolCall("c1", one.name, arguments), context))
+
+
+async def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def add_plainly(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+class Adder:
+    """Adds."""
+
+    def __init__(self, base: int = 0) -> None:
+        self.base = base
+
+    async def add(self, a: int, b: int = 2) -> int:
+        """Add two numbers."""
+        return self.base + a + b
+
+    def add_plainly(self, a: int, b: int = 2) -> int:
+        """Add two numbers."""
+        return self.base + a + b
+
+    @staticmethod
+    def add_statically(a: int, b: int = 2) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @classmethod
+    def add_by_class(cls, a: int, b: int = 2) -> int:
+        """Add two numbers."""
+        return a + b
+
+
+class CallsPlainly:
+    """Add two numbers."""
+
+    def __call__(self, a: int, b: int = 2) -> int:
+        return a + b
+
+
+class CallsAsynchronously:
+    async def __call__(self, a: int, b: int = 2) -> int:
+        """Add two numbers."""
+        return a + b
+
+
+class AddHandler(ToolHandler):
+    """Add two numbers."""
+
+    a: int
+    b: int = 2
+
+    async def __call__(self) -> int:
+        return self.a + self.b
+
+
+class PlainAddHandler(ToolHandler):
+    """Add two numbers."""
+
+    a: int
+    b: int = 2
+
+    def __call__(self) -> int:  # type: ignore[override]
+        return self.a + self.b
+
+
+class AddModel(BaseModel):
+    a: int
+    b: int = 2
+
+
+async def add_model(args: AddModel) -> int:
+    """Add two numbers."""
+    return args.a + args.b
+
+
+def three(a: int, c: str, b: int = 2) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+ADDING_SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer", "default": 2}},
+    "required": ["a"],
+}
+
+
+def add_payload(payload: dict[str, Any]) -> int:
+    return int(payload["a"]) + int(payload.get("b", 2))
+
+
+class Executes:
+    name = "add"
+    description = "Add two numbers."
+    input_schema = ADDING_SCHEMA
+
+    async def execute(self, payload: dict[str, Any]) -> int:
+        return add_payload(payload)
+
+
+WAYS: dict[str, Any] = {
+    "async function": add,
+    "plain function": add_plainly,
+    "bound async method": Adder().add,
+    "bound plain method": Adder().add_plainly,
+    "static method": Adder.add_statically,
+    "class method": Adder.add_by_class,
+    "callable object": tool(CallsPlainly(), name="add"),
+    "async callable object": tool(CallsAsynchronously(), name="add"),
+    "partial": tool(functools.partial(three, c="x"), name="add"),
+    "partial of a method": tool(functools.partial(Adder().add), name="add"),
+    "decorated": tool(add),
+    "decorated with options": tool(read_only=True)(add),
+    "Tool(...)": Tool(name="add", handler=add),
+    "handler class": AddHandler,
+    "plain handler class": PlainAddHandler,
+    "args_model": tool(args_model=AddModel)(add_model),
+    "definition": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "input_schema": ADDING_SCHEMA,
+        "execute": add_payload,
+        "check_permissions": lambda payload: None,
+    },
+    "object with execute": Executes(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_write_a_tool_gives_the_same_tool(way: str) -> None:
+    (made,) = Toolset([WAYS[way]])
+    assert made.description == "Add two numbers."
+    assert made.input_schema["properties"] == ADDING_SCHEMA["properties"]
+    assert made.input_schema["required"] == ["a"]
+    assert made.input_schema["additionalProperties"] is False
+    assert run(WAYS[way], '{"a": 40}').output == 42
+    assert run(WAYS[way], {"a": 40, "b": 3}).output == 43
+    assert run(WAYS[way], '{"a": true}').status == "invalid"
+    assert run(WAYS[way], '{"a": 1, "c": 2}').status == "invalid"
+    assert run(WAYS[way], "{}").status == "invalid"
+    assert asyncio.run(made(a=1)) == 3
+    with pytest.raises(ValidationError):
+        asyncio.run(made(a="x"))
+
+
+def test_types_of_the_function_that_defines_the_tool_are_found() -> None:
+    class Point(BaseModel):
+        x: int
+
+    @dataclass
+    class Line:
+        ends: list[Point]
+
+    @tool
+    async def length(line: Line, unit: Optional[Point] = None) -> int:  # noqa: UP045
+        """Measure."""
+        return len(line.ends) + line.ends[0].x
+
+    assert run(length, '{"line": {"ends": [{"x": 1}, {"x": 2}]}}').output == 3
+
+
+def test_a_return_type_for_type_checkers_alone_does_not_matter() -> None:
+    @tool
+    async def price(amount: int) -> OnlyForTypeCheckers:
+        """Price."""
+        return amount  # type: ignore[return-value]
+
+    assert run(price, '{"amount": 3}').output == 3
+    assert price.output_schema is None
+
+
+def test_a_parameter_for_type_checkers_alone_is_refused_and_named() -> None:
+    async def price(amount: OnlyForTypeCheckers) -> int:
+        return 1
+
+    with pytest.raises(DefinitionError, match=r"'amount'.*TYPE_CHECKING"):
+        tool(price)
+
+
+def test_a_parameter_without_a_hint_takes_any_json() -> None:
+    @tool
+    async def echo(value) -> Any:  # type: ignore[no-untyped-def]
+        """Echo."""
+        return value
+
+    assert run(echo, '{"value": [1, {"a": null}]}').output == [1, {"a": None}]
+
+
+# The context
+
+
+@dataclass
+class Deps:
+    greeting: str
+
+
+async def with_context(name: str, c: ToolContext) -> str:
+    return f"{name} {c.session}"
+
+
+async def with_deps(c: ToolContext[Deps], name: str) -> str:
+    return f"{name} {c.session}"
+
+
+async def with_optional(name: str, c: Optional[ToolContext] = None) -> str:  # noqa: UP045
+    return f"{name} {c and c.session}"
+
+
+async def with_union(name: str, *, c: ToolContext[Deps] | None = None) -> str:
+    return f"{name} {c and c.session}"
+
+
+async def with_annotated(name: str, c: Annotated[ToolContext, "note"]) -> str:
+    return f"{name} {c.session}"
+
+
+def with_positional(c: ToolContext, name: str, /) -> str:
+    return f"{name} {c.session}"
+
+
+async def with_two(name: str, c: ToolContext, d: ToolContext) -> str:
+    return f"{name} {c.session}" if c is d else "two contexts"
+
+
+async def with_named_args(args: ToolContext, name: str) -> str:
+    return f"{name} {args.session}"
+
+
+CONTEXTS = [
+    with_context, with_deps, with_optional, with_union, with_annotated, with_positional, with_two, with_named_args,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", CONTEXTS)
+def test_the_context_is_handed_over_and_no_model_knows_of_it(function: Callable[..., Any]) -> None:
+    made = tool(function)
+    assert list(made.input_schema["properties"]) == ["name"]
+    assert "$defs" not in made.input_schema
+    assert run(made, '{"name": "a"}', ToolContext(session="s1")).output == "a s1"
+
+
+@pytest.mark.parametrize("function", CONTEXTS)
+@pytest.mark.parametrize("unknown", ["refuse", "drop"])
+def test_no_model_can_fill_the_context(function: Callable[..., Any], unknown: Any) -> None:
+    made = tool(function, unknown=unknown)
+    for name in {"c", "d", "args"} & set(function.__annotations__):
+        result = run(made, json.dumps({"name": "a", name: {"session": "mine"}}), ToolContext(session="s1"))
+        assert result.status == "invalid" if unknown == "refuse" else result.output == "a s1"
+
+
+def test_no_model_can_fill_the_context_of_a_function_that_takes_anything() -> None:
+    @tool
+    async def anything(context: ToolContext, **rest: Any) -> str:
+        """Take anything."""
+        return f"{context.session} {rest}"
+
+    result = run(anything, '{"context": {"session": "mine"}, "a": 1}', ToolContext(session="s1"))
+    assert (result.status, result.executed) == ("invalid", False)
+    assert run(anything, '{"a": 1}', ToolContext(session="s1")).output == "s1 {'a': 1}"
+
+
+# Names of parameters
+
+AWKWARD = [
+    "self", "cls", "tool", "call", "context", "name", "args", "kwargs", "arguments", "values", "handler", "function",
+    "schema", "json", "text", "id", "model_config", "copy", "validate", "timeout", "type", "from_", "x1", "größe",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_a_parameter_may_have_any_name(name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"async def fn({name}: int, *, other: str = 'a') -> str:\n    return str({name}) + other", space)
+    made = Tool("fn", space["fn"])
+    assert asyncio.run(made(**{name: 5})) == "5a"
+    assert run(made, json.dumps({name: 5})).output == "5a"
+
+    def raise_it(call: ToolCall, context: ToolContext) -> Decision:
+        return allow({**call.arguments, name: 6})
+
+    assert run(made.replace(guards=[raise_it]), json.dumps({name: 5})).output == "6a"
+    assert asyncio.run(made.bind(**{name: 7})()) == "7a"
+
+
+@pytest.mark.parametrize("name", ["tool", "call", "context", "name", "handler", "guard", "check", "a"])
+def test_a_guard_over_keywords_gets_arguments_of_any_name(name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"async def fn({name}: int) -> int:\n    return {name}", space)
+
+    class Plus:
+        def check(self, one: Tool, /, **kwargs: Any) -> dict[str, Any]:
+            return {key: value + 1 for key, value in kwargs.items() if value < 2} | {
+                key: value for key, value in kwargs.items() if value >= 2
+            }
+
+    assert run(Tool("fn", space["fn"], guards=[Plus()]), json.dumps({name: 1})).output == 2
+
+
+def test_keyword_only_and_positional_only_parameters_get_what_is_theirs() -> None:
+    def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int, e: int = 5) -> list[int]:
+        return [a, b, c, d, e]
+
+    assert run(mixed, '{"a": 1, "d": 4}').output == [1, 2, 3, 4, 5]
+    assert run(mixed, '{"e": 50, "d": 40, "c": 30, "b": 20, "a": 10}').output == [10, 20, 30, 40, 50]
+
+
+def test_a_positional_only_parameter_that_is_left_out_does_not_move_the_next_one() -> None:
+    def shifted(a: int = 1, b: int = 2, /, c: int = 3) -> list[int]:
+        return [a, b, c]
+
+    assert run(shifted, '{"b": 20}').output == [1, 20, 3]
+    assert run(shifted, '{"c": 30}').output == [1, 2, 30]
+
+    def with_context_between(a: int = 1, c: ToolContext | None = None, b: int = 2, /) -> list[Any]:
+        return [a, c is not None, b]
+
+    assert run(with_context_between, '{"b": 20}').output == [1, True, 20]
+    assert run(with_context_between, "{}").output == [1, True, 2]
+
+
+def test_keywords_take_what_is_not_declared_and_the_schema_says_so() -> None:
+    async def anything(a: int, **rest: int) -> dict[str, int]:
+        return {"a": a, **rest}
+
+    made = tool(anything)
+    assert made.input_schema["additionalProperties"] == {"type": "integer"}
+    assert run(made, '{"a": 1, "b": 2}').output == {"a": 1, "b": 2}
+    assert run(made, '{"a": 1, "b": "two"}').status == "invalid"
+
+
+def test_an_alias_is_the_name_that_the_model_uses() -> None:
+    async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
+        return f"{source}->{to}"
+
+    made = tool(copy_file)
+    assert list(made.input_schema["properties"]) == ["from", "to"]
+    assert run(made, '{"from": "a", "to": "b"}').output == "a->b"
+    assert run(made, '{"source": "a", "to": "b"}').status == "invalid"
+    seen: list[Any] = []
+    run(made.replace(guards=[lambda call, context: seen.append(dict(call.arguments))]), '{"from": "a", "to": "b"}')
+    assert seen == [{"from": "a", "to": "b"}]
+
+
+# Docstrings
+
+STYLES = {
+    "google": """Find things.
+
+    In all places.
+
+    Args:
+        text (str): The words
+            to look for.
+        limit: How many: at most.
+
+    Returns:
+        What was found.
+    """,
+    "numpy": """Find things.
+
+    In all places.
+
+    Parameters
+    ----------
+    text : str
+        The words
+        to look for.
+    limit : int, optional
+        How many: at most.
+
+    Returns
+    -------
+    list
+        What was found.
+    """,
+    "sphinx": """Find things.
+
+    In all places.
+
+    :param str text: The words
+        to look for.
+    :param limit: How many: at most.
+    :returns: What was found.
+    """,
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_docstring_describes_the_tool_and_its_parameters(style: str) -> None:
+    async def find(text: str, limit: int = 3) -> list[str]:
+        return []
+
+    find.__doc__ = STYLES[style]
+    made = tool(find)
+    assert made.description == "Find things.\n\nIn all places."
+    assert made.input_schema["properties"]["text"]["description"] == "The words to look for."
+    assert made.input_schema["properties"]["limit"]["description"] == "How many: at most."
+
+
+def test_a_description_in_the_annotation_wins_over_the_docstring() -> None:
+    async def find(text: Annotated[str, Field(description="Mine")]) -> str:
+        """Find.
+
+        Args:
+            text: Theirs.
+        """
+        return text
+
+    assert tool(find).input_schema["properties"]["text"]["description"] == "Mine"
+
+
+def test_prose_that_only_looks_like_a_section_stays_in_the_description() -> None:
+    async def find(text: str) -> str:
+        """Find.
+
+        Note: this is slow. Use it like this:
+
+        text: not a section
+        """
+        return text
+
+    made = tool(find)
+    assert "Note: this is slow" in made.description and "text: not a section" in made.description
+    assert "description" not in made.input_schema["properties"]["text"]
+
+
+def test_no_docstring_is_an_empty_description_and_no_error() -> None:
+    async def bare(a: int) -> int:
+        return a
+
+    assert tool(bare).description == ""
+    assert tool(functools.partial(bare), name="bare").description == ""
+
+
+# Wrong definitions
+
+
+class NoHandler:
+    path: str
+
+
+class NoCall(ToolHandler):
+    path: str
+
+
+class TakesMore(ToolHandler):
+    path: str
+
+    async def __call__(self, more: int) -> str:  # type: ignore[override]
+        return self.path
+
+
+def yields(a: int) -> Iterator[int]:
+    yield a
+
+
+async def yields_too(a: int) -> AsyncIterator[int]:
+    yield a
+
+
+def starred(*args: int) -> int:
+    return sum(args)
+
+
+def unserialisable(value: Callable[[int], int]) -> int:
+    return value(1)
+
+
+def foreign(value: Adder) -> int:
+    return value.base
+
+
+def unresolvable(value: "NoSuchType") -> int:  # type: ignore[name-defined]  # noqa: F821, UP037
+    return 1
+
+
+class AliasedByPath(ToolHandler):
+    first: str = Field(validation_alias=AliasPath("all", 0))
+
+    async def __call__(self) -> str:
+        return self.first
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Tool("t", "no function"), "function"),
+    (lambda: Tool("t", None), "function"),
+    (lambda: Tool("t", 5), "function"),
+    (lambda: Tool("t", tool(add)), "already"),
+    (lambda: tool(tool(add)), "already"),
+    (lambda: Tool("t", NoHandler), "ToolHandler"),
+    (lambda: Tool("t", NoCall), "__call__"),
+    (lambda: Tool("t", TakesMore), "fields"),
+    (lambda: Tool("t", AliasedByPath), "alias"),
+    (lambda: Tool("t", yields), "yields"),
+    (lambda: Tool("t", yields_too), "yields"),
+    (lambda: Tool("t", starred), "args"),
+    (lambda: Tool("t", unserialisable), "'value'"),
+    (lambda: Tool("t", foreign), "'value'"),
+    (lambda: Tool("t", unresolvable), "'value'"),
+    (lambda: Tool("", add), "name"),
+    (lambda: Tool("  ", add), "name"),
+    (lambda: Tool(None, add), "name"),  # type: ignore[arg-type]
+    (lambda: Tool(5, add), "name"),  # type: ignore[arg-type]
+    (lambda: Tool("a\nb", add), "name"),
+    (lambda: Tool("x" * 129, add), "128"),
+    (lambda: tool(lambda a: a), "lambda"),
+    (lambda: tool(add, concurency=2), "concurency"),
+    (lambda: tool(add).replace(concurency=2), "concurency"),
+    (lambda: tool(add, private=("pin",)), "pin"),
+    (lambda: tool(args_model=AddModel, private=("pin",))(add_model), "pin"),
+    (lambda: tool(args_model=AddModel, private=("a",))(add_model), "'a'"),
+    (lambda: tool(add, private="b"), "private"),
+    (lambda: tool(add, unknown="ignore"), "unknown"),
+    (lambda: tool(add, read_only="yes"), "read_only"),
+    (lambda: tool(add, guards=[5]), "guards"),
+    (lambda: tool(add, guards=len), "guards"),
+    (lambda: tool(add, around=["x"]), "around"),
+    (lambda: tool(add, inside=[None]), "inside"),
+    (lambda: tool(add, expose=(5,)), "expose"),
+    (lambda: tool(add, expose=5), "expose"),
+    (lambda: tool(add, expose="x"), "expose"),
+    (lambda: tool(add, resources="path"), "resources"),
+    (lambda: tool(add, tags="one"), "tags"),
+    (lambda: tool(add, tags=5), "tags"),
+    (lambda: tool(add, description=5), "description"),
+    (lambda: tool(add, examples=[5]), "examples"),
+    (lambda: tool(add, examples=5), "examples"),
+    (lambda: tool(add, metadata=5), "metadata"),
+    (lambda: tool(add, title=5), "title"),
+    (lambda: tool(add, version=5), "version"),
+    (lambda: tool(add, input_schema="x"), "schema"),
+    (lambda: tool(add_payload, input_schema={"type": "string"}), "object"),
+    (lambda: tool(add_payload, input_schema={"properties": 5}), "schema"),
+    (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}), "schema"),
+    (lambda: tool(add_payload, input_schema={"properties": {"a": {"$ref": "#/$defs/none"}}}), "schema"),
+    (lambda: tool(add_payload, input_schema=ADDING_SCHEMA, private=("pin",)), "pin"),
+    (lambda: tool(add, output_schema={"type": "nonsense"}), "schema"),
+    (lambda: tool(add, output_schema="x"), "output_schema"),
+    (lambda: tool(add, args_model=AddModel, name="x"), "args"),
+    (lambda: tool(add_model, args_model=int), "args_model"),
+    (lambda: tool(5), "function"),  # type: ignore[call-overload]
+    (lambda: tool(add).bind(c=5), "'c'"),
+    (lambda: tool(add).bind(a="x"), "'?a'?"),
+    (lambda: Toolset(["x"]), "no tool"),
+    (lambda: Toolset([5]), "no tool"),
+    (lambda: Toolset("x"), "list"),
+    (lambda: Toolset(add), "list"),  # type: ignore[arg-type]
+    (lambda: Toolset([NoHandler]), "instance"),
+    (lambda: Toolset([add, add_plainly]).prefixed("\n"), "name"),
+    (lambda: Toolset([add]).renamed({"nope": "x"}), "nope"),
+    (lambda: Toolset([add]).bind(nope=1), "nope"),
+    (lambda: Toolset.of(NoHandler()), "no public"),
+    (lambda: Toolset.of(Adder), "instance"),
+    (lambda: build_tool(5), "dict"),  # type: ignore[arg-type]
+    (lambda: build_tool({"name": "x", "execute": yields}), "yields"),
+    (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": yields}), "check_permissions"),
+    (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": yields_too}), "check_permissions"),
+    (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": "no"}), "check_permissions"),
+    (lambda: build_tool({"name": "x", "execute": lambda: None}), "execute"),
+]
+
+
+@pytest.mark.parametrize(("define", "said"), WRONG, ids=range(len(WRONG)))
+def test_a_wrong_definition_is_refused_at_once_and_says_what_is_wrong(define: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said) as caught:
+        define()
+    assert len(str(caught.value)) > 20
+    assert "pydantic.dev" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, "2", 1.5, float("nan")])
+def test_a_concurrency_that_is_no_whole_number_from_1_is_refused(value: Any) -> None:
+    for define in (lambda: tool(add, concurrency=value), lambda: tool(add).replace(concurrency=value)):
+        with pytest.raises(DefinitionError, match="concurrency"):
+            define()
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "2"])
+def test_a_time_out_that_is_no_positive_number_is_refused(value: Any) -> None:
+    for define in (lambda: tool(add, timeout=value), lambda: tool(add).replace(timeout=value)):
+        with pytest.raises(DefinitionError, match="timeout"):
+            define()
+
+
+def test_a_guard_whose_check_nobody_can_ask_is_refused_by_the_runner() -> None:
+    class Odd:
+        def check(self, a: Any, b: Any, c: Any) -> None: ...
+
+    class WantsInstance:
+        def check(self, handler: Any) -> None: ...
+
+    for guard in (Odd(), WantsInstance()):
+        with pytest.raises(DefinitionError, match="check"):
+            Runner([tool(add, guards=[guard])])
+
+
+def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python() -> None:
+    async def find(limit: int = None) -> str:  # type: ignore[assignment]
+        return repr(limit)
+
+    assert run(find).output == "None"
+    assert run(find, '{"limit": null}').output == "None"
+    assert run(find, '{"limit": 3}').output == "3"
+
+
+# Toolsets
+
+
+def test_two_tools_of_one_name_are_an_error_that_names_both_and_the_way_out() -> None:
+    def other(a: int) -> int:
+        return a
+
+    with pytest.raises(DefinitionError) as caught:
+        Toolset([add, tool(other, name="add")])
+    assert "add" in str(caught.value) and "other" in str(caught.value)
+    assert "rename" in str(caught.value) and "prefixed" in str(caught.value)
+
+
+def test_a_name_that_is_the_wire_name_of_another_is_an_error_too() -> None:
+    dotted = tool(add, name="a.b")
+    with pytest.raises(DefinitionError):
+        Toolset([dotted, tool(add, name=dotted.wire_name)])
+
+
+def test_methods_with_the_decorator_belong_to_their_instance() -> None:
+    class Counter:
+        def __init__(self, start: int) -> None:
+            self.value = start
+
+        @tool(read_only=True)
+        async def add(self, step: int = 1) -> int:
+            """Count on."""
+            self.value += step
+            return self.value
+
+        @tool
+        def reset(self) -> int:
+            """Count from 0 again."""
+            self.value = 0
+            return self.value
+
+        def _hidden(self) -> int:
+            return 1
+
+    one, other = Counter(10), Counter(20)
+    tools = Toolset.of(one, prefix="counter_")
+    assert [item.name for item in tools] == ["counter_add", "counter_reset"]
+    assert list(tools.get("counter_add").input_schema["properties"]) == ["step"]
+    assert tools.get("counter_add").read_only is True
+    assert asyncio.run(tools.get("counter_add")(step=5)) == 15
+    assert asyncio.run(other.add(step=5)) == 25
+    assert asyncio.run(one.add()) == 16
+    assert asyncio.run(tools.get("counter_reset")()) == 0
+
+
+def test_a_toolset_of_an_instance_holds_its_public_methods_in_their_order() -> None:
+    tools = Toolset.of(Adder(100))
+    assert [item.name for item in tools] == ["add", "add_plainly", "add_statically", "add_by_class"]
+    assert asyncio.run(tools.get("add_plainly")(a=1)) == 103
+
+
+def test_every_change_of_a_toolset_gives_a_new_one() -> None:
+    tools = Toolset([add, add_plainly])
+    assert [t.name for t in tools + Toolset([tool(add, name="third")])] == ["add", "add_plainly", "third"]
+    assert [t.name for t in tools.only("add")] == ["add"]
+    assert [t.name for t in tools.only("add*")] == ["add", "add_plainly"]
+    assert [t.name for t in tools.without("*_plainly")] == ["add"]
+    assert [t.name for t in tools.prefixed("x_")] == ["x_add", "x_add_plainly"]
+    assert [t.name for t in tools.renamed({"add": "sum"})] == ["sum", "add_plainly"]
+    assert [t.timeout for t in tools.map(lambda item: item.replace(timeout=3))] == [3, 3]
+    assert tools.replace(tool(add, description="New.")).get("add").description == "New."
+    assert [t.name for t in tools] == ["add", "add_plainly"]
+    assert "add" in tools and tools.get("add") in tools and "sum" not in tools and len(tools) == 2
+    with pytest.raises(KeyError):
+        tools.replace(tool(add, name="sum"))
+
+
+def test_binding_fixes_an_argument_and_hides_it_wherever_the_tool_came_from() -> None:
+    tools = Toolset([WAYS["definition"], add_plainly, AddHandler]).bind(b=40)
+    for item in tools:
+        assert list(item.input_schema["properties"]) == ["a"]
+        assert asyncio.run(Runner([item]).run(item.name, '{"a": 2}')).output == 42
+        assert asyncio.run(Runner([item]).run(item.name, '{"a": 2, "b": 1}')).status == "invalid"
+
+
+def test_a_bound_required_argument_is_no_longer_required() -> None:
+    bound = tool(add).bind(a=1)
+    assert "required" not in bound.input_schema
+    assert run(bound, None).output == 3
+
+
+def test_replace_changes_a_copy_and_leaves_the_tool() -> None:
+    made = tool(add, concurrency=2, tags=("one",))
+    changed = made.replace(name="sum", description="Sum.", timeout=4)
+    assert (made.name, made.description, made.timeout) == ("add", "Add two numbers.", None)
+    assert (changed.name, changed.description, changed.timeout) == ("sum", "Sum.", 4)
+    assert (changed.concurrency, changed.tags, changed.handler) == (2, ("one",), add)
+    assert run(made.replace(handler=add_plainly), '{"a": 1}').output == 3
+
+
+def test_a_bound_value_stays_bound_in_a_copy() -> None:
+    bound = tool(add).bind(b=10)
+    assert run(bound.replace(name="sum"), '{"a": 1}').output == 11
+    assert run(bound.replace(unknown="drop"), '{"a": 1, "z": 1}').output == 11
+
+
+def test_tools_and_toolsets_are_frozen_to_the_schema() -> None:
+    made = tool(add, metadata={"a": [1]})
+    with pytest.raises(AttributeError):
+        made.name = "other"
+    with pytest.raises(AttributeError):
+        del made.name
+    with pytest.raises(TypeError):
+        made.input_schema["properties"]["a"]["type"] = "string"
+    with pytest.raises(TypeError):
+        made.input_schema["required"].append("b")
+    with pytest.raises(TypeError):
+        made.metadata["a"].append(2)
+    assert copy.deepcopy(made) is made and copy.copy(made) is made
+    assert type(copy.deepcopy(made.input_schema)) is dict
+
+
+# Names on the wire
+
+
+@given(st.text(min_size=1, max_size=128).filter(lambda name: bool(name.strip())))
+def test_every_name_has_a_name_on_the_wire_that_leads_back_to_it(name: str) -> None:
+    try:
+        made = tool(add, name=name)
+    except DefinitionError:
+        assert re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", name)
+        return
+    assert WIRE.fullmatch(made.wire_name)
+    assert made.wire_name == tool(add_plainly, name=name).wire_name
+    tools = Toolset([made])
+    assert tools.get(name) is made and tools.get(made.wire_name) is made
+    result = asyncio.run(Runner(tools).run(ToolCall("c1", made.wire_name, '{"a": 1}')))
+    assert (result.output, result.tool_name) == (3, name)
+
+
+@given(st.lists(st.text("aB._-/ é1", min_size=1, max_size=70).filter(str.strip), unique=True, max_size=6))
+def test_names_that_differ_stay_apart_on_the_wire(names: list[str]) -> None:
+    tools = Toolset([tool(add, name=name) for name in names])
+    assert len({item.wire_name for item in tools}) == len(names)
+
+
+# Fingerprints and pickles
+
+_FINGERPRINT = """
+from enum import Enum
+from typing import Literal
+from ferrule import Toolset, tool
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+def paint(colour: Colour, tags: frozenset[Literal["a", "b"]] = frozenset({"b", "a"})) -> str:
+    "Paint."
+    return "x"
+
+print(Toolset([paint]).fingerprint)
+"""
+
+
+def test_a_fingerprint_is_the_same_in_every_process() -> None:
+    found = set()
+    for seed in ("0", "1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _FINGERPRINT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        found.add(done.stdout.strip())
+    assert len(found) == 1 and re.fullmatch("[0-9a-f]{32}", found.pop())
+
+
+def test_a_fingerprint_tells_what_a_model_is_shown_and_nothing_else() -> None:
+    made = tool(add)
+    same = [made.replace(timeout=3), made.replace(guards=[lambda call, context: None]), tool(add, tags=("x",))]
+    other = [made.replace(name="sum"), made.replace(description="x"), made.bind(b=1), made.replace(version="2")]
+    assert {item.fingerprint for item in same} == {made.fingerprint}
+    assert len({item.fingerprint for item in [made, *other]}) == 5
+    assert Toolset([add, add_plainly]).fingerprint != Toolset([add_plainly, add]).fingerprint
+
+
+VALUES = [
+    ToolCall("c1", "t", '{"a": 1}', data={"x": 1}, parent="c0"),
+    ToolCall("c1", "t", {"a": [1]}),
+    allow({"a": 1}),
+    ask("why?", into="pin"),
+    deny("no"),
+    ToolResult("x", metadata={"a": 1}),
+    ToolResult(error="no", content=[Text("no"), Media("image", b"x", "image/png")], status="failed"),
+    Event("tool:pre", ToolCall("c1", "t", {"a": 1})),
+    tool(add).input_schema,
+    ToolCall("c1", "t", '{"a": {"b": [1]}}').arguments,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_survive_a_pickle_and_stay_frozen(value: Any) -> None:
+    back = pickle.loads(pickle.dumps(value))
+    assert type(back) is type(value)
+    assert repr(back) == repr(value)
+    with pytest.raises((AttributeError, TypeError)):
+        back.name = "x"
+    with pytest.raises((AttributeError, TypeError)):
+        back["name"] = "x"
+
+
+class Options(TypedDict, total=False):
+    depth: int
+
+
+def test_decorators_that_keep_the_signature_do_not_matter() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def around(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        return around
+
+    @tool
+    @logged
+    async def walk(path: str, options: Options) -> str:
+        """Walk."""
+        return f"{path} {options}"
+
+    assert list(walk.input_schema["properties"]) == ["path", "options"]
+    assert run(walk, '{"path": "a", "options": {"depth": 2}}').output == "a {'depth': 2}"

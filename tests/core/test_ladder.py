@@ -1,0 +1,442 @@
+"""Malformed calls as models send them: what is lossless is mended and told, what would be a guess is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import create_model
+
+from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
+
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
+    "cases"
+]
+ABSENT: Any = object()
+
+
+def raw_tool(name: str, schema: dict[str, Any]) -> tuple[Tool, list[Any]]:
+    seen: list[Any] = []
+
+    async def execute(payload: dict[str, Any]) -> str:
+        seen.append(payload)
+        return "done"
+
+    return Tool(name, execute, input_schema=schema, description="Take."), seen
+
+
+def python_type(node: dict[str, Any]) -> Any:
+    """The Python type that says the same as a schema; `LookupError` where there is none."""
+    if "enum" in node:
+        return Literal[tuple(node["enum"])]
+    if "anyOf" in node:
+        kinds = [python_type(branch) for branch in node["anyOf"]]
+        found = kinds[0]
+        for kind in kinds[1:]:
+            found = found | kind
+        return found
+    if node["type"] == "array":
+        return list[python_type(node["items"])] if "items" in node else list[Any]  # type: ignore[misc]
+    if node["type"] == "object":
+        if "properties" not in node:
+            return dict[str, Any]
+        fields = {
+            key: (python_type(value), ... if key in node.get("required", ()) else ABSENT)
+            for key, value in node["properties"].items()
+        }
+        return create_model("Made", **{k: (t, d) if d is ... else (t | None, None) for k, (t, d) in fields.items()})
+    return {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}[node["type"]]
+
+
+def typed_tool(name: str, schema: dict[str, Any]) -> tuple[Tool, list[Any]]:
+    """A function whose signature says the same as the schema."""
+    seen: list[Any] = []
+    required = schema.get("required", [])
+    names = sorted(schema["properties"], key=lambda key: key not in required)
+    parameters = ", ".join(key if key in required else f"{key}=ABSENT" for key in names)
+    space: dict[str, Any] = {"ABSENT": ABSENT, "seen": seen}
+    exec(
+        f"async def fn({parameters}):\n    seen.append({{k: v for k, v in locals().items()}})\n    return 'done'", space
+    )
+    function = space["fn"]
+    function.__annotations__ = {key: python_type(node) for key, node in schema["properties"].items()}
+    return tool(function, name=name), seen
+
+
+def plain(value: Any) -> Any:
+    """Objects as the JSON that they came from, without what was not given."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not ABSENT}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_unset=True)
+    return value
+
+
+def run(one: Tool, name: str, arguments: Any) -> ToolResult:
+    return asyncio.run(Runner([one]).run(ToolCall("c1", name, arguments)))
+
+
+def outcome(result: ToolResult, seen: list[Any]) -> str:
+    if not seen:
+        return "reject"
+    return "ok_repaired" if result.repairs else "ok"
+
+
+def same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def check(case: dict[str, Any], one: Tool, seen: list[Any]) -> None:
+    result = run(one, case["called"], case["arguments"])
+    assert outcome(result, seen) in case["outcome"], (result, seen)
+    if seen:
+        assert len(seen) == 1 and result.status == "ok"
+        assert same(plain(seen[0]), case["args"]) or plain(seen[0]) == case["args"]
+    else:
+        assert result.status in {"invalid", "not_found"} and result.executed is False
+        assert "Nothing was run" in str(result.error)
+        assert len(str(result.error)) < 600
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
+def test_a_call_from_the_wild_comes_out_as_it_may(case: dict[str, Any]) -> None:
+    check(case, *raw_tool(case["tool"], case["schema"]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
+def test_it_does_so_for_a_function_of_the_same_types(case: dict[str, Any]) -> None:
+    check(case, *typed_tool(case["tool"], case["schema"]))
+
+
+# The rules, each with both kinds of tools
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "items": {"type": "array", "items": {"type": "integer"}},
+        "table": {"type": "object"},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "maybe": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        "rows": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        },
+    },
+}
+BOTH = pytest.mark.parametrize("make", [raw_tool, typed_tool])
+
+
+def given_to(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
+    """The result, and what the handler got; `None` where it was not run."""
+    one, seen = make("t", SCHEMA)
+    result = run(one, "t", arguments)
+    return result, plain(seen[0]) if seen else None
+
+
+MENDED: list[tuple[str, dict[str, Any], str]] = [
+    ('{"count": "5"}', {"count": 5}, "count"),
+    ('{"count": "-5"}', {"count": -5}, "count"),
+    ('{"count": "9007199254740993"}', {"count": 2**53 + 1}, "count"),
+    ('{"ratio": "0.5"}', {"ratio": 0.5}, "ratio"),
+    ('{"ratio": "1e3"}', {"ratio": 1000.0}, "ratio"),
+    ('{"flag": "true"}', {"flag": True}, "flag"),
+    ('{"flag": "false"}', {"flag": False}, "flag"),
+    ('{"items": "[1, 2]"}', {"items": [1, 2]}, "items"),
+    ('{"items": ["1", 2]}', {"items": [1, 2]}, "items[0]"),
+    ('{"items": "[\\"1\\", 2]"}', {"items": [1, 2]}, "items"),
+    ('{"table": "{\\"a\\": [1]}"}', {"table": {"a": [1]}}, "table"),
+    ('{"maybe": "[\\"a\\"]"}', {"maybe": ["a"]}, "maybe"),
+    ('{"rows": [{"n": "1"}, {"n": 2}]}', {"rows": [{"n": 1}, {"n": 2}]}, "rows[0].n"),
+    ('{"rows": "[{\\"n\\": 1}]"}', {"rows": [{"n": 1}]}, "rows"),
+    ('{"rows": ["{\\"n\\": 1}"]}', {"rows": [{"n": 1}]}, "rows[0]"),
+    ('```json\n{"count": 5}\n```', {"count": 5}, "fence"),
+    ('```\n{"count": 5}\n```', {"count": 5}, "fence"),
+    ('"{\\"count\\": 5}"', {"count": 5}, "twice"),
+    ('{"count": 5,}', {"count": 5}, "comma"),
+    ('{"items": [1, 2,], "count": 5, }', {"items": [1, 2], "count": 5}, "comma"),
+    ('{"text": "a\nb"}', {"text": "a\nb"}, "control"),
+    ('{"text": "a\tb", "items": [1,]}', {"text": "a\tb", "items": [1]}, "control"),
+    ('{"count": 5}{"count": 5}', {"count": 5}, "identical"),
+    ('{"count": 5}\n{"count": 5}', {"count": 5}, "identical"),
+    ('\ufeff{"count": 5}', {"count": 5}, "mark"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("text", "wanted", "said"), MENDED, ids=range(len(MENDED)))
+def test_what_is_lossless_is_mended_and_recorded(make: Any, text: str, wanted: dict[str, Any], said: str) -> None:
+    result, got = given_to(make, text)
+    assert same(got, wanted), result
+    assert any(said in repair for repair in result.repairs), result.repairs
+    assert result.record()["repairs"] == list(result.repairs)
+
+
+REFUSED: list[str] = [
+    '{"count": "5.0.0"}',
+    '{"count": "5.5"}',
+    '{"count": "five"}',
+    '{"count": "0x10"}',
+    '{"count": "1_000"}',
+    '{"count": "١"}',
+    '{"count": " 5"}',
+    '{"count": "+5"}',
+    '{"count": "05"}',
+    '{"count": ""}',
+    '{"count": true}',
+    '{"count": "true"}',
+    '{"count": [5]}',
+    '{"count": 1e30}',
+    '{"count": "1e30"}',
+    '{"count": 9007199254740993.0}',
+    '{"ratio": "NaN"}',
+    '{"ratio": "Infinity"}',
+    '{"ratio": "1e999"}',
+    '{"flag": "yes"}',
+    '{"flag": "1"}',
+    '{"flag": 1}',
+    '{"flag": "TRUE"}',
+    '{"flag": ""}',
+    '{"items": "1, 2"}',
+    '{"items": "[1, 2"}',
+    '{"items": "{\\"a\\": 1}"}',
+    '{"items": 5}',
+    '{"items": {"0": 1}}',
+    '{"items": "[NaN]"}',
+    '{"table": "[1]"}',
+    '{"table": "{\\"a\\": 1, \\"a\\": 2}"}',
+    '{"rows": {"n": 1}}',
+    '{"rows": [{"n": null}]}',
+    '{"rows": [{}]}',
+    '{"rows": [null]}',
+    '{"rows": [{"n": "x"}]}',
+    '{"text": 5}',
+    '{"text": ["a"]}',
+    '{"text": {"a": 1}}',
+    '{"other": 5}',
+    '{"count": 5, "other": 5}',
+    '{"count": 5',
+    '{"count": 5}}',
+    '{"text": "a',
+    '{"text": "a"',
+    '{"text": "a", ',
+    '{"text": "a", "co',
+    '{"items": [1, 2',
+    '{"items": [1, 2]',
+    "{'count': 5}",
+    "{count: 5}",
+    '{"count": 5,,}',
+    '{,"count": 5}',
+    '{"items": [,1]}',
+    '{"count": 5} and more',
+    'I call {"count": 5}',
+    '{"count": 5}{"count": 6}',
+    '{"count": 5}{}',
+    '{}{"count": 5}',
+    '{"count": 5}[]',
+    '{"count": 5, "count": 6}',
+    '{"count": 5, "count": "5"}',
+    '{"count": NaN}',
+    '{"text": NaN}',
+    '[{"count": 5}]',
+    '"count"',
+    '"\\"{\\\\\\"count\\\\\\": 5}\\""',
+    '```json\n{"count": 5}\n``` done',
+    '```json\n{"count": 5}',
+    '```json\n```json\n{"count": 5}\n```\n```',
+    '<parameter name="count">5</parameter>',
+    '{"count": 5 /* five */}',
+    '{"count": 5} // five',
+    '{"flag": True}',
+    '{"text": None}',
+    '{"text": undefined}',
+    '{"text": "a" "b"}',
+]
+
+
+@BOTH
+@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+def test_what_would_be_a_guess_is_refused_and_nothing_runs(make: Any, text: str) -> None:
+    result, got = given_to(make, text)
+    assert (result.status, got) == ("invalid", None)
+    assert result.executed is False and "Nothing was run" in str(result.error)
+
+
+UNTOUCHED: list[dict[str, Any]] = [
+    {"text": "true"},
+    {"text": "null"},
+    {"text": "None"},
+    {"text": "42"},
+    {"text": ""},
+    {"text": "[1, 2]"},
+    {"text": '{"a": 1}'},
+    {"text": "a,]b,}"},
+    {"text": "```json\n{}\n```"},
+    {"text": "a &amp; b"},
+    {"text": "</text>\n</invoke>"},
+    {"either": "5"},
+    {"either": 5},
+    {"table": {"a": "5", "b": "true", "c": "[1]", "d": None}},
+    {"maybe": ["5", "null"]},
+    {"maybe": []},
+    {"items": []},
+    {"count": 0, "flag": False, "ratio": 0.0},
+]
+
+
+@BOTH
+@pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
+def test_a_valid_value_is_never_touched(make: Any, value: dict[str, Any]) -> None:
+    result, got = given_to(make, json.dumps(value))
+    assert same(got, value)
+    assert result.repairs == ()
+
+
+@BOTH
+@pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
+def test_not_even_when_another_value_of_the_same_call_is_mended(make: Any, value: dict[str, Any]) -> None:
+    if "rows" in value:
+        return
+    result, got = given_to(make, json.dumps({**value, "rows": '[{"n": 1}]'}))
+    assert same(got, {**value, "rows": [{"n": 1}]})
+    assert len(result.repairs) == 1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "repairs"),
+    [
+        ('{\n  "count": 5,\n}', 1),
+        ('```json\n{\n\t"count": 5\n}\n```', 1),
+        ('\r\n{"count": 5}\t', 0),
+        ('{"count":\n5}', 0),
+    ],
+)
+def test_only_what_was_mended_is_recorded(make: Any, text: str, repairs: int) -> None:
+    result, got = given_to(make, text)
+    assert (got, len(result.repairs)) == ({"count": 5}, repairs), result.repairs
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["text", "count", "items", "table", "flag"])
+def test_null_for_an_optional_one_is_absence_and_no_repair(make: Any, name: str) -> None:
+    result, got = given_to(make, json.dumps({name: None}))
+    assert (got, result.repairs) == ({}, ())
+
+
+TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FITTING = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": TEXT,
+        "count": st.integers(),
+        "flag": st.booleans(),
+        "items": st.lists(st.integers(), max_size=4),
+        "table": st.dictionaries(TEXT, JSON, max_size=3),
+        "rows": st.lists(st.fixed_dictionaries({"n": st.integers()}), max_size=3),
+    },
+)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, st.sets(st.sampled_from(["count", "flag", "items", "table", "rows"])))
+def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, Any], which: set[str]) -> None:
+    encoded = {key: json.dumps(item) if key in which else item for key, item in value.items()}
+    result, got = given_to(make, json.dumps(encoded))
+    assert same(got, value), result
+    assert len(result.repairs) == len(which & value.keys())
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, st.sampled_from(["fence", "twice", "again", "comma"]))
+def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any], how: str) -> None:
+    text = json.dumps(value)
+    wrapped = {
+        "fence": f"```json\n{text}\n```",
+        "twice": json.dumps(text),
+        "again": f"{text}\n{text}",
+        "comma": f"{text[:-1]},}}" if value else text,
+    }[how]
+    result, got = given_to(make, wrapped)
+    assert same(got, value), result
+    assert len(result.repairs) == (0 if wrapped == text else 1)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING.filter(bool), st.data())
+def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str, Any], data: st.DataObject) -> None:
+    text = json.dumps(value)
+    cut = data.draw(st.integers(1, len(text) - 1))
+    result, got = given_to(make, text[:cut])
+    assert (result.status, got) == ("invalid", None)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, FITTING)
+def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, Any], other: dict[str, Any]) -> None:
+    if same(one, other):
+        return
+    result, got = given_to(make, json.dumps(one) + json.dumps(other))
+    assert (result.status, got) == ("invalid", None)
+
+
+def test_a_repair_is_no_way_round_a_guard() -> None:
+    seen: list[Any] = []
+
+    def look(call: ToolCall, context: Any) -> None:
+        seen.append(dict(call.arguments))
+
+    one, got = raw_tool("t", SCHEMA)
+    asyncio.run(Runner([one], guards=[look]).run(ToolCall("c1", "t", '{"items": "[1, 2]"}')))
+    assert seen == [{"items": [1, 2]}] == got
+
+
+def test_what_a_branch_alone_would_want_is_no_reason_to_decode() -> None:
+    one, seen = raw_tool(
+        "t",
+        {
+            "type": "object",
+            "properties": {
+                "value": {
+                    "anyOf": [
+                        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+                        {"type": "object", "properties": {"n": {"type": "array"}, "m": {}}, "required": ["n", "m"]},
+                    ]
+                }
+            },
+        },
+    )
+    result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
+    assert (result.status, seen) == ("invalid", [])
+
+
+def test_a_definition_as_a_dict_climbs_the_same_ladder() -> None:
+    made = build_tool(
+        {
+            "name": "t",
+            "input_schema": SCHEMA,
+            "execute": lambda payload: payload,
+            "check_permissions": lambda payload: None,
+        }
+    )
+    result = run(made, "t", '{"count": "5"}')
+    assert result.output == {"count": 5} and result.repairs

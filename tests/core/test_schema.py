@@ -1,0 +1,682 @@
+"""What a model is shown is what is enforced, at every depth, and nobody can change it from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum, StrEnum
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union
+from uuid import UUID
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr
+from typing_extensions import TypedDict
+
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolResult, Toolset, build_tool, tool
+from ferrule.providers import anthropic, openai_chat, openai_responses
+
+T = TypeVar("T")
+
+
+class Colour(Enum):
+    """The colours."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Word(StrEnum):
+    YES = "yes"
+
+
+class Mixed(Enum):
+    ONE = 1
+    TWO = "two"
+
+
+class Inner(BaseModel):
+    number: int = Field(ge=0, le=9)
+    names: list[str] = []
+
+
+class Outer(BaseModel):
+    inner: Inner
+    more: dict[str, Inner] = {}
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    a: int
+
+
+class HoldsOthers(BaseModel):
+    closed: Inner
+    open: Open
+    careless: Careless
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Line:
+    start: Point
+    ends: list[Point] = field(default_factory=list)
+
+
+class Movie(TypedDict):
+    name: str
+    year: NotRequired[int]
+
+
+class Shelf(TypedDict, total=False):
+    movies: list[Movie]
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = "r"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    name: str
+
+
+class Tree(BaseModel):
+    value: int
+    children: list[Tree] = []
+
+
+class Box(BaseModel, Generic[T]):
+    content: T
+
+
+class Names(RootModel[list[str]]):
+    pass
+
+
+class Aliased(BaseModel):
+    from_: int = Field(alias="from")
+
+
+Pet = Annotated[Union[Cat, Dog], Field(discriminator="kind")]  # noqa: UP007
+Even = Annotated[int, AfterValidator(lambda value: value - value % 2)]
+
+# The annotation, JSON that fits, the object that arrives, and JSON that is refused.
+TYPES: dict[str, tuple[Any, Any, Any, list[Any]]] = {
+    "int": (int, 5, 5, ["x", 1.5, True, [], {}]),
+    "float": (float, 1.5, 1.5, ["x", True, [1.0], "1.5x"]),
+    "float of an int": (float, 2, 2.0, [False]),
+    "bool": (bool, True, True, [1, 0, "yes", "1", "True"]),
+    "str": (str, "5", "5", [5, 1.5, True, ["x"]]),
+    "list": (list[int], [1, 2], [1, 2], [["a"], [True], {"a": 1}, 5]),
+    "nested list": (list[list[int]], [[1], []], [[1], []], [[1], [[1.5]], [[True]]]),
+    "tuple": (tuple[int, str], [1, "a"], (1, "a"), [[1], [1, "a", 2], ["a", 1], [True, "a"]]),
+    "endless tuple": (tuple[int, ...], [1, 2], (1, 2), [["a"], [True]]),
+    "set": (set[int], [1, 2], {1, 2}, [["a"]]),
+    "frozenset": (frozenset[str], ["a"], frozenset({"a"}), [[1]]),
+    "sequence": (Sequence[int], [1], [1], [["a"], "abc"]),
+    "dict": (dict[str, int], {"a": 1}, {"a": 1}, [{"a": "b"}, {"a": True}, [1]]),
+    "mapping": (Mapping[str, float], {"a": 1.5}, {"a": 1.5}, [{"a": "b"}]),
+    "dict of int keys": (dict[int, str], {"1": "a"}, {1: "a"}, [{"a": "b"}]),
+    "any": (Any, {"a": [1, None]}, {"a": [1, None]}, []),
+    "object": (object, [1], [1], []),
+    "optional": (Optional[int], None, None, ["x", 1.5, True]),  # noqa: UP045
+    "union": (int | str, "a", "a", [1.5, True, []]),
+    "union of models": (Inner | Point, {"x": 1}, Point(1), [{"x": 1, "number": 1}, {"z": 1}, {}]),
+    "literal": (Literal["a", "b"], "b", "b", ["c", 1, "A"]),
+    "literal numbers": (Literal[1, 2], 2, 2, [3, True, "x", 1.5]),
+    "literal bools": (Literal[True], True, True, [1, False]),
+    "literal enum": (Literal[Colour.RED], "red", Colour.RED, ["blue"]),
+    "enum": (Colour, "red", Colour.RED, ["RED", "green", 1]),
+    "int enum": (Level, 2, Level.HIGH, [3, True, "HIGH"]),
+    "str enum": (Word, "yes", Word.YES, ["no", 1]),
+    "mixed enum": (Mixed, 1, Mixed.ONE, [True, "one"]),
+    "model": (Inner, {"number": 1}, Inner(number=1), [{}, {"number": 1, "x": 2}, {"number": 10}, {"number": "x"}]),
+    "nested model": (
+        Outer,
+        {"inner": {"number": 1}, "more": {"a": {"number": 2, "names": ["x"]}}},
+        Outer(inner=Inner(number=1), more={"a": Inner(number=2, names=["x"])}),
+        [
+            {"inner": {"number": 1, "x": 1}},
+            {"inner": {"number": 1}, "more": {"a": {"number": 2, "x": 1}}},
+            {"inner": {"number": 1}, "more": {"a": {"number": 99}}},
+            {"inner": {"number": 1, "names": [1]}},
+            {"inner": {"number": True}},
+            {"inner": {"number": 1}, "x": 1},
+        ],
+    ),
+    "list of models": (list[Inner], [{"number": 1}], [Inner(number=1)], [[{"number": 1, "x": 1}], [{"number": -1}]]),
+    "models that say something": (
+        HoldsOthers,
+        {"closed": {"number": 1}, "open": {"a": 1}, "careless": {"a": 1}},
+        HoldsOthers(closed=Inner(number=1), open=Open(a=1), careless=Careless(a=1)),
+        [{"closed": {"number": 1, "x": 1}, "open": {"a": 1}, "careless": {"a": 1}}],
+    ),
+    "dataclass": (Point, {"x": 1}, Point(1), [{}, {"x": 1, "z": 1}, {"x": "a"}, [1, 2]]),
+    "nested dataclass": (
+        Line,
+        {"start": {"x": 1}, "ends": [{"x": 2, "y": 3}]},
+        Line(Point(1), [Point(2, 3)]),
+        [{"start": {"x": 1, "z": 1}}, {"start": {"x": 1}, "ends": [{"x": 1, "z": 1}]}, {"start": {"x": True}}],
+    ),
+    "typed dict": (Movie, {"name": "a"}, {"name": "a"}, [{}, {"name": "a", "x": 1}, {"name": "a", "year": "b"}]),
+    "nested typed dict": (
+        Shelf,
+        {"movies": [{"name": "a", "year": 1}]},
+        {"movies": [{"name": "a", "year": 1}]},
+        [{"movies": [{"name": "a", "x": 1}]}, {"x": 1}, {"movies": [{"year": 1}]}],
+    ),
+    "named tuple": (Pair, [1, "a"], Pair(1, "a"), [[1, 2], ["x", "y"], [1, "a", 3]]),
+    "discriminated union": (
+        Pet,
+        {"kind": "dog", "name": "Rex"},
+        Dog(kind="dog", name="Rex"),
+        [{"kind": "cow"}, {"kind": "cat", "name": "x"}, {"name": "x"}, {"kind": "dog", "name": "x", "lives": 1}],
+    ),
+    "recursive model": (
+        Tree,
+        {"value": 1, "children": [{"value": 2, "children": [{"value": 3}]}]},
+        Tree(value=1, children=[Tree(value=2, children=[Tree(value=3)])]),
+        [
+            {"value": 1, "children": [{"value": 2, "children": [{"value": "x"}]}]},
+            {"value": 1, "children": [{"value": 2, "children": [{"value": 3, "x": 1}]}]},
+        ],
+    ),
+    "generic model": (Box[int], {"content": 1}, Box[int](content=1), [{"content": "x"}, {"content": 1, "x": 1}]),
+    "generic of a model": (
+        Box[Inner],
+        {"content": {"number": 1}},
+        Box[Inner](content=Inner(number=1)),
+        [{"content": {"number": 1, "x": 2}}],
+    ),
+    "root model": (Names, ["a"], Names(["a"]), [[1], {"root": ["a"]}, "a"]),
+    "aliased model": (Aliased, {"from": 1}, Aliased(**{"from": 1}), [{"from_": 1}, {}]),
+    "path": (Path, "a/b", Path("a/b"), [5, []]),
+    "date": (date, "2026-03-01", date(2026, 3, 1), ["tomorrow", "2026-13-01", True]),
+    "datetime": (datetime, "2026-03-01T12:00:00Z", datetime(2026, 3, 1, 12, tzinfo=UTC), ["noon"]),
+    "time": (time, "12:30:00", time(12, 30), ["noon"]),
+    "timedelta": (timedelta, "P1DT2H", timedelta(days=1, hours=2), ["long"]),
+    "decimal": (Decimal, "1.10", Decimal("1.10"), ["x", "NaN", "Infinity", True, []]),
+    "decimal of a number": (Decimal, 1.5, Decimal("1.5"), []),
+    "uuid": (UUID, "12345678-1234-5678-1234-567812345678", UUID(int=0x12345678123456781234567812345678), ["x", 5]),
+    "bytes": (bytes, "abc", b"abc", [5]),
+    "url": (HttpUrl, "https://example.org/x", HttpUrl("https://example.org/x"), ["not a url", "ftp://x", 5]),
+    "ip": (IPv4Address, "127.0.0.1", IPv4Address("127.0.0.1"), ["x"]),
+    "secret": (SecretStr, "s", SecretStr("s"), [5]),
+    "bounds": (Annotated[int, Field(ge=1, le=5)], 5, 5, [0, 6]),
+    "exclusive bounds": (Annotated[float, Field(gt=0, lt=1)], 0.5, 0.5, [0, 1]),
+    "multiple": (Annotated[int, Field(multiple_of=5)], 10, 10, [11]),
+    "length": (Annotated[str, Field(min_length=2, max_length=3)], "ab", "ab", ["a", "abcd"]),
+    "pattern": (Annotated[str, Field(pattern="^a+$")], "aa", "aa", ["b"]),
+    "items": (Annotated[list[int], Field(min_length=1, max_length=2)], [1], [1], [[], [1, 2, 3]]),
+    "validator": (Even, 5, 4, ["x"]),
+}
+ALL = pytest.mark.parametrize("name", TYPES)
+
+
+def made_of(annotation: Any) -> tuple[Tool, list[Any]]:
+    """A tool with one parameter of this type, and what arrived."""
+    seen: list[Any] = []
+
+    async def take(value):  # type: ignore[no-untyped-def]
+        """Take."""
+        seen.append(value)
+        return "taken"
+
+    take.__annotations__ = {"value": annotation}
+    return tool(take), seen
+
+
+def run(one: Any, arguments: Any) -> ToolResult:
+    tools = Toolset([one])
+    name = next(iter(tools)).name
+    return asyncio.run(Runner(tools).run(ToolCall("c1", name, arguments)))
+
+
+def valid(schema: Any, instance: Any, formats: bool = True) -> bool:
+    return bool(jsonschema_rs.validator_for(copy.deepcopy(schema), validate_formats=formats).is_valid(instance))
+
+
+def plain(schema: Any) -> Any:
+    return copy.deepcopy(schema)
+
+
+# Types
+
+
+@ALL
+def test_every_type_arrives_as_a_real_object(name: str) -> None:
+    annotation, fits, expected, _ = TYPES[name]
+    made, seen = made_of(annotation)
+    result = run(made, json.dumps({"value": fits}))
+    assert result.status == "ok", result.error
+    assert result.repairs == ()
+    assert seen == [expected]
+    assert type(seen[0]) is type(expected)
+
+
+@ALL
+def test_what_fits_is_valid_under_the_schema_that_is_shown(name: str) -> None:
+    annotation, fits, _, _ = TYPES[name]
+    made, _ = made_of(annotation)
+    jsonschema_rs.meta.validate(plain(made.input_schema))
+    assert valid(made.input_schema, {"value": fits}, formats=False)  # RFC 3339 wants an offset for each time
+
+
+@ALL
+def test_what_does_not_fit_is_refused_and_nothing_runs(name: str) -> None:
+    annotation, _, _, refused = TYPES[name]
+    made, seen = made_of(annotation)
+    for wrong in refused:
+        result = run(made, json.dumps({"value": wrong}))
+        assert (result.status, seen) == ("invalid", []), wrong
+
+
+# What Pydantic checks and JSON Schema has no word for, or calls by another name.
+BEYOND = {
+    ("dict of int keys", "{'a': 'b'}"),
+    ("decimal", "'x'"),
+    ("decimal", "'NaN'"),
+    ("decimal", "'Infinity'"),
+    ("url", "'ftp://x'"),
+}
+
+
+@ALL
+def test_what_is_refused_is_no_more_valid_under_the_schema(name: str) -> None:
+    annotation, _, _, refused = TYPES[name]
+    made, _ = made_of(annotation)
+    taken = [wrong for wrong in refused if valid(made.input_schema, {"value": wrong})]
+    assert [wrong for wrong in taken if (name, repr(wrong)) not in BEYOND] == []
+
+
+@ALL
+def test_direct_calls_take_the_objects_themselves(name: str) -> None:
+    annotation, _, expected, _ = TYPES[name]
+    if name == "validator":  # an even number is what it makes of an odd one
+        return
+    made, seen = made_of(annotation)
+    assert asyncio.run(made(value=expected)) == "taken"
+    assert seen == [expected]
+
+
+@ALL
+def test_the_same_holds_in_a_list_a_dict_and_a_field(name: str) -> None:
+    annotation, fits, expected, refused = TYPES[name]
+    for wrapped, put in ((list[annotation], lambda v: [v]), (dict[str, annotation], lambda v: {"k": v})):
+        made, seen = made_of(wrapped)
+        result = run(made, json.dumps({"value": put(fits)}))
+        assert (result.status, seen) == ("ok", [put(expected)]), result.error
+        for wrong in refused:
+            if wrong is not None:
+                assert run(made, json.dumps({"value": put(wrong)})).status == "invalid", wrong
+        assert valid(made.input_schema, {"value": put(fits)}, formats=False)
+
+
+@ALL
+def test_the_same_holds_for_a_field_of_a_handler_class(name: str) -> None:
+    from pydantic import create_model
+
+    annotation, fits, expected, refused = TYPES[name]
+    model = create_model("Arguments", value=(annotation, ...))
+    seen: list[Any] = []
+
+    @tool(args_model=model, name="take")
+    async def take(args: Any) -> str:
+        seen.append(args.value)
+        return "taken"
+
+    assert run(take, json.dumps({"value": fits})).status == "ok"
+    assert seen == [expected]
+    for wrong in refused:
+        assert run(take, json.dumps({"value": wrong})).status == "invalid", wrong
+    assert len(seen) == 1
+
+
+@ALL
+def test_no_schema_has_a_title_that_says_nothing(name: str) -> None:
+    annotation = TYPES[name][0]
+    made, _ = made_of(annotation)
+    assert '"title": "' not in json.dumps([made.input_schema["properties"], made.input_schema.get("required")]), (
+        made.input_schema
+    )
+    assert "Value" not in json.dumps(made.input_schema)
+
+
+# What the schema looks like
+
+
+def test_nested_models_stand_under_defs_and_are_closed() -> None:
+    made, _ = made_of(list[Outer])
+    schema = made.input_schema
+    assert schema["properties"]["value"] == {"type": "array", "items": {"$ref": "#/$defs/Outer"}}
+    assert schema["$defs"]["Outer"]["additionalProperties"] is False
+    assert schema["$defs"]["Inner"]["additionalProperties"] is False
+    assert schema["$defs"]["Inner"]["properties"]["number"] == {"type": "integer", "minimum": 0, "maximum": 9}
+
+
+def test_a_models_own_word_on_other_keys_is_respected() -> None:
+    made, seen = made_of(HoldsOthers)
+    definitions = made.input_schema["$defs"]
+    assert definitions["Open"].get("additionalProperties") is not False
+    assert definitions["Careless"].get("additionalProperties") is not False
+    value = {"closed": {"number": 1}, "open": {"a": 1, "b": 2}, "careless": {"a": 1, "b": 2}}
+    assert run(made, json.dumps({"value": value})).status == "ok"
+    assert seen[0].open.model_extra == {"b": 2}
+
+
+def test_a_recursive_model_refers_to_itself() -> None:
+    made, _ = made_of(Tree)
+    tree = made.input_schema["$defs"]["Tree"]
+    assert tree["properties"]["children"]["items"] == {"$ref": "#/$defs/Tree"}
+
+    @tool(args_model=Tree, name="root")
+    async def root(args: Tree) -> int:
+        return args.children[0].value
+
+    assert root.input_schema["type"] == "object"
+    assert run(root, '{"value": 1, "children": [{"value": 2}]}').output == 2
+    assert run(root, '{"value": 1, "children": [{"value": 2, "x": 1}]}').status == "invalid"
+    assert valid(root.input_schema, {"value": 1, "children": [{"value": 2}]})
+
+
+def test_defaults_bounds_formats_and_enums_are_shown() -> None:
+    @tool
+    async def paint(
+        colour: Colour = Colour.RED,
+        when: date = date(2026, 1, 1),
+        size: Annotated[int, Field(ge=1, le=9)] = 3,
+        place: Point = Point(1),  # noqa: B008
+        tags: list[str] | None = None,
+    ) -> str:
+        """Paint."""
+        return "x"
+
+    properties = paint.input_schema["properties"]
+    assert "required" not in paint.input_schema
+    assert properties["colour"]["default"] == "red"
+    assert properties["when"] == {"type": "string", "format": "date", "default": "2026-01-01"}
+    assert properties["size"] == {"type": "integer", "minimum": 1, "maximum": 9, "default": 3}
+    assert properties["place"]["default"] == {"x": 1, "y": 0}
+    assert properties["tags"] == {
+        "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+        "default": None,
+    }
+    assert paint.input_schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
+    assert paint.input_schema["$defs"]["Colour"]["description"] == "The colours."
+
+
+def test_a_default_without_a_json_form_is_used_and_not_shown() -> None:
+    marker = object()
+
+    @tool
+    async def find(text: str, limit: Any = marker) -> str:
+        """Find."""
+        return str(limit is marker)
+
+    assert "default" not in find.input_schema["properties"]["limit"]
+    json.dumps(find.input_schema)
+    assert run(find, '{"text": "a"}').output == "True"
+
+
+def test_every_schema_is_json_that_a_provider_can_send() -> None:
+    tools = Toolset([made_of(TYPES[name][0])[0].replace(name=f"t{place}") for place, name in enumerate(TYPES)])
+    for provider in (anthropic, openai_chat, openai_responses):
+        assert len(json.loads(json.dumps(provider.tools(tools), allow_nan=False))) == len(TYPES)
+
+
+# What is enforced is what is exported
+
+SCALARS = st.sampled_from(
+    [int, str, bool, float, date, Colour, Level, Literal["a", 2], Inner, Point, Movie, Pair, Tree, Pet, UUID]
+)
+ANNOTATIONS = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        inner.map(lambda kind: list[kind]),  # type: ignore[valid-type]
+        inner.map(lambda kind: dict[str, kind]),  # type: ignore[valid-type]
+        inner.map(lambda kind: Optional[kind]),  # noqa: UP045
+        st.tuples(inner, inner).map(lambda kinds: tuple[kinds[0], kinds[1]]),  # type: ignore[valid-type]
+        inner.map(lambda kind: Box[kind]),  # type: ignore[valid-type]
+    ),
+    max_leaves=3,
+)
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 12),
+    st.sampled_from([0.5, 1.0, "a", "red", "2026-01-01", "x", ""]),
+    st.just({"number": 1}),
+    st.just({"number": 1, "extra": 1}),
+    st.just({"x": 1}),
+    st.just({"x": 1, "z": 1}),
+    st.just({"name": "m"}),
+    st.just({"name": "m", "z": 1}),
+    st.just({"value": 1, "children": [{"value": 2}]}),
+    st.just({"value": 1, "children": [{"value": 2, "z": 1}]}),
+    st.just({"kind": "dog", "name": "x"}),
+    st.just({"kind": "dog", "name": "x", "z": 1}),
+    st.just([1, "a"]),
+)
+INSTANCES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(["k", "content", "x"]), inner, max_size=2),
+        inner.map(lambda value: {"content": value}),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANNOTATIONS, st.lists(INSTANCES, min_size=1, max_size=8))
+def test_a_tool_takes_strictly_just_what_its_schema_allows(annotation: Any, instances: list[Any]) -> None:
+    made, seen = made_of(annotation)
+    for instance in instances:
+        seen.clear()
+        result = run(made, json.dumps({"value": instance}))
+        taken = bool(seen) and not result.repairs
+        if taken and not (instance is None and "value" not in made.input_schema.get("required", [])):
+            assert valid(made.input_schema, {"value": instance}), (annotation, instance)
+        if valid(made.input_schema, {"value": instance}):
+            assert seen, (annotation, instance, result.error)
+
+
+# Nobody changes it
+
+
+def test_what_a_caller_does_to_an_exported_schema_never_reaches_the_tool() -> None:
+    made, _ = made_of(Outer)
+    before = json.dumps(made.input_schema)
+    fingerprint = made.fingerprint
+    for definition in (
+        anthropic.tools(Toolset([made]))[0]["input_schema"],
+        openai_responses.tools(Toolset([made]))[0]["parameters"],
+        made.input_schema,
+        made.input_schema["properties"],
+        made.input_schema["$defs"]["Inner"],
+    ):
+        for change in (lambda d: d.update(x=1), lambda d: d.pop("type", None), lambda d: d.setdefault("y", 1)):
+            with pytest.raises(TypeError, match="deepcopy"):
+                change(definition)
+    mine = copy.deepcopy(made.input_schema)
+    mine["$defs"]["Inner"]["properties"].clear()
+    assert json.dumps(made.input_schema) == before and made.fingerprint == fingerprint
+    assert run(made, '{"value": {"inner": {"number": "x"}}}').status == "invalid"
+
+
+def test_what_becomes_of_a_given_schema_never_reaches_the_tool() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
+    made = raw(schema)
+    schema["properties"]["a"]["items"]["type"] = "string"
+    schema["properties"]["b"] = {}
+    assert run(made, '{"a": [1]}').status == "ok"
+    assert run(made, '{"b": 1}').status == "invalid"
+
+
+# Raw schemas
+
+
+def raw(schema: Any, **more: Any) -> Tool:
+    async def execute(payload: dict[str, Any]) -> Any:
+        return payload
+
+    return build_tool(
+        {"name": "raw", "input_schema": schema, "execute": execute, "check_permissions": lambda payload: None, **more}
+    )
+
+
+DEEP: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "order": {
+            "type": "object",
+            "properties": {
+                "lines": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"$ref": "#/$defs/line"},
+                },
+                "state": {"enum": ["open", "closed"]},
+            },
+            "required": ["lines"],
+            "additionalProperties": False,
+        }
+    },
+    "required": ["order"],
+    "$defs": {
+        "line": {
+            "type": "object",
+            "properties": {
+                "sku": {"type": "string", "pattern": "^[A-Z]+$"},
+                "count": {"type": "integer", "minimum": 1},
+            },
+            "required": ["sku"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"order": {"lines": []}},
+        {"order": {"lines": [{"sku": "a"}]}},
+        {"order": {"lines": [{"sku": "A", "count": 0}]}},
+        {"order": {"lines": [{"sku": "A", "count": True}]}},
+        {"order": {"lines": [{"sku": "A", "count": 1.5}]}},
+        {"order": {"lines": [{"sku": "A", "colour": 1}]}},
+        {"order": {"lines": [{"sku": "A"}], "state": "lost"}},
+        {"order": {"lines": [{"sku": "A"}], "other": 1}},
+        {"order": {"lines": [{"sku": "A"}]}, "other": 1},
+        {"order": {"state": "open"}},
+        {"order": None},
+        {},
+    ],
+)
+def test_a_raw_schema_is_enforced_in_depth(wrong: Any) -> None:
+    result = run(raw(DEEP), json.dumps(wrong))
+    assert (result.status, result.executed) == ("invalid", False)
+    assert not valid({**DEEP, "additionalProperties": False}, wrong)
+
+
+def test_a_raw_schema_takes_what_fits_as_it_is() -> None:
+    value = {"order": {"lines": [{"sku": "A", "count": 1}, {"sku": "B"}], "state": "open"}}
+    result = run(raw(DEEP), json.dumps(value))
+    assert (result.output, result.repairs) == (value, ())
+
+
+def test_a_raw_schema_that_wants_other_keys_gets_them() -> None:
+    for schema in (
+        {"type": "object"},
+        {"type": "object", "properties": {"a": {}}, "additionalProperties": True},
+        {"type": "object", "properties": {"a": {}}, "patternProperties": {"^b": {"type": "integer"}}},
+    ):
+        assert run(raw(schema), '{"b1": 5}').output == {"b1": 5}
+
+
+def test_a_composed_schema_is_closed_without_losing_its_parts() -> None:
+    schema = {
+        "properties": {"a": {"type": "integer"}},
+        "allOf": [{"properties": {"b": {"type": "integer"}}}],
+    }
+    assert run(raw(schema), '{"a": 1, "b": 2}').output == {"a": 1, "b": 2}
+    assert run(raw(schema), '{"a": 1, "c": 2}').status == "invalid"
+    assert run(raw(schema), '{"b": "x"}').status == "invalid"
+
+
+@pytest.mark.parametrize(
+    "ref", ["http://127.0.0.1:9/schema.json", "https://example.invalid/x", "file:///etc/hostname", "other.json"]
+)
+def test_a_reference_to_elsewhere_is_refused_and_never_fetched(ref: str) -> None:
+    with pytest.raises(DefinitionError, match="schema"):
+        raw({"type": "object", "properties": {"a": {"$ref": ref}}})
+
+
+def test_a_pattern_that_explodes_in_other_engines_takes_no_time() -> None:
+    made = raw({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}})
+    assert run(made, json.dumps({"a": "a" * 40 + "b"})).status == "invalid"
+
+
+def test_a_schema_with_names_that_are_no_python_names_works() -> None:
+    made = raw({"type": "object", "properties": {"a-b": {"type": "integer"}, "class": {}, "": {}, "$x": {}}})
+    value = {"a-b": 1, "class": 2, "": 3, "$x": 4}
+    assert run(made, json.dumps(value)).output == value
+
+
+def test_the_output_schema_comes_from_the_return_type_and_is_kept_to() -> None:
+    @tool
+    async def lie() -> Point:
+        """Lie."""
+        return "no point"  # type: ignore[return-value]
+
+    @tool
+    async def tell() -> Point:
+        """Tell."""
+        return Point(1, 2)
+
+    assert tell.output_schema is not None
+    assert tell.output_schema["properties"]["x"] == {"type": "integer"}
+    assert run(tell, None).output == Point(1, 2)
+    assert run(lie, None).status == "failed" and run(lie, None).executed is True
+    assert dataclasses.asdict(Point(1, 2)) == json.loads(run(tell, None).text)
+
+
+def test_a_type_that_holds_bytes_takes_what_its_schema_says() -> None:
+    made, seen = made_of(bytes)
+    assert run(made, json.dumps({"value": base64.b64encode(b"x").decode()})).status == "ok"
+    assert seen == [base64.b64encode(b"x")]

@@ -1,0 +1,483 @@
+"""Deadlines: they are kept, whatever a handler makes of them, and what still runs is said and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from typing import Any
+
+import pytest
+from watched import BOUND, Watch, go, run
+
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, pool, tool
+from ferrule.pool import ThreadPool
+
+SOON = 0.02
+
+
+@tool
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def until(condition: Any) -> None:
+    """Wait for what another thread or task brings about."""
+    async with asyncio.timeout(BOUND / 2):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+# -- which deadline --------------------------------------------------------------------------------------------------
+
+
+def test_the_calls_deadline_goes_before_the_tools_before_the_runners() -> None:
+    left: list[float | None] = []
+
+    @tool
+    async def look(context: ToolContext) -> None:
+        left.append(context.remaining())
+
+    timed = look.replace(timeout=20)
+
+    async def main() -> None:
+        await Runner([look]).run("look")
+        await Runner([look], timeout=30).run("look")
+        await Runner([timed], timeout=30).run("look")
+        await Runner([timed], timeout=30).run("look", timeout=10)
+        await Runner([look.replace(timeout=40)], timeout=30).run("look")
+
+    go(main())
+    assert left[0] is None
+    for seconds, most in zip(left[1:], (30, 20, 10, 40), strict=True):
+        assert seconds is not None and most - 5 < seconds <= most
+
+
+@pytest.mark.parametrize("where", ["call", "tool", "runner"])
+def test_a_deadline_ends_the_call_and_says_so(where: str) -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner(
+            [forever.replace(timeout=SOON) if where == "tool" else forever],
+            timeout=SOON if where == "runner" else None,
+            observers=[watch],
+        )
+        result = await runner.run("forever", timeout=SOON if where == "call" else None)
+        assert (result.status, result.executed) == ("timeout", None)
+        assert f"{SOON:g} s" in str(result.error)
+        assert watch.kinds() == ["tool:pre", "tool:error"]
+        assert runner.left_running == 0
+
+    go(main())
+
+
+def test_the_deadline_counts_from_the_slot() -> None:
+    @tool(concurrency=1)
+    async def work() -> None:
+        await asyncio.sleep(0.06)
+
+    async def main() -> None:
+        runner = Runner([work], timeout=0.3)
+        results = await asyncio.gather(*(runner.run("work") for _ in range(8)))
+        assert {result.status for result in results} == {"ok"}
+
+    go(main())
+
+
+def test_a_deadline_covers_the_middleware_inside() -> None:
+    async def slow(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    result, watch = run(forever, "forever", inside=[slow], timeout=SOON)
+    assert (result.status, result.executed, watch.ends()) == ("timeout", False, ["tool:error"])
+    assert "Nothing was run" in str(result.error)
+
+
+# -- what handlers make of it ----------------------------------------------------------------------------------------
+
+
+def test_a_handler_has_grace_to_clean_up() -> None:
+    done: list[str] = []
+
+    @tool
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            done.append("tidied")
+
+    result, _ = run(tidy, "tidy", timeout=SOON)
+    assert result.status == "timeout" and done == ["tidied"]
+
+
+@pytest.mark.parametrize("ends", ["returns", "own timeout", "error", "exit", "cancelled"])
+def test_nothing_that_a_handler_makes_of_the_cancellation_fools_anybody(ends: str) -> None:
+    @tool
+    async def clever() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if ends == "returns":
+                return "all is well"
+            if ends == "cancelled":
+                raise
+            raise {"own timeout": TimeoutError, "error": ValueError, "exit": SystemExit}[ends] from None
+        raise AssertionError
+
+    result, watch = run(clever, "clever", timeout=SOON)
+    assert (result.status, result.output, watch.ends()) == ("timeout", None, ["tool:error"])
+    assert result.executed in (True, None)
+
+
+def test_a_timeout_error_of_its_own_is_a_failure_and_no_deadline() -> None:
+    @tool
+    async def raises() -> None:
+        raise TimeoutError("the server did not answer")
+
+    for timeout in (None, 5.0):
+        result, _ = run(raises, "raises", timeout=timeout)
+        assert result.status == "failed" and "the server did not answer" in str(result.error)
+
+
+def test_a_handler_that_does_not_end_is_abandoned_reported_and_counted_and_keeps_its_slot_and_keys() -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        @tool(concurrency=1, resources=lambda arguments: ["k"])
+        async def stubborn(wait: bool = True) -> None:
+            while wait and not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        watch = Watch()
+        runner = Runner([stubborn], timeout=SOON, grace=0.01, queue_timeout=0.05, observers=[watch])
+        result = await runner.run("stubborn")
+        assert (result.status, result.executed) == ("timeout", None)
+        assert "still running" in str(result.error)
+        assert runner.left_running == 1
+        assert (await runner.run("stubborn", {"wait": False})).status == "limited"
+        release.set()
+        await until(lambda: runner.left_running == 0)
+        assert (await runner.run("stubborn", {"wait": False})).success
+        assert len(watch.ends()) == 3
+
+    go(main())
+
+
+def test_a_handler_may_use_its_own_timeouts_and_task_groups() -> None:
+    @tool
+    async def careful() -> str:
+        try:
+            async with asyncio.timeout(0.005):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.Event().wait())
+                group.create_task(_raises())
+        except ExceptionGroup:
+            return "careful"
+        return "?"
+
+    @tool
+    async def hasty() -> None:
+        async with asyncio.timeout(0.005):
+            await asyncio.Event().wait()
+
+    async def _raises() -> None:
+        raise ValueError
+
+    for timeout in (None, 5.0):
+        assert run(careful, "careful", timeout=timeout)[0].output == "careful"
+        assert run(hasty, "hasty", timeout=timeout)[0].status == "failed"
+
+
+def test_a_task_group_that_fails_is_the_handlers_own_failure() -> None:
+    @tool
+    async def fans_out() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.Event().wait())
+            group.create_task(_soon_raises())
+
+    for timeout in (None, 5.0):
+        result, watch = run(fans_out, "fans_out", timeout=timeout)
+        assert (result.status, watch.ends()) == ("failed", ["tool:error"])
+
+
+# -- cancellation from outside ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([forever], observers=[watch], timeout=timeout)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await runner.run("forever")
+        with pytest.raises(ExceptionGroup):
+            await _beside_one_that_fails(runner)
+        task = asyncio.create_task(runner.run("forever"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert watch.ends() == ["tool:error"] * 3
+        assert {event.data["result"].status for event in watch.events if event.kind == "tool:error"} == {"cancelled"}
+        assert all(limiter.running == 0 for plan in runner._plans.values() for limiter in plan.limiters)
+
+    go(main())
+
+
+async def _beside_one_that_fails(runner: Runner) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(runner.run("forever"))
+        group.create_task(_soon_raises())
+
+
+async def _soon_raises() -> None:
+    await asyncio.sleep(SOON)
+    raise ValueError
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | None) -> None:
+    async def main() -> None:
+        started = asyncio.Event()
+
+        @tool
+        async def breaks() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise ValueError("while tidying") from None
+
+        @tool
+        async def swallows() -> str:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "swallowed"
+            raise AssertionError
+
+        watch = Watch()
+        runner = Runner([breaks, swallows], observers=[watch], timeout=timeout)
+        for name, error in (("breaks", ValueError), ("swallows", asyncio.CancelledError)):
+            started.clear()
+            task = asyncio.create_task(runner.run(name))
+            await started.wait()
+            task.cancel()
+            with pytest.raises(error):
+                await task
+        assert watch.ends() == ["tool:error"] * 2
+
+    go(main())
+
+
+def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([forever], observers=[watch], concurrency=1)
+        first, second = (asyncio.create_task(runner.run(ToolCall(id, "forever"))) for id in "ab")
+        await asyncio.sleep(0.01)
+        second.cancel()
+        await asyncio.wait([second])
+        end = watch.events[-1]
+        assert (end.call.id, end.data["result"].status, end.data["result"].executed) == ("b", "cancelled", False)
+        first.cancel()
+        await asyncio.wait([first])
+        assert watch.events[-1].data["result"].executed is None
+
+    go(main())
+
+
+# -- threads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_pool(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def make(threads: int, abandoned: int) -> ThreadPool:
+        made = ThreadPool(threads, abandoned)
+        monkeypatch.setattr(pool, "_POOL", made)
+        return made
+
+    return make
+
+
+def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="default")
+
+    @tool
+    def look() -> list[Any]:
+        seen = [variable.get(), threading.current_thread() is threading.main_thread()]
+        variable.set("changed in the thread")
+        return seen
+
+    async def main() -> None:
+        variable.set("caller's")
+        for timeout in (None, 5.0):
+            assert (await Runner([look], timeout=timeout).run("look")).output == ["caller's", False]
+        assert variable.get() == "caller's"
+
+    go(main())
+
+
+def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_takes_no_thread_from_others(
+    own_pool: Any,
+) -> None:
+    threads = own_pool(1, 2)
+    release = threading.Event()
+
+    @tool(concurrency=1)
+    def blocks() -> None:
+        release.wait(BOUND)
+
+    @tool
+    def quick() -> str:
+        return "quick"
+
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([blocks, quick], timeout=SOON, queue_timeout=0.05, observers=[watch])
+        result = await runner.run("blocks")
+        assert (result.status, result.executed) == ("timeout", None)
+        assert "still running" in str(result.error)
+        assert (runner.left_running, threads.abandoned) == (1, 1)
+        assert (await runner.run("quick", timeout=5)).output == "quick"
+        assert (await runner.run("blocks")).status == "limited"  # it keeps its slot
+        release.set()
+        await until(lambda: runner.left_running == 0 and threads.abandoned == 0)
+        assert (await runner.run("blocks", timeout=5)).success
+        assert len(watch.ends()) == 4
+
+    go(main())
+
+
+def test_so_many_abandoned_threads_and_no_more(own_pool: Any) -> None:
+    own_pool(1, 1)
+    release = threading.Event()
+
+    @tool
+    def blocks() -> None:
+        release.wait(BOUND)
+
+    async def main() -> None:
+        runner = Runner([blocks], timeout=SOON)
+        assert (await runner.run("blocks")).status == "timeout"
+        refused = await runner.run("blocks", timeout=5)
+        assert (refused.status, refused.executed) == ("limited", False)
+        release.set()
+        await until(lambda: runner.left_running == 0)
+        assert (await runner.run("blocks", timeout=5)).success
+
+    go(main())
+
+
+def test_a_job_that_never_got_a_thread_was_not_executed(own_pool: Any) -> None:
+    own_pool(1, 4)
+    started, release = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @tool
+    def blocks() -> None:
+        started.set()
+        release.wait(BOUND)
+
+    @tool
+    def work() -> None:
+        ran.append("work")
+
+    async def main() -> None:
+        runner = Runner([blocks, work])
+        first = asyncio.create_task(runner.run("blocks"))
+        await until(started.is_set)
+        result = await runner.run("work", timeout=SOON)
+        assert (result.status, result.executed) == ("timeout", False)
+        assert "Nothing was run" in str(result.error)
+        release.set()
+        assert (await first).success
+        assert (await runner.run("work", timeout=5)).success
+        assert ran == ["work"] and runner.left_running == 0
+
+    go(main())
+
+
+def test_as_many_functions_run_at_once_as_there_are_threads(own_pool: Any) -> None:
+    """Again and again, because a thread that is just waking up must not be counted as free."""
+    threads = own_pool(8, 8)
+
+    async def main() -> None:
+        for _ in range(200):
+            barrier = threading.Barrier(8)
+            jobs = [threads.submit(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
+            results = await asyncio.gather(*(job.future for job in jobs))
+            assert not any(isinstance(result, pool.Raised) for result in results)
+
+    go(main())
+
+
+def test_a_thread_that_is_waking_up_is_not_counted_as_free() -> None:
+    """The queue hands out a job before its thread can say that it has it."""
+    one_pool = ThreadPool(2, 2)
+    taken, go_on = threading.Event(), threading.Event()
+
+    class SlowToSay:
+        """The pool's queue, whose taker is held up right after it got something."""
+
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def get(self, *args: Any, **options: Any) -> Any:
+            job = self.inner.get(*args, **options)
+            if not taken.is_set():
+                taken.set()
+                go_on.wait(BOUND)
+            return job
+
+    one_pool._queue = SlowToSay(one_pool._queue)  # type: ignore[assignment]
+
+    async def main() -> None:
+        first = one_pool.submit(lambda: "first")
+        await until(taken.is_set)
+        second = one_pool.submit(lambda: "second")
+        try:
+            assert await asyncio.wait_for(second.future, BOUND / 4) == "second"
+        finally:
+            go_on.set()
+        assert await first.future == "first"
+
+    go(main())
+
+
+def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_it_ends() -> None:
+    started, release = threading.Event(), threading.Event()
+
+    @tool(concurrency=1)
+    def blocks() -> None:
+        started.set()
+        release.wait(BOUND)
+
+    async def main() -> None:
+        runner = Runner([blocks], queue_timeout=0.02)
+        task = asyncio.create_task(runner.run("blocks"))
+        await until(started.is_set)
+        task.cancel()
+        await asyncio.wait([task], timeout=BOUND / 2)
+        assert task.cancelled() and runner.left_running == 1
+        assert (await runner.run("blocks")).status == "limited"
+        release.set()
+        await until(lambda: runner.left_running == 0)
+        assert (await runner.run("blocks")).success
+
+    go(main())

@@ -1,0 +1,550 @@
+"""How programs use a runner: without a loop, on one loop after the other, mounted, observed, and to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from watched import BOUND, Watch, go, run
+
+from ferrule import (
+    CONTEXT,
+    Decision,
+    DefinitionError,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    ask,
+    deny,
+    tool,
+)
+
+
+@tool(read_only=True)
+async def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+@tool(read_only=True)
+def subtract(a: int, b: int) -> int:
+    """Subtract."""
+    return a - b
+
+
+def aside(work: Callable[[], Any]) -> Any:
+    """What `work` gives in a thread of its own, so that one that hangs fails its test alone."""
+    found: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def report() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=report, daemon=True).start()
+    return found.result(BOUND / 2)
+
+
+# -- without a loop --------------------------------------------------------------------------------------------------
+
+
+def test_run_sync_needs_no_loop() -> None:
+    runner = Runner([add, subtract])
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
+    assert aside(lambda: runner.run_sync(ToolCall("c1", "subtract", {"a": 1, "b": 2}))).output == -1
+    assert aside(lambda: runner.run_sync("nothing")).status == "not_found"
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, ToolContext("s"), timeout=5)).output == 3
+
+
+def test_run_sync_works_where_another_loop_runs() -> None:
+    async def main() -> int:
+        return Runner([add]).run_sync("add", {"a": 1, "b": 2}).output  # type: ignore[no-any-return]
+
+    assert go(main()) == 3
+
+
+def test_run_sync_works_in_many_threads_at_once() -> None:
+    runner = Runner([add, subtract])
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        futures = [threads.submit(runner.run_sync, "subtract", {"a": n, "b": 1}) for n in range(50)]
+        assert [future.result(BOUND).output for future in futures] == [n - 1 for n in range(50)]
+
+
+def test_run_sync_in_a_handlers_thread_is_a_nested_call() -> None:
+    runner: Runner
+    watch = Watch()
+
+    @tool(concurrency=1)
+    def outer() -> int:
+        return runner.run_sync("add", {"a": 1, "b": 2}).output  # type: ignore[no-any-return]
+
+    runner = Runner([outer, add], observers=[watch], concurrency=1, queue_timeout=1)
+    assert go(runner.run(ToolCall("o", "outer"))).output == 3
+    assert aside(lambda: runner.run_sync(ToolCall("p", "outer"))).output == 3
+    assert [event.call.parent for event in watch.events if event.call.name == "add"] == ["o", "o", "p", "p"]
+
+
+def test_run_sync_on_the_runners_own_loop_says_what_to_do() -> None:
+    runner: Runner
+
+    @tool
+    async def outer() -> str:
+        try:
+            runner.run_sync("add", {"a": 1, "b": 2})
+        except RuntimeError as error:
+            return str(error)
+        return "no error"
+
+    runner = Runner([outer, add])
+    assert "await" in aside(lambda: runner.run_sync("outer")).output
+    assert "await" in go(runner.run("outer")).output
+
+
+def test_run_sync_tells_a_programmers_mistake_and_does_not_hang() -> None:
+    runner = Runner([add])
+    with pytest.raises(DefinitionError):
+        aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, timeout=-1))
+    with pytest.raises(TypeError):
+        aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, wrong=1))
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_ctrl_c_in_a_handler_reaches_who_waits_in_run_sync(timeout: float | None) -> None:
+    @tool
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    runner = Runner([interrupted, add])
+    with pytest.raises(KeyboardInterrupt):
+        aside(lambda: runner.run_sync("interrupted", timeout=timeout))
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
+
+
+# -- one loop after the other ----------------------------------------------------------------------------------------
+
+
+def test_an_idle_runner_moves_to_another_loop() -> None:
+    runner = Runner([add, subtract], concurrency=2, timeout=5)
+    for n in range(3):
+        assert go(runner.run("add", {"a": n, "b": 1})).output == n + 1
+        assert go(runner.run("subtract", {"a": n, "b": 1})).output == n - 1
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
+    assert go(runner.run("add", {"a": 1, "b": 2})).output == 3
+
+
+def test_a_loop_that_ended_in_the_middle_of_a_call_leaves_a_usable_runner() -> None:
+    @tool(concurrency=1, resources=lambda arguments: ["k"])
+    async def work(wait: bool) -> None:
+        if wait:
+            await asyncio.Event().wait()
+
+    runner = Runner([work], concurrency=1, queue_timeout=0.5)
+
+    async def leaves() -> None:
+        asyncio.ensure_future(runner.run("work", {"wait": True}))  # noqa: RUF006
+        await asyncio.sleep(0.01)
+
+    go(leaves())
+    assert go(runner.run("work", {"wait": False})).success
+
+
+def test_a_runner_that_is_busy_on_another_loop_says_so() -> None:
+    started, release = threading.Event(), threading.Event()
+
+    @tool
+    def blocks() -> None:
+        started.set()
+        release.wait(BOUND)
+
+    runner = Runner([blocks, add])
+    other = threading.Thread(target=lambda: go(runner.run("blocks")))
+    other.start()
+    try:
+        assert started.wait(BOUND)
+        with pytest.raises(RuntimeError, match="busy on another event loop"):
+            go(runner.run("add", {"a": 1, "b": 2}))
+    finally:
+        release.set()
+        other.join(BOUND)
+    assert go(runner.run("add", {"a": 1, "b": 2})).output == 3
+
+
+# -- to its end ------------------------------------------------------------------------------------------------------
+
+
+def test_leaving_takes_no_new_calls_and_waits_for_those_that_run() -> None:
+    async def main() -> None:
+        watch = Watch()
+        release, started = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def work(context: ToolContext) -> Any:
+            started.set()
+            await release.wait()
+            return [(await context.run("add", {"a": 1, "b": 2})).output, await late()]
+
+        async def late() -> Any:
+            return (await runner.run("add", {"a": 2, "b": 2})).output
+
+        runner = Runner([work, add], observers=[watch])
+
+        async def use() -> None:
+            async with runner:
+                going.append(asyncio.create_task(runner.run("work")))
+                await started.wait()
+
+        going: list[asyncio.Task[ToolResult]] = []
+        leaving = asyncio.create_task(use())
+        await started.wait()
+        await asyncio.sleep(0.005)
+        assert not leaving.done()
+        refused = await runner.run(ToolCall("late", "add", {"a": 1, "b": 2}))
+        assert (refused.status, refused.executed) == ("cancelled", False)
+        assert "closing" in str(refused.error) and watch.kinds("late") == ["tool:pre", "tool:error"]
+        release.set()
+        await leaving
+        assert going[0].result().output == [3, 4]
+        assert (await runner.run("add", {"a": 1, "b": 2})).status == "cancelled"
+
+    go(main())
+
+
+def test_a_runner_may_be_entered_again() -> None:
+    async def main() -> None:
+        runner = Runner([add])
+        for _ in range(2):
+            async with runner:
+                assert (await runner.run("add", {"a": 1, "b": 2})).success
+
+    go(main())
+
+
+def test_leaving_does_not_wait_for_what_was_abandoned() -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        @tool
+        async def stubborn(forever: bool) -> None:
+            while forever and not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    pass
+            await asyncio.sleep(0.01)
+
+        runner = Runner([stubborn], grace=0.01)
+        try:
+            async with asyncio.timeout(1), runner:
+                assert (await runner.run("stubborn", {"forever": True}, timeout=0.01)).status == "timeout"
+                going = asyncio.create_task(runner.run("stubborn", {"forever": False}))
+                await asyncio.sleep(0)
+            assert going.done() and runner.left_running == 1
+        finally:
+            release.set()
+
+    go(main())
+
+
+# -- mounted ---------------------------------------------------------------------------------------------------------
+
+
+def test_mounted_tools_carry_guards_middleware_and_limits_on_one_path() -> None:
+    passed: list[str] = []
+    inner_watch = Watch()
+
+    def middle(name: str) -> Any:
+        async def pass_by(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            passed.append(name)
+            return await next(call, context)
+
+        return pass_by
+
+    def judge(name: str) -> Any:
+        return lambda call, context: passed.append(name)
+
+    inner = Runner(
+        [add],
+        guards=[judge("inner guard")],
+        around=[middle("inner around")],
+        inside=[middle("inner inside")],
+        observers=[inner_watch],
+        max_output=50,
+    )
+    watch = Watch()
+    outer = Runner(
+        inner.as_tools(),
+        guards=[judge("outer guard")],
+        around=[middle("outer around")],
+        inside=[middle("outer inside")],
+        observers=[watch],
+    )
+    assert go(outer.run("add", {"a": 1, "b": 2})).output == 3
+    assert passed == [
+        "outer around", "inner around", "outer guard", "inner guard", "outer inside", "inner inside",
+    ]  # fmt: skip
+    assert watch.kinds() == ["tool:pre", "tool:decided", "tool:post"]
+    assert inner_watch.kinds() == []
+
+
+def test_the_outer_runners_approver_answers_for_mounted_tools() -> None:
+    asked: list[str] = []
+
+    def person(name: str, answer: bool) -> Any:
+        def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+            asked.append(name)
+            return answer
+
+        return approve
+
+    inner = Runner([add], guards=[lambda call, context: ask("?")], approve=person("inner", False))
+    outer = Runner(inner.as_tools(), approve=person("outer", True))
+    assert go(outer.run("add", {"a": 1, "b": 2})).success and asked == ["outer"]
+    assert go(Runner(inner.as_tools()).run("add", {"a": 1, "b": 2})).status == "denied"
+
+
+def test_an_inner_guard_cannot_be_overruled_by_an_outer_one() -> None:
+    inner = Runner([add], guards=[lambda call, context: deny("inner")])
+    middle = Runner(inner.as_tools())
+    outer = Runner(middle.as_tools(), guards=[lambda call, context: None], approve=lambda *rest: True)
+    assert go(outer.run("add", {"a": 1, "b": 2})).status == "denied"
+
+
+def test_an_inner_limit_holds_for_both_runners() -> None:
+    now = {"running": 0, "most": 0}
+
+    @tool
+    async def work() -> None:
+        now["running"] += 1
+        now["most"] = max(now["most"], now["running"])
+        await asyncio.sleep(0.001)
+        now["running"] -= 1
+
+    inner = Runner([work], concurrency=2)
+    outer = Runner(inner.as_tools())
+
+    async def main() -> None:
+        await asyncio.gather(*(runner.run("work") for runner in (inner, outer) for _ in range(5)))
+
+    go(main())
+    assert now["most"] == 2
+
+
+# -- events ----------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_told_from_coroutines_and_threads_and_never_after_the_end() -> None:
+    kept: list[ToolContext] = []
+
+    @tool
+    async def here(context: ToolContext) -> None:
+        kept.append(context)
+        context.progress(1, 2, "half")
+
+    @tool
+    def there(context: ToolContext) -> None:
+        kept.append(context)
+        context.progress(1, 2, "half")
+
+    for one in (here, there):
+
+        async def main(one: Tool = one) -> Watch:
+            watch = Watch()
+            runner = Runner([one], observers=[watch])
+            assert (await runner.run(one.name)).success
+            kept[-1].progress(2, 2, "late")
+            await asyncio.to_thread(kept[-1].progress, 2, 2, "late")
+            await asyncio.sleep(0.002)
+            return watch
+
+        watch = go(main())
+        assert watch.kinds() == ["tool:pre", "tool:progress", "tool:post"]
+        told = watch.events[1]
+        assert (told.data["done"], told.data["total"], told.data["message"]) == (1, 2, "half")
+
+
+def test_progress_costs_nothing_where_nobody_observes_and_breaks_nothing_outside_a_call() -> None:
+    ToolContext().progress(1, 2)
+
+    @tool
+    async def work(context: ToolContext) -> None:
+        context.progress(1)
+
+    assert go(Runner([work]).run("work")).success
+
+
+def test_events_are_data_about_the_call() -> None:
+    result, watch = run(add, "add", '{"a": 1, "b": 2}')
+    for event in watch.events:
+        assert event.data["tool_name"] == "add" and event.data["input"] == {"a": 1, "b": 2} and event.at > 0
+        with pytest.raises(AttributeError):
+            event.kind = "tool:post"  # type: ignore[misc]
+        with pytest.raises(TypeError):
+            event.data["tool_name"] = "other"  # type: ignore[index]
+    assert watch.events[-1].data["result"] is result
+    failed, watch = run(add, "add", {"a": 1})
+    assert watch.events[-1].data["error"] == failed.error and watch.events[-1].data["result"] is failed
+
+
+def test_the_events_have_the_whole_exception_and_the_model_has_not() -> None:
+    error = RuntimeError("password=1")
+
+    @tool
+    async def work() -> None:
+        raise error
+
+    result, watch = run(work, "work")
+    assert watch.events[-1].data["exception"] is error
+    assert "password" not in str(result.record()) + result.text
+
+
+def test_a_nested_call_names_its_parent() -> None:
+    @tool
+    async def outer(context: ToolContext) -> None:
+        await context.run("add", {"a": 1, "b": 2})
+
+    watch = Watch()
+    runner = Runner([outer, add], observers=[watch])
+    go(runner.run(ToolCall("o", "outer")))
+    assert [(e.call.name, e.call.parent) for e in watch.events if e.kind == "tool:post"] == [
+        ("add", "o"),
+        ("outer", None),
+    ]
+
+
+# -- context ---------------------------------------------------------------------------------------------------------
+
+
+def test_context_gives_helpers_what_the_tool_was_made_with() -> None:
+    def helper() -> Any:
+        return CONTEXT.get()
+
+    @tool(context={"db": "inner"})
+    async def inner() -> Any:
+        return dict(helper())
+
+    @tool(context={"db": "outer"})
+    async def outer(context: ToolContext) -> list[Any]:
+        return [dict(helper()), (await context.run("inner")).output, dict(helper())]
+
+    @tool(context={"db": "thread"})
+    def thread() -> Any:
+        return dict(helper())
+
+    @tool
+    async def none() -> Any:
+        return dict(helper())
+
+    async def main() -> list[Any]:
+        runner = Runner([inner, outer, thread, none])
+        found = [(await runner.run(name)).output for name in ("outer", "thread", "none")]
+        return [*found, dict(CONTEXT.get())]
+
+    assert go(main()) == [[{"db": "outer"}, {"db": "inner"}, {"db": "outer"}], {"db": "thread"}, {}, {}]
+
+
+def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
+    context = ToolContext("s", secrets={"key": "hidden"}, deps=1)
+    with pytest.raises(AttributeError):
+        context.session = "other"  # type: ignore[misc]
+    assert "hidden" not in repr(context)
+    assert context.replace(session="t").session == "t" and context.session == "s"
+
+
+# -- journal ---------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    def __init__(self, log: list[Any], error: BaseException | None = None) -> None:
+        self.log = log
+        self.error = error
+
+    async def intent(self, record: dict[str, Any]) -> None:
+        await asyncio.sleep(0)
+        if self.error is not None:
+            raise self.error
+        self.log.append(("intent", record["tool_name"], record["input"]))
+
+    async def result(self, record: dict[str, Any]) -> None:
+        self.log.append(("result", record["tool_name"], record["status"]))
+
+
+def test_the_intent_is_committed_before_a_tool_that_changes_things_runs() -> None:
+    log: list[Any] = []
+
+    @tool
+    async def write(n: int, more: str = "m") -> None:
+        log.append("ran")
+
+    run(write, "write", {"n": 1}, journal=Kept(log))
+    assert log == [("intent", "write", {"n": 1, "more": "m"}), "ran", ("result", "write", "ok")]
+    log.clear()
+    run(add, "add", {"a": 1, "b": 2}, journal=Kept(log))
+    assert log == []
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), SystemExit(1), asyncio.CancelledError()])
+def test_nothing_runs_where_the_journal_does_not_take_the_intent(error: BaseException) -> None:
+    log: list[Any] = []
+
+    @tool
+    async def write() -> None:
+        log.append("ran")
+
+    result, watch = run(write, "write", journal=Kept(log, error))
+    assert (result.status, result.executed, watch.ends()) == ("failed", False, ["tool:error"])
+    assert "ran" not in log
+
+
+def test_every_intent_has_its_result_also_where_the_call_was_cut_off() -> None:
+    log: list[Any] = []
+
+    @tool
+    async def write() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await Runner([write], journal=Kept(log)).run("write")
+        await Runner([write], journal=Kept(log), timeout=0.01).run("write")
+
+    go(main())
+    assert [entry[0] for entry in log] == ["intent", "result"] * 2
+    assert [entry[2] for entry in log if entry[0] == "result"] == ["cancelled", "timeout"]
+
+
+# -- another loop ----------------------------------------------------------------------------------------------------
+
+
+def test_the_basics_work_on_uvloop() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    @tool(parallel=True)
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([add, subtract, forever], observers=[watch], concurrency=2)
+        sent = [
+            ToolCall("a", "add", {"a": 1, "b": 2}),
+            ToolCall("b", "subtract", {"a": 1, "b": 2}),
+            ToolCall("c", "nothing"),
+        ]
+        assert [result.output for result in await runner.run_all(sent)] == [3, -1, None]
+        assert (await runner.run("forever", timeout=0.01)).status == "timeout"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await runner.run("forever")
+        assert len(watch.ends()) == 5
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(main())
