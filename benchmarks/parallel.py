@@ -33,7 +33,7 @@ NAP = tool(nap, read_only=True)
 
 
 def calls(count: int, seconds: float, name: str = "nap") -> list[ToolCall]:
-    return [ToolCall(f"call_{number}", name, {"seconds": seconds}) for number in range(count)]
+    return [ToolCall(f"call_{number}", name, f'{{"seconds": {seconds}}}') for number in range(count)]
 
 
 async def cpu(work: Any) -> float:

@@ -49,7 +49,7 @@ async def within(
     """
     loop = asyncio.get_running_loop()
     try:
-        in_time = await _ended(task, loop, seconds)
+        in_time = await _ended(task, loop, state, seconds)
     except asyncio.CancelledError:
         await _stopped(task, loop, state, None if seconds is None else grace)
         raise
@@ -74,25 +74,35 @@ async def contained(runner: Runner, plan: Plan, state: CallState) -> Any:
         raise
     except BaseException as error:
         return pool.Raised(error)
+    finally:
+        if state.waiter is not None:
+            wake(state.waiter)
 
 
-async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, seconds: float | None) -> bool:
-    """Whether the task ends within `seconds`, or at all; it is left alone in any case."""
-    waiter: asyncio.Future[None] = loop.create_future()
+async def _ended(
+    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, seconds: float | None
+) -> bool:
+    """Whether the task ends within `seconds`, or at all; it is left alone in any case.
 
-    def wake(_: object = None) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    handle = None if seconds is None else loop.call_later(seconds, wake)
-    task.add_done_callback(wake)
+    The task wakes its waiter itself, at its end: a callback would cost one more turn of the loop.
+    """
+    waiter = state.waiter = loop.create_future()
+    if task.cancelling():  # a task that is cancelled before its first step never comes to its end
+        task.add_done_callback(lambda _: wake(waiter))
+    handle = None if seconds is None else loop.call_later(seconds, wake, waiter)
     try:
         await waiter
     finally:
+        state.waiter = None
         if handle is not None:
             handle.cancel()
-        task.remove_done_callback(wake)
     return task.done()
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let whoever waits look again."""
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _stopped(
@@ -103,7 +113,7 @@ async def _stopped(
     while not task.done():
         task.cancel()
         try:
-            if not await _ended(task, loop, grace):
+            if not await _ended(task, loop, state, grace):
                 state.left = _Left(task)
                 return
         except asyncio.CancelledError:  # once more: whoever cancels does not want to wait

@@ -76,6 +76,7 @@ class CallState:
         made: The result that the kernel made, which nobody else has.
         repairs: What was repaired, in words.
         resumed: The answer to a suspended call.
+        waiter: Who waits for the handler's own task to end.
     """
 
     __slots__ = (
@@ -98,6 +99,7 @@ class CallState:
         "started",
         "timeout",
         "values",
+        "waiter",
     )
     deadline: float | None
     executed: bool | None
@@ -113,6 +115,7 @@ class CallState:
     started: float
     resumed: Any
     values: Any
+    waiter: Any
     left: Any
     cut: BaseException | None
     made: ToolResult | None
@@ -252,7 +255,7 @@ def new_state(
     state.parent = parent
     state.started = started
     state.timeout = state.deadline = state.values = state.left = state.cut = state.resumed = state.made = None
-    state._context = None
+    state._context = state.waiter = None
     state.executed = state.ended = False
     state.observers = state.repairs = ()
     state.cancels = 0
