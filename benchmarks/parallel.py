@@ -51,7 +51,9 @@ async def overhead(count: int, rounds: int) -> None:
         bare.append(await cpu(asyncio.gather(*(nap(0.01) for _ in range(count)))))
         ours.append(await cpu(plain.run_all(calls(count, 0.01))))
         deadline.append(await cpu(dated.run_all(calls(count, 0.01))))
-    each = [statistics.median(b - a for a, b in zip(bare, found, strict=True)) / count * 1e6 for found in (ours, deadline)]
+    each = [
+        statistics.median(b - a for a, b in zip(bare, found, strict=True)) / count * 1e6 for found in (ours, deadline)
+    ]
     print(f"{count} concurrent calls of a 10 ms tool, CPU over asyncio.gather of the function:")
     print(f"  {each[0]:.1f} µs each (asked for: 5), with a deadline {each[1]:.1f} µs (asked for: 12 on 3.12 and up)")
 

@@ -248,13 +248,17 @@ class Runner:
             return self._answered(call, "not_found", self._unknown(call.name), observers)
         if call.problem is not None:
             said = cut(clean(call.problem), 500)
-            return self._answered(call, "invalid", said if _NOTHING_RUN in said else f"{said} {_NOTHING_RUN}", observers)
+            return self._answered(
+                call, "invalid", said if _NOTHING_RUN in said else f"{said} {_NOTHING_RUN}", observers
+            )
         return self._performed(plan, call, given, timeout, parent, observers, sink, resumed)
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, self._tools._by_name)
         names = near or list(self._tools._by_name)[:12]
-        known = f"{'Did you mean' if near else 'There are'} {', '.join(map(repr, names))}" if names else "There are none"
+        known = (
+            f"{'Did you mean' if near else 'There are'} {', '.join(map(repr, names))}" if names else "There are none"
+        )
         return f"There is no tool {cut(clean(name), 80)!r}. {known}{'?' if near else '.'} {_NOTHING_RUN}"
 
     @staticmethod
@@ -275,9 +279,7 @@ class Runner:
     ) -> ToolResult:
         plan = self._plans.get(call.name)
         arrived = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
-        result = ToolResult(
-            None, error, call=call, tool_name=arrived.name, status=status, executed=False
-        )
+        result = ToolResult(None, error, call=call, tool_name=arrived.name, status=status, executed=False)
         everyone = self._observers if observers is None else (*self._observers, *observers)
         self._emit(everyone, "tool:pre", arrived)
         self._emit(everyone, "tool:error", arrived, result)
@@ -432,7 +434,7 @@ class Runner:
             except BaseException:
                 log.exception("an observer broke on %s of %s", kind, call.name)
 
-    # -- decode, validate, guards, approve, slot -------------------------------------------------------------------------
+    # -- decode, validate, guards, approve, slot ----------------------------------------------------------------------
 
     async def _entered(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         try:
@@ -459,12 +461,10 @@ class Runner:
             if plan.locks or state.parent is not None:
                 held = await self._slot(plan, state, 0)
             else:
-                taken = 0
-                for limiter in held:
+                for taken, limiter in enumerate(plan.limiters):
                     if not limiter.try_acquire():
                         held = await self._slot(plan, state, taken)
                         break
-                    taken += 1
         except Halt as halt:
             return self._result(state, halt.status, halt.error, metadata=halt.metadata)
         try:
@@ -512,7 +512,7 @@ class Runner:
         return values, text
 
     async def _taken_up(self, plan: Plan, state: CallState) -> Any:
-        """Take up a suspended call: what was recorded is what the answer is about, whatever `around` makes of it now."""
+        """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now."""
         try:
             values, text, state.repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
         except Invalid as invalid:
@@ -524,15 +524,13 @@ class Runner:
     async def _judged(
         self, plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None
     ) -> Any:
-        """Ask the guards, and whoever they say is to be asked: the values that are to run; `state.call` is the call."""
+        """Ask the guards, and whoever is to be asked: the values that are to run; `state.call` is the call."""
         verdict = await approving.judged(plan, call, values, state, first)
         if plan.judges and state.observers:
             self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
         return await self._decided(plan, verdict, state, self._approve)
 
-    async def _decided(
-        self, plan: Plan, verdict: approving.Verdict, state: CallState, approve: Approver | None
-    ) -> Any:
+    async def _decided(self, plan: Plan, verdict: approving.Verdict, state: CallState, approve: Approver | None) -> Any:
         if verdict.decision.kind == "ask":
             asked = verdict.decision
             verdict = await approving.answered(plan, verdict, state, approve)
@@ -553,7 +551,7 @@ class Runner:
         return verdict.values
 
     async def _slot(self, plan: Plan, state: CallState, taken: int) -> list[Limiter | Hold]:
-        """Wait for keys and slots, in that order, without those that an ancestor holds; `taken` are there already."""
+        """Wait for keys and slots, without those that an ancestor holds; the first `taken` are there already."""
         loop = get_running_loop()
         until = None if self._queue_timeout is None else loop.time() + self._queue_timeout
         family = list(_ancestors(state))
@@ -626,7 +624,7 @@ class Runner:
         except Exception:
             log.exception("the journal did not take the result of %s", result.tool_name)
 
-    # -- handler and shape ----------------------------------------------------------------------------------------------
+    # -- handler and shape --------------------------------------------------------------------------------------------
 
     def _handled_unchanged(
         self, plan: Plan, call: ToolCall, context: ToolContext[Any]
@@ -715,7 +713,7 @@ class Runner:
         )
         return state.made
 
-    # -- what a bound context asks ---------------------------------------------------------------------------------------
+    # -- what a bound context asks ------------------------------------------------------------------------------------
 
     def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
         """Emit a `tool:progress` of a call that still runs, on the loop's own thread."""
@@ -748,7 +746,7 @@ class Runner:
         loop = self._loop
         return max(0.0, deadline - loop.time()) if loop is not None else 0.0
 
-    # -- batches, questions, and programs without a loop -----------------------------------------------------------------
+    # -- batches, questions, and programs without a loop --------------------------------------------------------------
 
     async def run_all(self, calls: Iterable[ToolCall], context: ToolContext[Any] | None = None) -> list[ToolResult]:
         """One result for every call, in call order, always.
@@ -847,7 +845,7 @@ class Runner:
         """
         return [one._with(_mounted=(self._settings, *(one._mounted or ()))) for one in self._tools]
 
-    # -- one loop at a time, and the end -------------------------------------------------------------------------------
+    # -- one loop at a time, and the end ------------------------------------------------------------------------------
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None and self._running and not self._loop.is_closed():

@@ -111,14 +111,15 @@ class Plan:
                 [*tool._limiters, *(s.limiter for s in reversed(mounted) if s.limiter), *_some(settings.limiter)]
             )
         )
-        self.timeout = next((t for t in (tool.timeout, *_inner_first(mounted), settings.timeout) if t is not None), None)
-        self.expose = next((e for e in (tool.expose, *(s.expose for s in reversed(mounted))) if e is not None), settings.expose)
+        inner_first = [*reversed(mounted), settings]
+        self.timeout = _first(tool.timeout, *(s.timeout for s in inner_first))
+        self.expose: tuple[type[BaseException], ...] = _first(tool.expose, *(s.expose for s in inner_first)) or ()
         self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
         self.hidden = bool(handling.parameters.hidden)
         self.seals = False
         self.around: Next | None = None
         self.inside: Next | None = None
-        self.judged = bool(self.judges or handling.direct is None or self.locks or tool.private or tool._handling.instance)
+        self.judged = bool(self.judges or handling.direct is None or self.locks or handling.parameters.hidden)
 
     def chain(self, settings: Settings, enter: Next, handle: Next) -> None:
         """Link the middleware round `enter` (decode and what follows) and round `handle` (the handler)."""
@@ -148,8 +149,9 @@ def _some(limiter: Limiter | None) -> tuple[Limiter, ...]:
     return () if limiter is None else (limiter,)
 
 
-def _inner_first(mounted: tuple[Settings, ...]) -> Iterable[float | None]:
-    return (settings.timeout for settings in reversed(mounted))
+def _first(*values: Any) -> Any:
+    """The first that is not `None`."""
+    return next((value for value in values if value is not None), None)
 
 
 def linked(middleware: Iterable[Middleware], innermost: Next) -> Next:

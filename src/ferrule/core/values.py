@@ -18,9 +18,7 @@ from ferrule.core.frozen import FrozenDict
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
-EventKind: TypeAlias = Literal[
-    "tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error"
-]
+EventKind: TypeAlias = Literal["tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error"]
 _T = TypeVar("_T")
 _UNSET: Any = object()
 _EMPTY: Mapping[str, Any] = FrozenDict()
@@ -30,7 +28,7 @@ def frozen(opened: type[_T]) -> type[_T]:
     """The frozen subclass that instances of `opened` become once they are filled."""
 
     def refuse(self: object, name: str, value: object = None) -> NoReturn:
-        raise AttributeError(f"{opened.__name__} is frozen: {name!r} cannot be set; use .replace(...) for a changed copy")
+        raise AttributeError(f"{opened.__name__} is frozen, {name!r} cannot be set: use .replace(...) for a copy")
 
     def itself(self: _T, *args: object) -> _T:
         return self
@@ -363,9 +361,7 @@ _keep_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
 _keep_repairs = cast("Any", ToolResult.__dict__["repairs"]).__set__
 
 
-def success(
-    output: Any, call: ToolCall, tool_name: str, repairs: tuple[str, ...], duration_ms: float
-) -> ToolResult:
+def success(output: Any, call: ToolCall, tool_name: str, repairs: tuple[str, ...], duration_ms: float) -> ToolResult:
     """The result of a handler that returned: as the constructor makes it, at a third of the cost."""
     result = object.__new__(ToolResult)
     result.output = output
@@ -386,7 +382,6 @@ def keep_seal(result: ToolResult, duration_ms: float, repairs: tuple[str, ...]) 
     _keep_duration(result, duration_ms)
     if repairs:
         _keep_repairs(result, repairs)
-
 
 
 class Event:
