@@ -398,16 +398,18 @@ class Runner:
 
     def _sealed(self, state: CallState, result: Any) -> ToolResult:
         """The result bound to its call, bounded, cleaned and measured."""
-        if not isinstance(result, ToolResult):
+        if isinstance(result, ToolResult):
+            sealed = result
+        else:
             wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
-            result = self._broke(state, wrong)
-        if result is not state.made:
+            sealed = self._broke(state, wrong)
+        if sealed is not state.made:
             # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-            result = result.replace(call=state.sent, tool_name=state.plan.name, repairs=())
-        if result.error is not None or result._content is not None or not _short(result.output, state.plan.max_output):
-            result = self._bounded(result, state.plan.max_output)
-        keep_seal(result, _milliseconds(state), state.repairs)
-        return result
+            sealed = sealed.replace(call=state.sent, tool_name=state.plan.name, repairs=())
+        if sealed.error is not None or sealed._content is not None or not _short(sealed.output, state.plan.max_output):
+            sealed = self._bounded(sealed, state.plan.max_output)
+        keep_seal(sealed, _milliseconds(state), state.repairs)
+        return sealed
 
     def _bounded(self, result: ToolResult, limit: int) -> ToolResult:
         if result.error is not None and (len(result.error) > limit or not result.error.isascii()):
@@ -836,7 +838,10 @@ class Runner:
         if self._own_loop is None:
             self._own_loop = sync.OwnLoop(self)
         loop = self._loop if running() is not None and self._running else None
-        return sync.wait(self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options))
+        found: ToolResult = sync.wait(
+            self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options)
+        )
+        return found
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.

@@ -655,7 +655,7 @@ def test_a_guard_whose_check_nobody_can_ask_is_refused_by_the_runner() -> None:
 
 
 def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python() -> None:
-    async def find(limit: int = None) -> str:  # type: ignore[assignment]
+    async def find(limit: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
         return repr(limit)
 
     assert run(find).output == "None"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import create_model
+from pydantic import BaseModel, create_model
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
 
@@ -427,6 +427,28 @@ def test_what_a_branch_alone_would_want_is_no_reason_to_decode() -> None:
     )
     result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
     assert (result.status, seen) == ("invalid", [])
+
+
+class Single(BaseModel):
+    n: int
+
+
+class Several(BaseModel):
+    n: list[int]
+
+
+def test_what_a_branch_alone_would_want_is_no_reason_to_decode_for_a_function_either() -> None:
+    ran: list[Any] = []
+
+    @tool(name="t")
+    async def take(value: Single | Several) -> str:
+        """Take."""
+        ran.append(value)
+        return "done"
+
+    assert run(take, "t", '{"value": {"n": "[1]"}}').status == "invalid"
+    assert run(take, "t", '{"value": {"n": [1]}}').status == "ok"
+    assert ran == [Several(n=[1])]
 
 
 def test_a_definition_as_a_dict_climbs_the_same_ladder() -> None:

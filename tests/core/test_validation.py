@@ -1,4 +1,4 @@
-"""From what a model sent to what the handler gets: nothing is guessed, nothing is lost, and a mistake is told in words."""
+"""From what a model sent to what the handler gets: nothing guessed, nothing lost, and mistakes are told in words."""
 
 from __future__ import annotations
 
@@ -166,6 +166,29 @@ def test_what_is_no_json_number_is_refused_wherever_it_stands(text: str) -> None
     for schema in ({}, {"type": "number"}, {"type": "array"}, {"type": "object"}):
         put = {"array": f"[{text}]", "object": f'{{"k": {text}}}'}.get(str(schema.get("type")), text)
         assert run(raw({"value": schema}), f'{{"value": {put}}}').status == "invalid"
+
+
+class OnlyFloats(BaseModel):
+    value: float = 0
+    more: dict[str, float] = {}
+
+
+@pytest.mark.parametrize("text", NOT_NUMBERS)
+def test_it_is_refused_for_floats_alone_too_where_nothing_looks_at_the_text(text: str) -> None:
+    @tool
+    async def alone(x: float = 0, y: float | None = None) -> str:
+        """Take."""
+        return "ran"
+
+    @tool
+    async def nested(m: OnlyFloats) -> str:
+        """Take."""
+        return "ran"
+
+    assert run(alone, f'{{"x": {text}}}').status == "invalid"
+    assert run(alone, f'{{"y": {text}}}').status == "invalid"
+    assert run(nested, f'{{"m": {{"value": {text}}}}}').status == "invalid"
+    assert run(nested, f'{{"m": {{"more": {{"k": {text}}}}}}}').status == "invalid"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [math.nan], {"k": -math.inf}])

@@ -58,7 +58,6 @@ def test_the_question_says_what_would_be_done() -> None:
     assert reason({}) == "write_file changes things"
 
 
-@pytest.mark.xfail(reason="the traits of a context do not name the private parameters yet", strict=False)
 def test_private_values_are_not_shown() -> None:
     def pay(amount: int, pin: str) -> None:
         """Pay."""

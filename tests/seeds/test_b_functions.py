@@ -70,7 +70,7 @@ def test_a_literal_takes_only_its_values() -> None:
 
     tool = Tool(name="paint", handler=paint)
     assert asyncio.run(tool(colour="red")) == "red"
-    with pytest.raises(ValidationError, match="\"red\", \"blue\"|'red', 'blue'"):
+    with pytest.raises(ValidationError, match="'red', 'blue'"):
         asyncio.run(tool(colour="green"))
 
 
@@ -84,11 +84,9 @@ def test_two_tools_of_one_function_have_each_its_own_context_at_the_same_time() 
     started: list[str] = []
 
     async def where() -> str:
-        both = asyncio.Event()
         started.append("x")
         while len(started) < 2:
             await asyncio.sleep(0)
-        both.set()
         return str(CONTEXT.get())
 
     async def both() -> list[str]:

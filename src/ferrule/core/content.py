@@ -103,7 +103,7 @@ def to_text(value: Any) -> str:
     return json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
 
 
-def checked(blocks: Iterable[Block]) -> tuple[Block, ...]:
+def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     """The blocks of a result that a handler or a middleware made.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -97,7 +97,9 @@ def _flag(name: Any, key: str, value: Any) -> bool:
         except Exception as error:
             raise DefinitionError(f"tool {name!r}: {key}() raised {error!r}") from error
     if not isinstance(value, bool):
-        raise DefinitionError(f"tool {name!r}: {key} must be True or False, or a function that returns it, not {value!r}")
+        raise DefinitionError(
+            f"tool {name!r}: {key} must be True or False, or a function that returns it, not {value!r}"
+        )
     return value
 
 
@@ -158,7 +160,7 @@ def from_object(thing: Any) -> Tool:
 
 
 def understood(value: Any) -> Any:
-    """A result in the author's own shape (`output`, `error`, `success`, `metadata`, `duration_ms`) as a `ToolResult`."""
+    """A result in the author's own shape (`output`, `error`, `success`, `metadata` …) as a `ToolResult`."""
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, Mapping):
@@ -195,9 +197,12 @@ def as_tool(thing: Any) -> Tool:
     if isinstance(thing, Mapping):
         return build_tool(thing)
     if isinstance(thing, type) and not issubclass(thing, BaseModel):
-        raise DefinitionError(f"{thing.__name__} is a class: pass an instance, or use Toolset.of({thing.__name__}(...))")
+        raise DefinitionError(
+            f"{thing.__name__} is a class: pass an instance, or use Toolset.of({thing.__name__}(...))"
+        )
     if not isinstance(thing, type) and hasattr(thing, "execute"):
         return from_object(thing)
     if callable(thing):
-        return tool(thing)
+        made: Tool = tool(thing)
+        return made
     raise DefinitionError(f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()")

@@ -1,12 +1,12 @@
 """The exception tree.
 
-    FerruleError
-    ├── ToolError               a call that gave no value; its text is shown to the model
-    │   ├── ValidationError     the arguments do not fit; nothing was run
-    │   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
-    │   ├── HandlerError        the tool was run and raised
-    │   └── ToolTimeoutError    the deadline came before the tool was done
-    └── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
+FerruleError
+├── ToolError               a call that gave no value; its text is shown to the model
+│   ├── ValidationError     the arguments do not fit; nothing was run
+│   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
+│   ├── HandlerError        the tool was run and raised
+│   └── ToolTimeoutError    the deadline came before the tool was done
+└── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
-import pydantic
 from pydantic import BaseModel, TypeAdapter
 from pydantic.errors import PydanticUserError
 
@@ -134,7 +133,9 @@ def _signature(name: str, function: Any) -> inspect.Signature:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise DefinitionError(f"tool {name!r}: {function!r} has no signature ({error}); wrap it in a function") from None
+        raise DefinitionError(
+            f"tool {name!r}: {function!r} has no signature ({error}); wrap it in a function"
+        ) from None
     fixed: set[str] = set()
     inner = function
     while isinstance(inner, functools.partial):
@@ -360,9 +361,9 @@ def from_handler_class(
     Raises:
         DefinitionError: where it has no `__call__` of its own.
     """
-    if getattr(cls.__call__, "__module__", None) in {None, "ferrule.core.handler_class"}:  # type: ignore[operator]
+    if getattr(cls.__call__, "__module__", None) in {None, "ferrule.core.handler_class"}:
         raise DefinitionError(f"tool {name!r}: {cls.__name__} needs `async def __call__(self)`, which does the work")
-    run = cls.__call__  # type: ignore[operator]
+    run = cls.__call__
     _refuse_generators(name, run)
     contexts = tuple(key for key, hint in _hints(name, run).items() if key != "return" and _is_context(hint))
     spare = [
@@ -371,7 +372,9 @@ def from_handler_class(
         if p.name not in contexts and p.default is _EMPTY
     ]
     if spare:
-        raise DefinitionError(f"tool {name!r}: {cls.__name__}.__call__ takes no parameters ({spare!r}): make them fields")
+        raise DefinitionError(
+            f"tool {name!r}: {cls.__name__}.__call__ takes no parameters ({spare!r}): make them fields"
+        )
     own = cls.__dict__.get("__doc__")
     return Handler(
         cls,
@@ -387,7 +390,7 @@ def from_handler_class(
 def from_args_model(
     name: str,
     function: Callable[..., Any],
-    model: type[BaseModel],
+    model: Any,
     *,
     private: frozenset[str] = frozenset(),
     drop_unknown: bool = False,

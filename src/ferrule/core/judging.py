@@ -32,10 +32,12 @@ def judge_of(guard: Guard, tool: Tool) -> Judge:
     if check is None or isinstance(guard, type):
         if not callable(guard):
             raise DefinitionError(f"{guard!r} is no guard: it is neither callable nor has check()")
-        return guard  # type: ignore[no-any-return]
+        return guard
     parameters = list(inspect.signature(check).parameters.values())
     by_name = any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters)
-    required = [p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     if by_name or (parameters and parameters[0].name == "tool"):
         return _check_of_arguments(check, tool)
     if len(required) == 1:

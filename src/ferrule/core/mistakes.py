@@ -121,7 +121,9 @@ def _from_pydantic(item: Any, path: Path, sure: bool) -> Mistake:
 def _expectation(message: str) -> str:
     for start in ("Input should be", "Input should have", "Input should"):
         if message.startswith(start):
-            return f"must {start.removeprefix('Input should').strip()} {message[len(start) :].strip()}".replace("  ", " ")
+            return f"must {start.removeprefix('Input should').strip()} {message[len(start) :].strip()}".replace(
+                "  ", " "
+            )
     for start in ("String should", "List should", "Value should", "Tuple should", "Set should", "Data should"):
         if message.startswith(start):
             return "must " + message[len(start) :].strip()
@@ -165,7 +167,9 @@ def _from_branches(path: Path, got: Any, branches: Any, message: str) -> list[Mi
     if len(inner) == 1:
         return inner
     wants = {mistake.expected for mistake in inner}
-    expected = "fits none of the forms it may have" + (f" ({_shortened('; '.join(sorted(wants)), 160)})" if wants else "")
+    expected = "fits none of the forms it may have" + (
+        f" ({_shortened('; '.join(sorted(wants)), 160)})" if wants else ""
+    )
     return [Mistake(path, expected, got), *(Mistake(m.path, m.expected, m.got, m.wants, sure=False) for m in here)]
 
 
@@ -246,7 +250,11 @@ def _line(path: Path, group: Sequence[Mistake], properties: Mapping[str, Any]) -
     expected = texts[0]
     for text in texts[1:4]:
         expected += f" or {text.removeprefix('must be ').removeprefix('must ')}"
-    shown = show(first.got) if first.got is None or isinstance(first.got, bool) else f"{kind_of(first.got)} {show(first.got)}"
+    shown = (
+        show(first.got)
+        if first.got is None or isinstance(first.got, bool)
+        else f"{kind_of(first.got)} {show(first.got)}"
+    )
     got = "" if first.got is _NO_VALUE else f", got {shown}"
     return f"{place!r} {expected}{got}"
 

@@ -90,6 +90,6 @@ class Output:
             except ValueError as error:
                 raise OutputMismatch(str(error)[:300]) from None
         elif self._validator is not None:
-            error = next(iter(self._validator.iter_errors(jsonable(value))), None)
-            if error is not None:
-                raise OutputMismatch(str(error.message)[:300])
+            wrong = next(iter(self._validator.iter_errors(jsonable(value))), None)
+            if wrong is not None:
+                raise OutputMismatch(str(wrong.message)[:300])

@@ -199,7 +199,7 @@ class TypedParameters(Parameters):
         self._made = made
         self._is_dict = core["type"] == "typed-dict" or core.get("schema", {}).get("type") == "typed-dict"
         self._opaque = core_schema.opaque(core)
-        self._validator = SchemaValidator(core, _use_prebuilt=False)  # type: ignore[arg-type,call-arg]
+        self._validator = SchemaValidator(core, _use_prebuilt=False)
         super().__init__(schema, hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         if self._is_dict:
             self.direct = frozenset(name for name, node in fields.items() if core_schema.direct(node))
@@ -387,7 +387,9 @@ def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
         raise DefinitionError(f"the input schema has no JSON form: {error}") from None
     kind = found.setdefault("type", "object")
     if kind != "object":
-        raise DefinitionError(f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object")
+        raise DefinitionError(
+            f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object"
+        )
     if not isinstance(found.get("properties", {}), dict):
         raise DefinitionError("the input schema is not a valid JSON Schema: its 'properties' must be an object")
     said = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & found.keys()

@@ -218,7 +218,7 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
     Raises:
         PydanticUserError: where a type has no JSON form.
     """
-    found = _Generator(by_alias=True).generate(schema, mode="validation")  # type: ignore[arg-type]
+    found = _Generator(by_alias=True).generate(schema, mode="validation")
     root = found.get("$ref")
     if root is not None:
         definitions = found["$defs"]

@@ -224,7 +224,9 @@ class Tool:
         }  # fmt: skip
         kept |= self._kinds
         if not changes.keys() - {*kept, "args_model", "input_schema", "output_schema"}:
-            unchanged = {"handler", "unknown", "private", "args_model", "input_schema", "output_schema"}.isdisjoint(changes)
+            unchanged = {"handler", "unknown", "private", "args_model", "input_schema", "output_schema"}.isdisjoint(
+                changes
+            )
             copy = self._copied(changes) if unchanged else self._rebuilt({**kept, **changes})
             if "concurrency" not in changes:
                 object.__setattr__(copy, "_limiters", self._limiters)
@@ -465,7 +467,7 @@ def _seconds(key: str, value: Any, name: str) -> float | None:
     owner = f"tool {name!r}: " if name else ""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 < value and math.isfinite(value)):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and math.isfinite(value)):
         raise DefinitionError(f"{owner}{key} must be a positive number of seconds, or None, not {value!r}")
     return float(value)
 

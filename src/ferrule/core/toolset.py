@@ -214,11 +214,7 @@ def _found_in_module(module: types.ModuleType) -> list[Any]:
     tools = {id(value): value for value in members.values() if isinstance(value, Tool)}
     if tools:
         return list(tools.values())
-    return [
-        value
-        for value in members.values()
-        if inspect.isfunction(value) and value.__module__ == module.__name__
-    ]
+    return [value for value in members.values() if inspect.isfunction(value) and value.__module__ == module.__name__]
 
 
 def assemble_tool_pool(built_in: Iterable[Any], mcp_tools: Iterable[Any], deny_rules: Iterable[str]) -> Toolset:
