@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -260,12 +262,29 @@ def test_another_name_of_the_same_file_keeps_the_old_content(root: Path) -> None
 
 
 @posix
-@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everything")
-def test_a_file_that_may_not_be_written_is_not_replaced(root: Path) -> None:
-    (root / "fixed").write_text("x")
-    (root / "fixed").chmod(0o444)
-    with pytest.raises(PermissionError):
-        write_exactly(str(root / "fixed"), b"y")
+def test_a_file_that_may_not_be_written_is_not_replaced() -> None:
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as made, as_somebody_else(nobody, made):
+        fixed = Path(os.path.realpath(made), "fixed")
+        fixed.write_text("x")
+        fixed.chmod(0o444)
+        with pytest.raises(PermissionError):
+            write_exactly(str(fixed), b"y")
+        assert fixed.read_text() == "x"
+
+
+@contextmanager
+def as_somebody_else(user: int, directory: str) -> Iterator[None]:
+    """Without the rights of root, who may write everything; `directory` belongs to `user` meanwhile."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(directory, user, user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 @posix
