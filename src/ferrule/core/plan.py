@@ -60,6 +60,7 @@ class Plan:
             that who waits for a busy tool holds nothing that others want.
         hidden: Whether it has parameters that no model fills.
         seals: Whether a middleware may have put another result in the place of the kernel's.
+        straight: Whether a call may take the runner's short way.
         plain: Whether the handler is an async function of just the keyword arguments.
         judged: Whether anybody reads the judged call.
     """
@@ -85,6 +86,7 @@ class Plan:
         "plain",
         "quick",
         "seals",
+        "straight",
         "timeout",
         "tool",
     )
@@ -117,6 +119,7 @@ class Plan:
         self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
         self.hidden = bool(handling.parameters.hidden)
         self.seals = False
+        self.straight = False
         self.around: Next | None = None
         self.inside: Next | None = None
         self.judged = bool(self.judges or handling.direct is None or self.locks or handling.parameters.hidden)
@@ -132,6 +135,11 @@ class Plan:
         if inside:
             self.inside = linked(inside, handle)
             self.judged = True
+
+    def may_go_straight(self) -> bool:
+        """Whether nothing but the runner's limit is configured for an async function of plain arguments."""
+        free = self.around is None and self.inside is None and self.timeout is None and not self.judged
+        return free and self.plain and self.quick is not None and len(self.limiters) == 1
 
     def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
         self._owner.progress(state, done, total, message)
