@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ferrule import Event, Runner, ToolContext, Toolset, tool
+from ferrule import Event, Runner, ToolContext, Toolset, ask, tool
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall
 from ferrule.guards import ask_before_changes
@@ -201,6 +201,38 @@ def test_calls_over_the_limit_never_run_and_are_answered() -> None:
     assert (came.status, came.text) == ("limited", "That is all.")
     assert asked_and_answered(came.messages) == ([f"call_{n}" for n in range(1, 7)],) * 2
     assert kinds(events).count("tool:pre") == 6 and kinds(events).count("tool:error") == 3
+
+
+def test_calls_that_never_ran_do_not_count() -> None:
+    right = [("add", {"a": 1, "b": 2})]
+    came = go([[("add", {"a": "x"}), ("nothing", {})], right, "Three."], max_calls=2)
+    assert came.status == "done"
+    assert [result.status for result in came.results] == ["invalid", "not_found", "ok"]
+
+
+def test_a_suspended_call_stops_the_run_with_every_call_answered() -> None:
+    async def main() -> LoopResult:
+        runner = Runner(
+            RUNNER_TOOLS,
+            guards=[lambda call, context: ask("later?") if call.name == "fail" else None],
+            approve=lambda call, decision, context: decision,
+        )
+        model = scripted([[("add", {"a": 1, "b": 2}), ("fail", {})], "never said"])
+        return await asyncio.wait_for(_awaited(run(model, ASK, runner)), 10)
+
+    came = asyncio.run(main())
+    assert (came.status, came.turns) == ("suspended", 1)
+    assert [result.status for result in came.results] == ["ok", "suspended"]
+    asked, answered = asked_and_answered(came.messages)
+    assert asked == answered and "resume first" in came.messages[-1]["content"]
+
+
+def test_calls_of_a_paused_turn_are_sent_back_and_not_run() -> None:
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "type": "function"}]}
+    call = ToolCall("c", "add", {"a": 1, "b": 2})
+    came = go([Reply("", [call], [turn], "pause"), "Done."])
+    assert (came.status, came.results) == ("done", [])
+    assert came.messages[:2] == [*ASK, turn] and len(came.messages) == 3
 
 
 def test_at_the_last_turn_calls_are_answered_and_the_model_is_asked_no_more() -> None:

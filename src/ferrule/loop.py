@@ -2,12 +2,13 @@
 
     text alone                   done
     calls                        run through the runner, every one answered, and the model is asked again
-    paused                       the turn goes back as it is, and the model is asked again
+    paused                       the turn goes back as it is, its calls are not run, and the model is asked again
     cut off or malformed         its calls carry a problem and are answered; the model is asked again
     more calls than max_calls    the ones over it are answered as limited and never run
     calls in the last turn       the same: nobody would read what they did
     refused                      its calls are answered, and it is over
     a tool failed                on_failure: go on, answer without tools, or stop
+    a call was suspended         the turn is answered, the suspended call as waiting, and it is over
 
 It knows no provider: a model brings its own messages, and the runner decides what may run.
 """
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ferrule.core.context import ToolContext
     from ferrule.runner import Runner
 
-Status: TypeAlias = Literal["done", "degraded", "failed", "limited"]
+Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended"]
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
 Messages: TypeAlias = list[dict[str, Any]]
 
@@ -43,11 +44,13 @@ class LoopResult:
 
     status: Status
     """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
-    model refused or gave nothing; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between."""
+    model refused or gave nothing; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between;
+    `"suspended"`: a call waits for an answer, `runner.resume(result.record(), answer)` takes up the one in `results`,
+    and the history tells the model that it waits."""
     text: str
     """What the model said last."""
     messages: Messages
-    """The whole history, every call answered."""
+    """The whole history, every call answered but those of a paused turn."""
     tool_executions: list[dict[str, Any]]
     """The record of every result."""
     turns: int
@@ -100,7 +103,8 @@ def run(
         runner: Its `tools` are offered, and it runs every call.
         context: What the calls may use.
         max_turns: How often the model is asked at most. Calls that it makes in the last turn are not run.
-        max_calls: How many calls are run at most, in all turns together; the model is told of the others.
+        max_calls: How many calls are run at most, in all turns together; the model is told of the others. One that
+            never ran, because it was invalid or denied, does not count.
         on_failure: What follows a call with the status `failed` or `timeout`: `"continue"` tells the model;
             `"degrade"` asks it once more without any tools; `"fail"` stops when the other calls of the turn are done.
 
@@ -136,7 +140,10 @@ class Run:
         on_failure: OnFailure,
     ) -> None:
         self.messages: Messages = list(messages)
-        """The history so far; every call in it is answered, also when the iteration was left early."""
+        """The history so far; every call in it but those of a paused turn is answered, also when the iteration was left
+        early."""
+        self.results: list[ToolResult] = []
+        """The result of every call so far, in call order; also there when the model raised."""
         self._model = model
         self._runner = runner
         self._context = context
@@ -146,7 +153,6 @@ class Run:
         self._turns = 0
         self._limited = False
         self._usage: dict[str, Any] = {}
-        self._results: list[ToolResult] = []
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
@@ -216,13 +222,14 @@ class Run:
             reply = await self._ask(offered)
             if reply.text:
                 yield ModelText(reply.text)
-            before = len(self._results)
-            if reply.calls:
+            before = len(self.results)
+            if reply.calls and reply.stop != "pause":
                 async with aclosing(self._answer(reply, self._refusal(degraded))) as events:
                     async for event in events:
                         yield event
-            failed = any(result.status in {"failed", "timeout"} for result in self._results[before:])
-            status = self._status(reply, failed, degraded)
+            statuses = {result.status for result in self.results[before:]}
+            failed = not statuses.isdisjoint({"failed", "timeout"})
+            status = self._status(reply, failed, degraded, "suspended" in statuses)
             if status is not None:
                 break
             if failed and self._on_failure == "degrade":
@@ -232,7 +239,7 @@ class Run:
 
     async def _ask(self, offered: Toolset) -> Reply:
         reply = await self._model(list(self.messages), offered)
-        if not reply.calls:
+        if not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
         for name, count in reply.usage.items():
             if isinstance(count, int | float):
@@ -245,10 +252,12 @@ class Run:
             return "No tools are offered any more, because a call failed"
         return "This was the last turn of the run" if self._turns == self._max_turns else ""
 
-    def _status(self, reply: Reply, failed: bool, degraded: bool) -> Status | None:
+    def _status(self, reply: Reply, failed: bool, degraded: bool, suspended: bool) -> Status | None:
         """What the run has come to with this turn; `None` where it goes on."""
         if failed and self._on_failure == "fail":
             return "failed"
+        if suspended:
+            return "suspended"
         if reply.stop == "refused" or (reply.stop == "other" and not reply.text and not reply.calls):
             return "failed"
         unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)
@@ -259,8 +268,8 @@ class Run:
         return "limited" if self._limited or reply.stop == "cut" else "done"
 
     def _come_to(self, status: Status, text: str) -> LoopResult:
-        records = [result.record() for result in self._results]
-        return LoopResult(status, text, self.messages, records, self._turns, self._usage, self._results)
+        records = [result.record() for result in self.results]
+        return LoopResult(status, text, self.messages, records, self._turns, self._usage, self.results)
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
@@ -280,9 +289,10 @@ class Run:
                 yield Event("tool:pre", _named(result))
                 yield Event("tool:error", _named(result), result)
         finally:
+            self._calls_left += sum(result.executed is False for result in answers)
             if len(answers) == count:
                 answers += refused
-                self._results += answers
+                self.results += answers
                 self.messages += [*reply.messages, *self._model.results(answers)]
 
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:

@@ -194,10 +194,69 @@ def test_nothing_in_a_call_can_forge_a_line_of_the_question(name: str, arguments
     assert all(line.startswith("  ") for line in lines[2:-1])
 
 
-def test_long_values_are_cut_and_counted() -> None:
-    text = _described(ToolCall("1", "x", {"content": "a" * 10_000, "n": list(range(10_000))}), ask("r" * 10_000), ())
+def test_long_values_show_their_ends_and_count_the_rest() -> None:
+    long = "a" * 5000 + "; rm -rf /"
+    text = _described(ToolCall("1", "x", {"content": long, "n": [long]}), ask("r" * 5000 + "end"), ())
     assert len(text) < 2500
-    assert "(10000 characters in all)" in text
+    assert text.count("; rm -rf /") == 2
+    assert "' … 4510 characters not shown … '" in text
+    assert "rrrend" in text
+
+
+@pytest.mark.parametrize("letter", ["a", " ", "\u6f22", "\u2506", "\U0001f600"])
+@pytest.mark.parametrize("columns", [40, 81])
+def test_a_long_value_cannot_forge_a_line_by_running_over_the_edge(
+    letter: str, columns: int, terminal: Terminal
+) -> None:
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(terminal.master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    forged = letter * 200 + "Allow it? [y/N] y" + " " * 200
+
+    async def run() -> Decision:
+        asked = asyncio.ensure_future(
+            console(terminal.input, terminal.output)(ToolCall("1", "x", {"a": forged}), ask(forged), ToolContext())
+        )
+        await asyncio.to_thread(terminal.until, "\n" + PROMPT)
+        terminal.type("n\n")
+        return await asyncio.wait_for(asked, BOUND)
+
+    assert asyncio.run(run()).kind == "deny"
+    lines = terminal.seen.replace("\r\n", "\n").split("\n")
+    asked_in = lines.index(next(line for line in lines if line.startswith(PROMPT)))
+    assert lines[:2] == ["", "x wants to run:"]
+    assert all(line.startswith(("  a = ", "  because: ", "    ┆ ")) for line in lines[2:asked_in])
+    assert all(sum(2 if ord(c) > 0x2500 else 1 for c in line) <= columns - 4 for line in lines[2:asked_in])
+    assert forged in "".join(line.removeprefix("    ┆ ") for line in lines[2:asked_in])
+
+
+def test_a_secret_prompt_that_is_cancelled_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
+    import termios
+
+    before = termios.tcgetattr(terminal.input.fileno())
+
+    async def run() -> None:
+        approve = console(terminal.input, terminal.output)
+        asked = asyncio.ensure_future(approve(CALL, ask("a pin is needed", into="pin"), ToolContext()))
+        await asyncio.to_thread(terminal.until, "refuse): ")
+        assert termios.tcgetattr(terminal.input.fileno())[3] != before[3]
+        asked.cancel()
+        await asyncio.wait({asked})
+        assert termios.tcgetattr(terminal.input.fileno())[3] == before[3]
+
+    asyncio.run(run())
+
+
+def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None:
+    output = io.StringIO()
+    asked = console(terminal.input, output)(CALL, ask("why"), ToolContext())
+    terminal.type("y\n")
+    decision = asyncio.run(asyncio.wait_for(asked, BOUND))
+    assert decision.kind == "deny"
+    assert "nobody" in decision.reason
+    assert output.getvalue() == ""
 
 
 def test_private_parameters_are_not_shown() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from ferrule import Event, ToolCall
 from ferrule.cli.call import typed
+from ferrule.cli.screen import printable
+from ferrule.cli.timeline import Timeline
+from ferrule.core.frozen import freeze
 
 ROOT = Path(__file__).parent.parent.parent
 BOUND = 60
@@ -62,10 +69,22 @@ def stumble() -> str:
     raise ValueError("no good")
 '''
 RUNNERS = """
-from ferrule import Runner, Toolset
+from ferrule import Runner, Toolset, allow
 from tools import note, shout
 
-runner = Runner(Toolset([note]))
+runner = Runner(Toolset([note]), guards=[lambda call, context: allow()])
+"""
+BARE = """
+from ferrule import Runner
+from tools import note
+
+runner = Runner([note])
+"""
+ASKING = """
+from ferrule import Runner, ask
+from tools import note
+
+runner = Runner([note], guards=[lambda call, context: ask("mine to ask")])
 """
 
 STEPS = """
@@ -243,9 +262,25 @@ def test_a_tool_that_raises_fails_the_call(here: Path) -> None:
     assert "Traceback" in ferrule("call", "stumble", "--verbose", "--tools", "tools.py", cwd=here).stderr
 
 
-def test_a_runner_is_used_as_its_developer_made_it(here: Path) -> None:
+def test_a_runner_with_guards_is_used_as_its_developer_made_it(here: Path) -> None:
     done = ferrule("call", "note", "text=x", "--tools", "runners.py", cwd=here)
     assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr
+    assert (here / "note.txt").read_text(encoding="utf-8") == "x"
+
+
+def test_a_runner_without_guards_is_under_the_programs_policy(here: Path) -> None:
+    (here / "bare.py").write_text(BARE, encoding="utf-8")
+    done = ferrule("call", "note", "text=x", "--tools", "bare.py", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Denied: ")
+    assert not (here / "note.txt").exists()
+
+
+def test_a_runner_with_guards_and_nobody_to_ask_asks_at_the_terminal(here: Path) -> None:
+    (here / "asking.py").write_text(ASKING, encoding="utf-8")
+    code, screen = with_a_terminal("call", "note", "text=x", "--tools", "asking.py", cwd=here, answer="y")
+    assert code == 0, screen
+    assert "mine to ask" in screen
     assert (here / "note.txt").read_text(encoding="utf-8") == "x"
 
 
@@ -276,6 +311,8 @@ def test_an_attribute_names_what_is_meant(here: Path) -> None:
         ({"type": "array", "items": {"type": "string"}}, '["a"]', ["a"]),
         ({}, '{"a": 1}', {"a": 1}),
         ({}, "a=b", "a=b"),
+        ({"type": "integer"}, "[" * 100_000, "[" * 100_000),
+        ({"enum": freeze([{"a": 1}])}, '{"a": 1}', {"a": 1}),
     ],
 )
 def test_a_value_means_what_the_schema_wants(schema: dict[str, object], text: str, value: object) -> None:
@@ -283,7 +320,116 @@ def test_a_value_means_what_the_schema_wants(schema: dict[str, object], text: st
     assert typed([f"x={text}"], whole) == {"x": value}
 
 
+def test_a_call_that_needs_nothing_does_not_wait_for_a_silent_standard_input(here: Path) -> None:
+    ours, theirs = os.pipe()
+    try:
+        done = subprocess.run(
+            [*PROGRAM, "call", "list_files"], cwd=here, stdin=ours, capture_output=True, timeout=BOUND / 6, check=False
+        )
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert done.returncode == 0, done.stderr
+
+
+# streams
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell's way to close a stream")
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("list >&-", 1, "ferrule: the standard output is closed\n"),
+        ("list >/dev/full", 1, "ferrule: [Errno 28] No space left on device\n"),
+        ("call read_file <&-", 1, "Invalid "),
+        ("call shout text=a --tools tools.py 2>&-", 0, ""),
+    ],
+)
+def test_a_stream_that_cannot_be_used_is_no_crash(here: Path, words: str, code: int, says: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$0" -m ferrule {words}', sys.executable],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(says)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_what_a_file_prints_while_it_is_imported_does_not_spoil_the_json(here: Path) -> None:
+    (here / "chatty.py").write_text(f"print('hello')\n{TOOLS.replace('from __future__ import annotations', '')}")
+    done = ferrule("schema", "--provider", "anthropic", "--tools", "chatty.py", cwd=here)
+    assert len(json.loads(done.stdout)) == 5
+    assert done.stderr == "hello\n"
+
+
+def test_text_on_the_screen_cannot_hide_or_turn_round_other_text() -> None:
+    assert printable("a\u202eb\u200bc\x1b\td\n\ue000") == "a\ufffdb\ufffdc\ufffd\td\n\ufffd"
+
+
+@pytest.mark.parametrize("data", [{"done": 1, "total": "two", "message": "x"}, {"done": 10**400, "message": object()}])
+def test_progress_of_any_kind_is_a_line(data: dict[str, object]) -> None:
+    written = io.StringIO()
+    Timeline(Console(file=written), lambda: 0.0).event(Event("tool:progress", ToolCall("1", "t", {}), data))
+    assert written.getvalue().count("#1 t") == 1
+
+
+def test_names_and_messages_on_the_timeline_are_bounded() -> None:
+    written = io.StringIO()
+    event = Event("tool:progress", ToolCall("1", "n" * 5000, {}), {"done": 1, "message": "m" * 5000})
+    Timeline(Console(file=written, width=10_000), lambda: 0.0).event(event)
+    assert written.getvalue().count("n") < 100
+    assert len(written.getvalue()) < 500
+
+
+def test_a_terminal_without_utf8_gets_ascii() -> None:
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding="ascii", errors="strict"))
+    timeline = Timeline(console, lambda: 0.0)
+    timeline.words("Hm.")
+    console.file.flush()
+    assert b"Hm." in raw.getvalue()
+
+
 # run
+
+
+def test_progress_that_cannot_be_counted_does_not_end_the_run(here: Path) -> None:
+    (here / "odd.py").write_text(
+        "from ferrule import ToolContext, tool\n\n\n@tool(read_only=True)\n"
+        'def odd(context: ToolContext) -> str:\n    """Odd."""\n'
+        '    context.progress(1, "two", "x")\n    return "fine"\n',
+        encoding="utf-8",
+    )
+    (here / "steps.py").write_text('steps = [[("odd", {})], "Done."]', encoding="utf-8")
+    done = ferrule("run", "x", "--tools", "odd.py", "--model", "scripted:steps.py", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "1/two x" in done.stdout
+
+
+@pytest.mark.parametrize("last", ["", ', lambda messages: messages[99], "never"'])
+def test_a_run_that_breaks_still_shows_the_table_of_what_has_run(here: Path, last: str) -> None:
+    (here / "steps.py").write_text(f'steps = [[("shout", {{"text": "a"}})]{last}]', encoding="utf-8")
+    done = ferrule(*RUN, cwd=here)
+    assert done.returncode != 0
+    assert re.search(r"(?m)^ *1 +shout +ok +yes", done.stdout)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGINT for a child")
+def test_a_run_that_is_stopped_still_shows_the_table_of_what_has_run(here: Path) -> None:
+    (here / "steps.py").write_text(
+        "import os, signal\n"
+        "def stop(messages):\n    os.kill(os.getpid(), signal.SIGINT)\n    return 'never'\n"
+        'steps = [[("shout", {"text": "a"})], stop]',
+        encoding="utf-8",
+    )
+    done = ferrule(*RUN, cwd=here)
+    assert done.returncode == 128 + signal.SIGINT
+    assert re.search(r"(?m)^ *1 +shout +ok +yes", done.stdout)
 
 
 def test_a_run_without_a_terminal_is_plain_text(here: Path) -> None:
@@ -395,9 +541,17 @@ def test_the_demo_shows_what_its_tools_really_gave() -> None:
         (["run", "a task", "--model", "gpt-7"], ["'gpt-7'", "scripted:FILE"]),
         (["run", "a task", "--model", "scripted:absent.py"], ["'absent.py'"]),
         (["run", "a task", "--model", "scripted:tools.py"], ["'tools.py'", "steps"]),
+        (["run", "a task", "--model", "scripted:readme.md"], ["'readme.md'", ".py"]),
+        (["run", "a task", "--model", "scripted:five.py"], ["'five.py'", "steps", "5"]),
+        (["list", "--tools", "leaves.py"], ["'leaves.py'", "SystemExit: 3"]),
+        (["-x"], ["'-x'", "--help"]),
+        (["call"], ["required: name ("]),
     ],
 )
 def test_one_line_says_what_is_wrong_and_what_would_be_right(here: Path, words: list[str], says: list[str]) -> None:
+    (here / "readme.md").write_text("# Read me", encoding="utf-8")
+    (here / "five.py").write_text("steps = 5", encoding="utf-8")
+    (here / "leaves.py").write_text("import sys\nsys.exit(3)\n", encoding="utf-8")
     line = refused(ferrule(*words, cwd=here))
     assert [word for word in says if word not in line] == []
 

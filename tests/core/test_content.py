@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.content import Media, Text, bound, cut, render, size, to_text
+from ferrule.core.content import Media, Text, bound, checked, cut, render, size, to_text
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -70,7 +70,59 @@ def test_a_block_after_one_that_fills_the_limit_is_not_dropped_in_silence() -> N
 
 
 def test_many_empty_blocks_do_not_get_through() -> None:
-    assert len(bound((Text(""),) * 100_000, 100)) <= 101
+    short = bound((Text(""),) * 100_000, 100_000)
+    assert len(short) < 100_000 / 32 + 2
+    assert size(short) <= 100_000
+    assert "more blocks]" in short[-1].text  # type: ignore[union-attr]
+
+
+@given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
+def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...], limit: int) -> None:
+    assert size(given_blocks) >= 32 * (len(given_blocks) - 1)
+    assert size(bound(given_blocks, limit)) <= limit
+
+
+def test_the_types_of_media_count() -> None:
+    assert size((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
+    assert size(bound((Media("file", None, "a/b;" + "c" * 1_000_000),), 100)) <= 100
+
+
+BAD_TYPES = [
+    "",
+    "png",
+    "text/",
+    "a/b\n",
+    "a/b\nc",
+    "a b/c",
+    "a/<untrusted>",
+    "a/b; \x1b[2J",
+    "a/b;" + "c" * 252,
+    None,
+    5,
+]
+
+
+@pytest.mark.parametrize("mime_type", BAD_TYPES)
+def test_a_type_that_is_none_does_not_get_through(mime_type: Any) -> None:
+    wrong = Media("image", b"x", mime_type, name="n")
+    with pytest.raises(TypeError, match="mime_type"):
+        checked([wrong])
+    assert render(wrong) == (Media("image", b"x", "application/octet-stream", name="n"),)
+    assert render([Text("a"), wrong])[1:] == render(wrong)
+
+
+@pytest.mark.parametrize("kind", ["video", "", None, ["image"], "</untrusted>"])
+def test_a_kind_that_is_none_does_not_get_through(kind: Any) -> None:
+    wrong = Media(kind, b"x", "image/png")
+    with pytest.raises(TypeError, match="kind"):
+        checked([wrong])
+    assert render(wrong) == (Media("file", b"x", "image/png"),)
+
+
+@pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
+def test_a_type_that_is_one_is_left_alone(mime_type: str) -> None:
+    media = Media("file", b"x", mime_type)
+    assert checked([media]) == render(media) == (media,)
 
 
 def test_addresses_of_media_count() -> None:

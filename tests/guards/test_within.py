@@ -137,13 +137,15 @@ def test_the_reason_is_bounded_and_printable(world: Path) -> None:
         *("path", "paths", "file", "filename", "directory", "dir", "folder", "root", "cwd", "src", "source", "dest"),
         *("destination", "target", "file_path", "filePath", "FilePath", "output_path", "outputPath", "log_file"),
         *("logFile", "work_dir", "base_directory", "BASE_DIRECTORY", "sub-folder", "input_files", "targetPaths"),
+        *("file_name", "fileName", "FileNames", "path1", "path_2", "filenames", "dir_name_3", "file2name", "dirnames"),
+        *("source1", "target_name", "output_filepath"),
     ],
 )
 def test_names_that_mean_a_path_are_judged(name: str, world: Path) -> None:
     assert name in denied(judged(world, {name: "../x"}, "notes"))
 
 
-@pytest.mark.parametrize("name", ["text", "content", "profile", "query", "pathology", "indirect", "resource"])
+@pytest.mark.parametrize("name", ["text", "content", "profile", "name", "names", "name1", "user_name", "1", "resource"])
 def test_other_names_are_not(name: str, world: Path) -> None:
     assert judged(world, {name: "../x"}, "notes") is None
 
@@ -156,9 +158,78 @@ def test_paths_are_found_at_every_depth(world: Path) -> None:
     assert changed(judged(world, good, "notes")) == {"edits": [{"path": real, "text": "../x"}], "n": None}
 
 
-@pytest.mark.parametrize("value", [1, True, 1.5, {"name": "x"}, [1], [["notes/a.txt"]], [None], [{"x": "y"}]])
+@pytest.mark.parametrize("value", [1, True, 1.5, [1], [["notes/a.txt"]], [None], [{"x": "y"}, 1]])
 def test_a_path_that_is_no_text_is_denied(value: Any, world: Path) -> None:
     assert "must be a path" in denied(judged(world, {"path": value}, "notes"))
+
+
+@pytest.mark.parametrize("name", ["file", "files", "source", "targets"])
+def test_objects_under_the_name_of_a_path_are_looked_into(name: str, world: Path) -> None:
+    real = str(world / "notes" / "a.txt")
+    assert judged(world, {name: {"id": 3}}, "notes") is None
+    assert judged(world, {name: [{"id": 3}]}, "notes") is None
+    assert f"{name}.path" in denied(judged(world, {name: {"path": "../x"}}, "notes"))
+    assert f"{name}[0].path" in denied(judged(world, {name: [{"path": "../x"}]}, "notes"))
+    assert changed(judged(world, {name: [{"path": "notes/a.txt"}]}, "notes")) == {name: [{"path": real}]}
+
+
+@pytest.mark.parametrize("name", ["dest", "dst", "destination", "targets"])
+def test_where_something_goes_to_is_a_path_before_anything_is_there(name: str, world: Path) -> None:
+    for value in (3, True, 1.5, [1, 2], None):
+        assert judged(world, {name: value}, "notes") is None
+    for value in ("new.txt", ["new.txt"], "..", "/etc/passwd"):
+        assert name in denied(judged(world, {name: value}, "notes"))
+    assert changed(judged(world, {name: "notes/new"}, "notes")) == {name: str(world / "notes" / "new")}
+
+
+def test_the_name_in_an_object_that_stands_for_a_file_is_a_path(world: Path) -> None:
+    assert "file.name" in denied(judged(world, {"file": {"name": "../x"}}, "notes"))
+    assert judged(world, {"person": {"name": "../x"}}, "notes") is None
+
+
+@pytest.mark.parametrize("name", ["source", "sources", "src", "roots"])
+def test_a_name_that_may_mean_something_else_is_a_path_where_its_value_is_one(name: str, world: Path) -> None:
+    for value in (3, True, 1.5, [1, 2], [[1]], None, "en", ["en", "fr"], "C:\\x" if os.sep == "/" else "en"):
+        assert judged(world, {name: value}, "notes") is None
+    for value in (
+        "other",
+        "..",
+        ".",
+        "",
+        "~",
+        "~root",
+        "a\0b",
+        "x/y",
+        "file:x",
+        "/etc/passwd",
+        ["en", "other"],
+        [1, "/x"],
+    ):
+        assert name in denied(judged(world, {name: value}, "notes"))
+    assert changed(judged(world, {name: ["en", "notes"]}, "notes")) == {name: ["en", str(world / "notes")]}
+    (world / "en").symlink_to("nowhere")
+    assert name in denied(judged(world, {name: "en"}, "notes"))
+
+
+def test_what_the_schema_calls_a_path_is_one(world: Path) -> None:
+    from ferrule.core.tool import tool
+    from ferrule.core.toolset import Toolset
+    from ferrule.runner import Runner
+
+    @tool
+    def load(where: Path, maybe: Path | None = None, many: list[Path] | None = None, text: str = "") -> str:
+        return "done"
+
+    runner = Runner(Toolset([load]), guards=[within("notes")])
+    context = ToolContext[Any](working_directory=world)
+
+    def status(**arguments: Any) -> str:
+        return asyncio.run(runner.run("load", arguments, context)).status
+
+    assert status(where="notes/a.txt", maybe="notes/b", many=["notes/c"], text="../x") == "ok"
+    assert status(where="../x") == "denied"
+    assert status(where="notes/a.txt", maybe="../x") == "denied"
+    assert status(where="notes/a.txt", many=["notes/a.txt", "../x"]) == "denied"
 
 
 @pytest.mark.parametrize("arguments", [{}, {"path": None}, {"paths": []}, {"text": "/etc/passwd"}])

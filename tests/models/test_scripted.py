@@ -80,3 +80,9 @@ def test_running_out_of_steps_says_so() -> None:
 def test_a_step_of_another_kind_is_refused(step: Step) -> None:
     with pytest.raises(DefinitionError, match="a step is"):
         ask(scripted([step]))
+
+
+@pytest.mark.parametrize("steps", [5, "Hello.", None])
+def test_steps_that_are_no_list_are_refused(steps: Any) -> None:
+    with pytest.raises(DefinitionError, match="steps"):
+        scripted(steps)

@@ -224,6 +224,53 @@ def test_a_schema_that_does_not_fit_strict_mode_is_refused_with_its_path(api: Ap
     assert api.module.tools(Toolset([tally]))
 
 
+def test_a_deferred_tool_that_is_not_there_is_refused(api: Api) -> None:
+    with pytest.raises(DefinitionError, match=r"deferred=.*'subtract'"):
+        api.module.tools(TOOLS, deferred=["subtract"])
+
+
+def one_parameter(schema: dict[str, Any], **beside: Any) -> Toolset:
+    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False, **beside}
+    return Toolset([{"name": "odd", "input_schema": whole, "execute": lambda input: input}])
+
+
+TREE = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "additionalProperties": False}
+TREE["required"] = ["x"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "word"),
+    [
+        ({"type": "integer", "minimum": 1}, "minimum"),
+        ({"type": "integer", "exclusiveMaximum": 1}, "exclusiveMaximum"),
+        ({"type": "integer", "multipleOf": 2}, "multipleOf"),
+        ({"type": "string", "maxLength": 2}, "maxLength"),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 2}, "minItems"),
+        ({"$ref": "#/$defs/Tree"}, "recursive"),
+    ],
+)
+def test_anthropic_strict_refuses_what_its_grammar_cannot_hold(schema: dict[str, Any], word: str) -> None:
+    tools = one_parameter(schema, **({"$defs": {"Tree": TREE}} if "$ref" in schema else {}))
+    with pytest.raises(DefinitionError, match=f"'odd'.*Anthropic.*{word}"):
+        anthropic.tools(tools, strict=True)
+    assert openai_chat.tools(tools)
+
+
+def test_anthropic_strict_takes_one_item_and_references_that_end() -> None:
+    assert anthropic.tools(one_parameter({"type": "array", "items": {"type": "string"}, "minItems": 1}), strict=True)
+    ending = {"$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"type": "string"}}}
+    assert anthropic.tools(
+        one_parameter({"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, **ending), strict=True
+    )
+
+
+@pytest.mark.parametrize("module", [openai_responses, openai_chat])
+def test_openai_strict_refuses_formats_that_it_does_not_know(module: ModuleType) -> None:
+    with pytest.raises(DefinitionError, match=r"'odd'.*OpenAI.*'uri'"):
+        module.tools(one_parameter({"type": "string", "format": "uri"}), strict=True)
+    assert module.tools(one_parameter({"type": "string", "format": "date-time"}), strict=True)
+
+
 # Choices
 
 
@@ -303,6 +350,15 @@ def test_arguments_that_are_no_object_go_back_as_an_empty_one(api: Api, bad: str
 def test_calls_of_a_turn_that_did_not_end_well_must_not_run(api: Api, stop: str | None) -> None:
     for call in api.module.calls(api.sdk(api.write("", [ADD], stop)) if stop else api.write("", [ADD], stop)):
         assert call.problem and "Nothing was run" in call.problem
+
+
+@pytest.mark.parametrize("reason", ["weird", "error"])
+def test_calls_of_a_turn_that_ended_for_an_unknown_reason_must_not_run(reason: str) -> None:
+    message = anthropic_dict("", [ADD], "calls") | {"stop_reason": reason}
+    chat = {"choices": [{"message": chat_dict("", [ADD], "calls")["choices"][0]["message"], "finish_reason": reason}]}
+    for module, response in ((anthropic, message), (openai_chat, chat)):
+        assert module.stop(response) == "other"
+        assert [call.problem is not None and reason in call.problem for call in module.calls(response)] == [True]
 
 
 def test_the_stop_says_why(api: Api) -> None:

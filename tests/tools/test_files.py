@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.core.context import ToolContext
+from ferrule.paths import SymbolicLinkError
 from ferrule.tools import files
 from ferrule.tools.files import _Document
 
@@ -76,8 +77,19 @@ def test_long_lines_and_long_files_are_cut_and_say_so(root: Path) -> None:
     assert "[cut: 100000 characters]" in read(root, path="a")
     (root / "b").write_text(("z" * 1000 + "\n") * 1900)
     text = read(root, path="b")
-    assert len(text) < 100_000
+    assert len(text) < 15_000
     assert "of 1900; go on with offset=" in text
+    (root / "c").write_text(("z" * 2500 + "\n") * 19)
+    assert 12_000 < len(read(root, path="c")) < 15_000
+
+
+def test_pages_follow_each_other_without_a_gap(root: Path) -> None:
+    (root / "a").write_text("".join(f"{n} {'z' * 900}\n" for n in range(1, 60)))
+    numbers: list[int] = []
+    while not numbers or numbers[-1] < 59:
+        page = read(root, path="a", offset=len(numbers) + 1).split("\n")
+        numbers += [int(line.split("\t")[0]) for line in page if "\t" in line]
+    assert numbers == list(range(1, 60))
 
 
 def test_an_empty_file_is_told_from_an_empty_line(root: Path) -> None:
@@ -131,12 +143,32 @@ def test_links_are_never_followed(root: Path) -> None:
     assert (root / "real" / "a").read_text() == "secret"
 
 
-def test_a_working_directory_that_is_a_link_is_followed(root: Path) -> None:
+def test_a_working_directory_that_is_a_link_is_followed_by_relative_paths_alone(root: Path) -> None:
     (root / "real").mkdir()
     (root / "real" / "a").write_text("x")
     (root / "link").symlink_to("real")
     assert read(root / "link", path="a") == "1\tx"
-    assert read(root / "link", path=str(root / "link" / "a")) == "1\tx"
+    assert read(root / "link", path=str(root / "real" / "a")) == "1\tx"
+    with pytest.raises(SymbolicLinkError, match=f"its real path is '{root}/real'"):
+        read(root / "link", path=str(root / "link" / "a"))
+
+
+def test_a_working_directory_that_is_exchanged_after_a_path_was_judged_is_not_followed(root: Path) -> None:
+    (root / "work").mkdir()
+    (root / "secret").mkdir()
+    (root / "secret" / "a").write_text("secret")
+    judged = str(root / "work" / "a")
+    (root / "work").rmdir()
+    (root / "work").symlink_to("secret")
+    for of, arguments in (
+        (files.read_file, {}),
+        (files.write_file, {"content": "x"}),
+        (files.edit_file, {"old": "secret", "new": "x"}),
+        (files.search_files, {"pattern": "secret"}),
+    ):
+        with pytest.raises(SymbolicLinkError):
+            call(of, root / "work", path=judged, **arguments)
+    assert (root / "secret" / "a").read_text() == "secret"
 
 
 def test_a_pipe_does_not_hold_anything_up(root: Path) -> None:
@@ -274,6 +306,38 @@ def test_a_search_that_is_cut_says_so(root: Path) -> None:
         "a:1: x\na:2: x\n[more than 2 lines; narrow it by pattern, path or glob]"
     )
     assert "more than" not in search(root, pattern="x", limit=5)
+
+
+def test_a_search_reads_the_whole_of_a_long_line(root: Path) -> None:
+    (root / "a").write_text("x" * 10_000 + "needle\n")
+    found = search(root, pattern="needle$")
+    assert found.startswith("a:1: xxx")
+    assert len(found) < 400
+
+
+def test_a_search_says_what_it_did_not_read(root: Path) -> None:
+    (root / "a").write_text("needle")
+    (root / "b").write_bytes(b"needle\0")
+    assert search(root, pattern="needle") == "a:1: needle\n[binary or unreadable files that were skipped: 1]"
+    assert "skipped: 1]" in search(root, pattern="needle", path="b")
+    (root / "c").write_text("needle")
+    (root / "c").chmod(0)
+    if not os.access(root / "c", os.R_OK):
+        assert "skipped: 2]" in search(root, pattern="needle")
+
+
+def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [1.0, 1.0, 0.0]
+    monkeypatch.setattr(ToolContext, "remaining", lambda context: left.pop(0) if len(left) > 1 else left[0])
+    assert listed(tree) == [".git/", "a.py", "[stopped at the deadline; narrow it by path or depth]"]
+    assert "stopped at the deadline" in search(tree, pattern="needle")
+
+
+def test_a_passage_that_occurs_everywhere_is_not_counted_to_the_end(root: Path) -> None:
+    (root / "a").write_text("a" * 3_000_000)
+    with pytest.raises(ValueError, match=r"more than 1000 times .* lines 1, 1"):
+        edit(root, path="a", old="a", new="b")
+    assert edit(root, path="a", old="a", new="b", replace_all=True).startswith("replaced 3000000 times")
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(a|a)*b", r"a*a*a*a*a*a*b"])

@@ -6,9 +6,12 @@ import asyncio
 import contextlib
 import getpass
 import io
+import os
 import select
+import shutil
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO, TypeAlias
 
@@ -30,6 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
 _VALUE = 500
 _ARGUMENTS = 30
+_GOES_ON = "    ┆ "
 
 
 class _Stopped(Exception):
@@ -41,7 +45,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
 
     Where the decision has an `into`, the value is asked for instead, and not shown as it is typed. The question waits
     in a thread, concurrent ones one after another, and ends when the call is cancelled.
-    Without a terminal the call is denied.
+    Without a terminal to ask on and one to answer on the call is denied.
 
     Args:
         input: Where the answer is read; standard input where it is left out.
@@ -53,6 +57,8 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
         shown: TextIO | None = output or sys.stderr
         if source is None or shown is None or not _is_terminal(source):
             return deny("nobody is there to ask: the standard input is not a terminal")
+        if not _is_terminal(shown):
+            return deny("nobody would see the question: the standard error is not a terminal")
         hidden = tuple(getattr(getattr(context, "tool", None), "private", ()))
         question = _Question(call, decision, hidden, source, shown)
         return await _in_a_thread(question.put, question.stopped)
@@ -86,11 +92,14 @@ async def _in_a_thread(work: Callable[[], Decision], stopped: threading.Event) -
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, answer)
 
-    threading.Thread(target=run, name="ferrule-console", daemon=True).start()
+    thread = threading.Thread(target=run, name="ferrule-console", daemon=True)
+    thread.start()
     try:
         return await done
     finally:
         stopped.set()
+        # The program may end next, and would leave a terminal behind that shows nothing that is typed.
+        thread.join(5 * _LOOK_AGAIN)
 
 
 class _Question:
@@ -120,7 +129,7 @@ class _Question:
             _ONE_AT_A_TIME.release()
 
     def _yes_or_no(self) -> Decision:
-        self._say(_described(self.call, self.decision, self.hidden))
+        self._show(_described(self.call, self.decision, self.hidden))
         self._forget_what_was_typed()
         self._say("Allow it? [y/N] ")
         line = self._line()
@@ -132,7 +141,7 @@ class _Question:
         return deny("the person who was asked said no")
 
     def _value(self, into: str) -> Decision:
-        self._say(_described(self.call, self.decision, (*self.hidden, into)))
+        self._show(_described(self.call, self.decision, (*self.hidden, into)))
         prompt = f"{_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
             line: str | None = getpass.getpass(prompt, self.shown)
@@ -171,9 +180,23 @@ class _Question:
         if fd is not None and termios is not None:
             termios.tcflush(fd, termios.TCIFLUSH)
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
+        """Each line in the width of the terminal, which would begin a new one with whatever comes next."""
+        width = max(self._columns() - 4, 3 * len(_GOES_ON))
+        lines = self._writable(text).split("\n")
+        self._say("\n".join(part for line in lines for part in _wrapped(line, width, self._writable(_GOES_ON))))
+
+    def _columns(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(self.shown.fileno()).columns or shutil.get_terminal_size().columns
+        return shutil.get_terminal_size().columns
+
+    def _writable(self, text: str) -> str:
         encoding = getattr(self.shown, "encoding", None) or "utf-8"
-        self.shown.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
+    def _say(self, text: str) -> None:
+        self.shown.write(self._writable(text))
         self.shown.flush()
 
     @contextlib.contextmanager
@@ -209,14 +232,34 @@ def _listed(arguments: Mapping[str, Any], hidden: tuple[str, ...]) -> list[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        return repr(value) if len(value) <= _VALUE else f"{value[:_VALUE]!r}… ({len(value)} characters in all)"
-    text = repr(thaw(value))
-    return text if len(text) <= _VALUE else f"{text[:_VALUE]}… ({len(text)} characters in all)"
+        return _ends(value, repr)
+    return _ends(repr(thaw(value)), str)
 
 
 def _escaped(text: str) -> str:
-    short = text if len(text) <= _VALUE else f"{text[:_VALUE]}…"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
+    return _ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
+
+
+def _ends(text: str, written: Callable[[str], str]) -> str:
+    """`text` as it is written; where it is long, its beginning and its end, which is where something hides."""
+    if len(text) <= _VALUE:
+        return written(text)
+    each = _VALUE // 2
+    return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
+
+
+def _wrapped(line: str, width: int, mark: str) -> list[str]:
+    """The line in parts of at most `width` columns, each after the first beginning with `mark`."""
+    parts: list[str] = []
+    start, left = 0, width
+    for place, character in enumerate(line):
+        # Whether an ambiguous one takes two columns is for the terminal's font to say.
+        columns = 2 if unicodedata.east_asian_width(character) in "WFA" else 1
+        if columns > left:
+            parts.append(line[start:place])
+            start, left = place, width - len(mark) - 1
+        left -= columns
+    return [part if index == 0 else mark + part for index, part in enumerate([*parts, line[start:]])]
 
 
 def _name(name: str) -> str:

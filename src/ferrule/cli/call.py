@@ -16,21 +16,20 @@ from ferrule.cli.usage import UsageError, choices
 
 NAME = "call"
 HELP = "call one tool, with key=value arguments or JSON on standard input"
+_ARGUMENTS = "- for JSON on standard input, which is also read where nothing is given and something is required"
 _KINDS = {
     str: "string",
     bool: "boolean",
     int: "integer",
     float: "number",
     type(None): "null",
-    list: "array",
-    dict: "object",
 }
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Which tool, and with what."""
     parser.add_argument("name", help="the tool")
-    parser.add_argument("arguments", nargs="*", metavar="key=value", help="- or nothing: JSON on standard input")
+    parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -58,9 +57,8 @@ def _arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
         return sys.stdin.read()
     if words:
         return typed(words, tool.input_schema)
-    # A tool without parameters must not wait for a standard input that nobody closes.
-    takes = tool.input_schema.get("properties") or tool.input_schema.get("additionalProperties")
-    return sys.stdin.read() if takes and not sys.stdin.isatty() else {}
+    # What can be called with nothing must not wait for a standard input that nobody closes.
+    return sys.stdin.read() if tool.input_schema.get("required") and not sys.stdin.isatty() else {}
 
 
 def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +80,15 @@ def _value(text: str, wanted: set[str]) -> Any:
         return text
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
-    return text if "string" in wanted and _KINDS[type(value)] not in wanted else value
+    return text if "string" in wanted and _kind(value) not in wanted else value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):  # a schema's own values are frozen, and of classes of their own
+        return "object"
+    return "array" if isinstance(value, list) else _KINDS[type(value)]
 
 
 def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
@@ -95,9 +99,7 @@ def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         return kinds(_followed(reference, root), root, depth + 1)
     named = schema.get("type", [])
     found = {named} if isinstance(named, str) else set(named)
-    found |= {
-        _KINDS[type(value)] for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]
-    }
+    found |= {_kind(value) for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]}
     for word in ("anyOf", "oneOf", "allOf"):
         for inner in schema.get(word, []):
             found |= kinds(inner, root, depth + 1)

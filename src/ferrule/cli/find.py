@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -32,12 +33,15 @@ _T = TypeVar("_T")
 def runner(places: Sequence[str] | None) -> Runner:
     """The one runner for all that `places` name.
 
-    A runner found alone is used as it is. Everything else runs under this program's policy: paths stay in the working
-    directory, changes are asked about, and where there is nobody to ask they are refused.
+    A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
+    asked. Everything else runs under this program's policy: paths stay in the working directory, changes are asked
+    about, and where there is nobody to ask they are refused.
     """
     found = [(place, _found(place)) for place in places or [DEFAULT]]
-    if len(found) == 1 and isinstance(found[0][1], Runner):
-        return found[0][1]
+    alone = found[0][1] if len(found) == 1 else None
+    if isinstance(alone, Runner) and alone._settings.guards:
+        alone._approve = alone._approve or _asked_last(console())
+        return alone
     tools = Toolset([])
     for place, what in found:
         try:
@@ -124,6 +128,8 @@ def load_file(name: str) -> ModuleType:
     file = Path(name)
     if not file.is_file():
         raise UsageError(f"there is no file {name!r} (looked in {str(file.absolute().parent)!r})")
+    if file.suffix != ".py":
+        raise UsageError(f"{name!r} is no Python file: its name has to end in .py")
     _importable(file.absolute().parent)
     module_name = f"file:{file.absolute()}"  # a name that no import statement can have
     spec = importlib.util.spec_from_file_location(module_name, file)
@@ -132,8 +138,9 @@ def load_file(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # type hints are looked up there
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command itself writes
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
     return module
 
@@ -141,14 +148,15 @@ def load_file(name: str) -> ModuleType:
 def _import(name: str) -> ModuleType:
     _importable(Path.cwd())
     try:
-        return importlib.import_module(name)
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(
                 f"there is no module {name!r}: give a module that can be imported from here, or a file such as tools.py"
             ) from None
         raise _broken(name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
@@ -157,7 +165,7 @@ def _importable(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _broken(name: str, error: Exception) -> UsageError:
+def _broken(name: str, error: BaseException) -> UsageError:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):

@@ -9,13 +9,14 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
 from ferrule.cli import call, list, run, schema
 from ferrule.cli.usage import UsageError, choices
 
 COMMANDS = {command.NAME: command for command in (list, schema, call, run)}
+_OPTIONS = ("-h", "--help", "--version")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,6 +27,9 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
     words = sys.argv[1:] if argv is None else argv
+    if _closed():
+        print("ferrule: the standard output is closed", file=sys.stderr)
+        return 1
     _write_what_can_be_written()
     try:
         options = _parser().parse_args(_known(words))
@@ -36,12 +40,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UsageError, FerruleError) as error:
         print(f"ferrule: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `ferrule … | head`; see the note on SIGPIPE in Python's signal module
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # `ferrule … | head`
+        _write_nothing_more()
+        return 1
+    except OSError as error:  # a full disk
+        _write_nothing_more()
+        print(f"ferrule: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("ferrule: stopped", file=sys.stderr)
         return 130
+
+
+def _closed() -> bool:
+    """Whether there is no standard output; where another stream is closed, its place is taken by nothing at all.
+
+    Left open, the place would go to the next file that is opened, and what is meant for the stream into that file.
+    """
+    if sys.stdin is None:
+        sys.stdin = _nothing("r")
+    closed = sys.stdout is None
+    if closed:
+        sys.stdout = _nothing("w")
+    if sys.stderr is None:
+        sys.stderr = _nothing("w")
+    return closed
+
+
+def _nothing(mode: Literal["r", "w"]) -> TextIO:
+    return open(os.devnull, mode, encoding="utf-8")
+
+
+def _write_nothing_more() -> None:
+    """Python writes what is left when it ends; see the note on SIGPIPE in its signal module."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_what_can_be_written() -> None:
@@ -63,6 +96,8 @@ def _log(verbose: bool) -> None:
 def _known(words: Sequence[str]) -> Sequence[str]:
     if not words:
         return ["--help"]
+    if words[0].startswith("-") and words[0] not in _OPTIONS:
+        raise UsageError(f"there is no option {words[0]!r} before the command; {choices(words[0], _OPTIONS)}")
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         raise UsageError(f"there is no command {words[0]!r}; {choices(words[0], COMMANDS)}")
     return words
@@ -80,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
             "--tools",
             action="append",
             metavar="WHERE",
-            help="a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files)",
+            help="a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files). "
+            "A Runner with guards, given alone, keeps its own policy; everything else is asked about before it changes "
+            "anything, and keeps to the working directory",
         )
         inner.add_argument(
             "--verbose", action="store_true", help="show the log: the whole exception where a tool fails"

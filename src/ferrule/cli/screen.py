@@ -13,7 +13,6 @@ from ferrule import ToolResult
 from ferrule.core.content import Block, Text
 
 _WIDTH = 120
-_UNPRINTABLE = {code: "\N{REPLACEMENT CHARACTER}" for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
 
 
 def screen() -> Console:
@@ -36,8 +35,9 @@ def lay(console: Console, table: Table) -> None:
 
 
 def printable(text: str) -> str:
-    """`text` without what could move a terminal's cursor: it comes from models and tools."""
-    return text.translate(_UNPRINTABLE)
+    """`text` without what could move a terminal's cursor, or hide or turn round what stands beside it: it comes from
+    models and tools."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def shown(blocks: Iterable[Block]) -> str:

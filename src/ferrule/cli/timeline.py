@@ -24,7 +24,8 @@ _SIGNS = {
     "denied": ("⊘", "magenta"),
 }
 _FAILED = ("✗", "red")
-_PLAIN = str.maketrans("→…‖✓⊘✗", ">~=+-x")
+_PLAIN = str.maketrans("→…‖✓⊘✗·", ">~=+-x|")
+NAME_WIDTH = 80
 _VALUE = 60
 _ARGUMENTS = 160
 _OUTCOME = 300
@@ -55,13 +56,18 @@ class Timeline:
 
     def event(self, event: Event) -> None:
         """One event of the runner; an allow has no line of its own, its call's end says enough."""
-        details = _details(event)
+        try:
+            details = _details(event)
+        except Exception as error:  # what a tool or a model made of it must not end the run
+            details = event.kind, f"(it cannot be shown: {type(error).__name__})"
         if details is None:
             return
         key, text = details
         sign, style = _SIGNS.get(key, _FAILED)
         number = self._numbers.setdefault(event.call.id, len(self._numbers) + 1)
-        line = Text(f"#{number} ", style="dim").append(printable(event.call.name), style="bold not dim")
+        line = Text(f"#{number} ", style="dim").append(
+            printable(short(event.call.name, NAME_WIDTH)), style="bold not dim"
+        )
         self._line(sign, style, line.append("  " + self._writable(printable(text)), style="not bold not dim"))
 
     def _line(self, sign: str, style: str, text: Text) -> None:
@@ -88,9 +94,20 @@ def _details(event: Event) -> tuple[str, str] | None:
     if isinstance(decision, Decision):
         return (event.kind, f"asked: {_reason(decision)}") if decision.kind == "ask" else None
     if event.kind == "tool:progress":
-        total = f"/{data['total']:g}" if data.get("total") is not None else ""
-        return event.kind, f"{data.get('done', 0):g}{total} {data.get('message', '')}".rstrip()
+        total = f"/{_amount(data['total'])}" if data.get("total") is not None else ""
+        return (
+            event.kind,
+            f"{_amount(data.get('done', 0))}{total} {short(str(data.get('message', '')), _OUTCOME)}".rstrip(),
+        )
     return event.kind, arguments(data.get("input"))
+
+
+def _amount(value: Any) -> str:
+    """A tool may say anything, an integer that no float can hold among it."""
+    try:
+        return f"{value:g}"
+    except (TypeError, ValueError, OverflowError):
+        return short(str(value), _VALUE)
 
 
 def _reason(decision: Decision) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -27,7 +27,7 @@ class Media:
     Attributes:
         kind: What it is.
         data: The bytes themselves, or `None` where `uri` says where they are.
-        mime_type: For instance `image/png`.
+        mime_type: For instance `image/png`; in ASCII, at most 255 characters.
         uri: Where it came from or can be read.
         name: A file name.
     """
@@ -40,6 +40,12 @@ class Media:
 
 
 Block: TypeAlias = Text | Media
+
+# What providers show of media must not be a place for anything else, RFC 6838.
+_KINDS = ("image", "audio", "file", "resource")
+_MIME_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
+_LONGEST_MIME_TYPE = 255
+_ANY_TYPE = "application/octet-stream"
 
 
 def clean(text: str) -> str:
@@ -113,10 +119,26 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     for block in found:
         if isinstance(block, Text) and isinstance(block.text, str):
             continue
-        if isinstance(block, Media) and (block.data is None or isinstance(block.data, bytes)):
-            continue
-        raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
+        if not isinstance(block, Media) or not (block.data is None or isinstance(block.data, bytes)):
+            raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
+        if block.kind not in _KINDS:
+            raise TypeError(f"content holds media of the kind {block.kind!r}; it takes {', '.join(_KINDS)}")
+        if not _is_mime_type(block.mime_type):
+            raise TypeError(f"content holds media whose mime_type is {str(block.mime_type)[:100]!r}; write image/png")
     return tuple(Text(clean(b.text)) if isinstance(b, Text) and not b.text.isascii() else b for b in found)
+
+
+def _is_mime_type(text: Any) -> bool:
+    return isinstance(text, str) and len(text) <= _LONGEST_MIME_TYPE and _MIME_TYPE.fullmatch(text) is not None
+
+
+def _plain_media(media: Media) -> Media:
+    """`media`, as a file or as bytes where its kind or its type is none."""
+    if media.kind in _KINDS and _is_mime_type(media.mime_type):
+        return media
+    kind = media.kind if media.kind in _KINDS else "file"
+    mime_type = media.mime_type if _is_mime_type(media.mime_type) else _ANY_TYPE
+    return replace(media, kind=kind, mime_type=mime_type)
 
 
 def render(value: Any) -> tuple[Block, ...]:
@@ -126,9 +148,9 @@ def render(value: Any) -> tuple[Block, ...]:
     if isinstance(value, Text):
         return (Text(clean(value.text)),)
     if isinstance(value, Media):
-        return (value,)
+        return (_plain_media(value),)
     if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Media) for item in value):
-        return tuple(Text(clean(item.text)) if isinstance(item, Text) else item for item in value)
+        return tuple(Text(clean(item.text)) if isinstance(item, Text) else _plain_media(item) for item in value)
     if isinstance(value, bytes | bytearray):
         return _render_bytes(bytes(value))
     return (Text(to_text(value)),)
@@ -138,39 +160,45 @@ def _render_bytes(value: bytes) -> tuple[Block, ...]:
     try:
         return (Text(value.decode()),)
     except UnicodeDecodeError:
-        return (Media("file", value, "application/octet-stream"),)
+        return (Media("file", value, _ANY_TYPE),)
+
+
+_BLOCK = 32
+"""What a block costs beyond what it holds: its place in the message, which the first one has anyhow."""
 
 
 def size(blocks: Iterable[Block]) -> int:
-    """What the blocks cost a model's context, in characters (media as base64, with their names and addresses)."""
-    return sum(len(b.text) if isinstance(b, Text) else _media_size(b) for b in blocks)
+    """What the blocks cost a model's context, in characters: media as base64, with their kinds, types, names and
+    addresses; and 32 for every block after the first."""
+    costs = [_BLOCK + (len(b.text) if isinstance(b, Text) else _media_size(b)) for b in blocks]
+    return max(sum(costs) - _BLOCK, 0)
 
 
 def _media_size(media: Media) -> int:
-    return -(-len(media.data or b"") // 3) * 4 + len(media.uri or "") + len(media.name or "")
+    told = len(media.kind) + len(media.mime_type) + len(media.uri or "") + len(media.name or "")
+    return -(-len(media.data or b"") // 3) * 4 + told
 
 
 def bound(blocks: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
     """The blocks in at most `limit` characters altogether, each cut saying so; JSON stays valid JSON."""
-    # An empty block costs something too: a place in the message.
-    if size(blocks) <= limit and len(blocks) <= max(limit, 1):
+    if size(blocks) <= limit:
         return blocks
     kept: list[Block] = []
-    reserve = len(_left_out(len(blocks))) if len(blocks) > 1 else 0
+    reserve = len(_left_out(len(blocks))) + _BLOCK if len(blocks) > 1 else 0
     left = limit - reserve
     for index, block in enumerate(blocks):
-        spare = reserve if index == len(blocks) - 1 else 0
+        place = _BLOCK if kept else 0
+        room = left - place + (reserve if index == len(blocks) - 1 else 0)
         # A cut needs room to say that it is one.
-        no_room = left + spare < _WORTH_SHOWING and size((block,)) > left + spare
-        if left + spare <= 0 or len(kept) >= limit or (kept and no_room):
-            kept.append(Text(_left_out(len(blocks) - index)[: max(left + reserve, 0)]))
+        no_room = room < _WORTH_SHOWING and size((block,)) > room
+        if room <= 0 or (kept and no_room):
+            kept.append(Text(_left_out(len(blocks) - index)[: max(left + reserve - place, 0)]))
             break
-        left += spare
-        if isinstance(block, Media) and size((block,)) > left:
+        if isinstance(block, Media) and size((block,)) > room:
             block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
         if isinstance(block, Text):
-            block = Text(cut(block.text, left))
-        left -= size((block,))
+            block = Text(cut(block.text, room))
+        left -= place + size((block,))
         kept.append(block)
     return tuple(kept)
 

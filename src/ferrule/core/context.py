@@ -36,8 +36,8 @@ class Kernel(Protocol):
 class Traits:
     """What the tool of a call is and does, for the arguments of that very call.
 
-    It has the tool's `name`, `description`, `title`, `tags`, `metadata` and `private`, and `read_only`, `destructive`,
-    `idempotent`, `open_world` and `parallel` as bools.
+    It has the tool's `name`, `description`, `title`, `tags`, `metadata`, `private` and `input_schema`, and `read_only`,
+    `destructive`, `idempotent`, `open_world` and `parallel` as bools.
     """
 
     __slots__ = ("_arguments", "_tool")
@@ -49,7 +49,7 @@ class Traits:
     def __getattr__(self, name: str) -> Any:
         if name in {"read_only", "destructive", "idempotent", "open_world", "parallel"}:
             return self._tool.trait(name, self._arguments)
-        if name in {"name", "description", "title", "tags", "metadata", "private"}:
+        if name in {"name", "description", "title", "tags", "metadata", "private", "input_schema"}:
             return getattr(self._tool, name)
         raise AttributeError(f"a tool's traits have no {name!r}")
 

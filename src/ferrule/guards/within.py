@@ -13,13 +13,17 @@ from ferrule.core.values import Decision, ToolCall, allow, deny
 from ferrule.paths import contains, real
 
 _ENDINGS = frozenset(
-    {"path", "paths", "filepath", "file", "files", "filename", "filenames", "dir", "dirs", "directory", "directories"}
-    | {"folder", "folders"}
+    {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames", "pathname", "pathnames"}
+    | {"dir", "dirs", "dirname", "dirnames", "directory", "directories", "folder", "folders"}
 )
-_PATHS = _ENDINGS | {
-    *("filepaths", "pathname", "pathnames", "dirname", "root", "roots", "cwd"),
-    *("src", "source", "sources", "dest", "dst", "destination", "destinations", "target", "targets"),
-}
+_PATHS = _ENDINGS | {"cwd"}
+# Words for a path that are as often words for something else: a language, a host, a branch. Where something comes
+# from does no harm while it does not exist; where it goes to may be about to.
+_SOURCES = frozenset({"src", "source", "sources", "root", "roots"})
+_DESTINATIONS = frozenset({"dest", "dst", "destination", "destinations", "target", "targets"})
+_PERHAPS_PATHS = _SOURCES | _DESTINATIONS
+_NAMES = frozenset({"name", "names"})  # of the file, in an object that stands for a file
+_FORMATS = frozenset({"path", "file-path", "directory-path"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[-.\s]+")
 _URL = re.compile(r"(?:file:|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
 _SHOWN = 120
@@ -36,9 +40,11 @@ def within(
     Args:
         roots: Folders or files that may be reached; the working directory where there are none.
         parameters: The names of the arguments that are paths, at every depth of the arguments. Left out, those are
-            meant whose names say so: `path`, `file`, `directory`, `source`, `target`, …, and all that end in
-            `_path`, `_file`, `_dir`, `_directory` or `_folder`, also in their camelCase form and their plural. Such
-            an argument must be a string, a list of strings or `null`.
+            meant whose names say so (`path`, `file`, `directory`, …, and all that end in `_path`, `_file`, `_dir`,
+            `_directory` or `_folder`, also in camelCase, in the plural, and before `_name` or a number), and those
+            whose schema has the format `path`, `file-path` or `directory-path`. Such an argument must be a string,
+            a list of strings or `null`; objects are looked into. `source`, `target`, `destination` and `root` may
+            mean something else, so a text without a separator that names nothing on disk is left as it is there.
 
     Raises:
         DefinitionError: where a root or a name is none.
@@ -51,7 +57,7 @@ def within(
         base = context.working_directory
         judge = _Judge([real(root, base) for root in written], base, named, allowed)
         try:
-            arguments = judge.mapping(call.arguments, "")
+            arguments = judge.mapping(call.arguments, "", _paths_by_schema(context) if named is None else frozenset())
         except _Outside as refusal:
             return deny(str(refusal))
         return allow(arguments=arguments) if judge.changed else None
@@ -79,9 +85,42 @@ def _names(parameters: Any) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _means_a_path(name: str) -> bool:
+def _words(name: str) -> list[str]:
+    """The words of a name without what follows the noun: `fileName2` is about a file."""
     words = [word for word in _HUMP.sub("_", name.strip()).lower().split("_") if word]
+    while words:
+        words[-1] = re.sub(r"\d+(names?)?$", r"\1", words[-1])
+        if words[-1] and (words[-1] not in {"name", "names"} or len(words) == 1):
+            break
+        words.pop()
+    return words
+
+
+def _means_a_path(name: str) -> bool:
+    words = _words(name)
     return bool(words) and ("_".join(words) in _PATHS or words[-1] in _ENDINGS)
+
+
+def _may_mean_a_path(name: str) -> bool:
+    return _is_one_of(name, _PERHAPS_PATHS)
+
+
+def _is_one_of(name: str, words: frozenset[str]) -> bool:
+    return "_".join(_words(name)) in words
+
+
+def _paths_by_schema(context: ToolContext[Any]) -> frozenset[str]:
+    """The parameters whose schema says that they are paths."""
+    schema = {} if context.tool is None else context.tool.input_schema
+    properties = schema.get("properties", {})
+    return frozenset(name for name, inner in properties.items() if _has_a_path_format(inner))
+
+
+def _has_a_path_format(schema: Any) -> bool:
+    if not isinstance(schema, Mapping):
+        return False
+    inside = [schema.get("items"), *schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    return schema.get("format") in _FORMATS or any(map(_has_a_path_format, inside))
 
 
 class _Outside(Exception):
@@ -98,12 +137,16 @@ class _Judge:
         self.allowed = allowed
         self.changed = False
 
-    def mapping(self, values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    def mapping(self, values: Mapping[str, Any], place: str, by_schema: frozenset[str] = frozenset()) -> dict[str, Any]:
         judged: dict[str, Any] = {}
         for name, value in values.items():
             inner = f"{place}.{name}" if place else name
-            is_path = _means_a_path(name) if self.named is None else name in self.named
-            judged[name] = self.paths(value, inner) if is_path else self.other(value, inner)
+            if name in self.named if self.named is not None else name in by_schema or _means_a_path(name):
+                judged[name] = self.paths(value, inner)
+            elif self.named is None and _may_mean_a_path(name):
+                judged[name] = self.perhaps(value, inner, exists=not _is_one_of(name, _DESTINATIONS))
+            else:
+                judged[name] = self.other(value, inner)
         return judged
 
     def other(self, value: Any, place: str) -> Any:
@@ -115,8 +158,24 @@ class _Judge:
 
     def paths(self, value: Any, place: str) -> Any:
         if isinstance(value, list | tuple):
-            return [self.path(item, f"{place}[{index}]") for index, item in enumerate(value)]
-        return None if value is None else self.path(value, place)
+            return [self.path_or_object(item, f"{place}[{index}]") for index, item in enumerate(value)]
+        return None if value is None else self.path_or_object(value, place)
+
+    def path_or_object(self, value: Any, place: str) -> Any:
+        return self.mapping(value, place, _NAMES) if isinstance(value, Mapping) else self.path(value, place)
+
+    def perhaps(self, value: Any, place: str, *, exists: bool) -> Any:
+        """A value that is a path if it is text; with `exists`, only where it looks like one or something is there."""
+        if isinstance(value, str):
+            return value if exists and not self.looks_like_a_path(value) else self.path(value, place)
+        if isinstance(value, list | tuple):
+            return [self.perhaps(item, f"{place}[{index}]", exists=exists) for index, item in enumerate(value)]
+        return self.other(value, place)
+
+    def looks_like_a_path(self, text: str) -> bool:
+        written = not text or "\0" in text or text.startswith("~") or _URL.match(text) is not None
+        separated = "/" in text or os.sep in text or os.path.splitdrive(text)[0] != ""
+        return written or separated or os.path.lexists(os.path.join(self.base, text))
 
     def path(self, value: Any, place: str) -> str:
         if not isinstance(value, str):

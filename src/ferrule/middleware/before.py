@@ -8,6 +8,8 @@ from typing import Any
 
 from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
+from ferrule.core.jsontext import Malformed
+from ferrule.core.ladder import to_object
 from ferrule.core.types import Middleware, Next
 from ferrule.core.values import ToolCall, ToolResult
 
@@ -17,8 +19,8 @@ Changed = Mapping[str, Any] | None
 def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
     """A middleware for `around` that calls `function(arguments)` or `function(arguments, context)` first.
 
-    What it returns are the arguments that are validated and judged; `None` leaves them as they are. What it raises, or
-    returns of another kind, ends the call: nothing is run.
+    What it returns are the arguments that are validated and judged; `None` leaves them as they are, and so does a call
+    whose arguments do not decode. What it raises, or returns of another kind, ends the call: nothing is run.
 
     Raises:
         DefinitionError: where `function` takes neither one nor two arguments.
@@ -35,24 +37,44 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
             return await next(call, context)
         if not isinstance(answer, Mapping):
             raise TypeError(f"{function!r} returned {type(answer).__name__} and must return a mapping or None")
+        if not _decodes(call):
+            return await next(call, context)
         return await next(call.replace(arguments=answer), context)
 
     return before_call
 
 
+def _decodes(call: ToolCall) -> bool:
+    """Whether the model's arguments can be read: what cannot is for *decode* to answer, and not to be replaced."""
+    try:
+        return not isinstance(call.raw, str) or to_object(call.raw) is not None
+    except Malformed:
+        return False
+
+
 def takes_two(name: str, function: Callable[..., Any]) -> bool:
-    """Whether `function` takes a second argument, the context.
+    """Whether `function` takes a second argument, the context: it must have one, or says in its name or annotation
+    that the context is meant.
 
     Raises:
         DefinitionError: where it takes neither one nor two.
     """
     if not callable(function):
         raise DefinitionError(f"{name} takes a function, not {function!r}")
-    signature = inspect.signature(function)
-    for count in (2, 1):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count == 2
-    raise DefinitionError(f"{name}: {function!r} must take one argument, or two with the context, not {signature}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise DefinitionError(f"{name}: {function!r} does not say which arguments it takes; wrap it in one") from None
+    positional = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    two = len(positional) > 1 and (positional[1].default is inspect.Parameter.empty or _is_context(positional[1]))
+    try:
+        signature.bind(*range(1 + two))
+    except TypeError:
+        raise DefinitionError(
+            f"{name}: {function!r} must take one argument, or two with the context, not {signature}"
+        ) from None
+    return two
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    return parameter.name in {"context", "ctx"} or ToolContext.__name__ in str(parameter.annotation)

@@ -29,6 +29,9 @@ def scripted(steps: Iterable[Step], *, pause: float = 0.0) -> Scripted:
             `(name, arguments)`; the arguments may be a mapping or any text, malformed JSON too.
         pause: Seconds before each answer.
 
+    Raises:
+        DefinitionError: where the steps are no list.
+
     Its call raises `DefinitionError` when it is asked more often than there are steps.
     """
     return Scripted(steps, pause)
@@ -38,6 +41,8 @@ class Scripted:
     """The model that `scripted` gives."""
 
     def __init__(self, steps: Iterable[Step], pause: float) -> None:
+        if isinstance(steps, str) or not isinstance(steps, Iterable):
+            raise DefinitionError(f"steps is a list of what the model says and calls, turn by turn, not {steps!r}")
         self._steps = list(steps)
         self._pause = pause
         self._asked = 0

@@ -133,8 +133,12 @@ def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Too
     """The tools that are there from the start, and the deferred ones behind them.
 
     These stand as `deferred` lists them (a set: as the toolset does), so that adding one keeps a cached prefix.
+
+    Raises:
+        DefinitionError: where `deferred` names a tool that is not there.
     """
-    names = _names(deferred)
+    tools, names = list(tools), _names(deferred)
+    _all_there("deferred", names, tools)
     first: list[Tool] = []
     later: list[Tool] = []
     for tool in tools:
@@ -158,15 +162,21 @@ def strict_wanted(tools: Sequence[Tool], strict: Names) -> Callable[[Tool], bool
     if isinstance(strict, bool):
         return lambda tool: strict
     names = _names(strict)
+    _all_there("strict", names, tools)
+    return lambda tool: tool.name in names or tool.wire_name in names
+
+
+def _all_there(option: str, names: Collection[str], tools: Sequence[Tool]) -> None:
     there = {name for tool in tools for name in (tool.name, tool.wire_name)}
     unknown = [name for name in names if name not in there]
     if unknown:
         raise DefinitionError(
-            f"strict={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
+            f"{option}={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
         )
-    return lambda tool: tool.name in names or tool.wire_name in names
 
 
+# The formats of both strict modes; Anthropic's has "uri" besides.
+FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _SCHEMAS_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else")
@@ -188,20 +198,67 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def check_strict(
-    tool: Tool, provider: str, *, all_required: bool, nowhere: Collection[str], not_at_root: Collection[str]
+    tool: Tool,
+    provider: str,
+    *,
+    all_required: bool,
+    nowhere: Collection[str],
+    formats: Collection[str],
+    not_at_root: Collection[str] = (),
+    most_min_items: int | None = None,
+    recursion: bool = True,
 ) -> None:
     """Whether the tool's schema fits a strict mode as it is.
+
+    Args:
+        tool: Whose schema.
+        provider: Its name, for the error.
+        all_required: Whether no property may be left out.
+        nowhere: Keywords that no schema may have.
+        formats: The formats that a string may have.
+        not_at_root: Keywords that the outermost schema may not have.
+        most_min_items: The highest `minItems`; any where it is left out.
+        recursion: Whether a schema may lead back to itself.
 
     Raises:
         DefinitionError: where it does not, with the tool, the path in the schema, the provider and the rule.
     """
     for path, schema in _schemas(tool.input_schema, "$"):
         rule = _broken_rule(schema, all_required, (*nowhere, *not_at_root) if path == "$" else nowhere)
+        if rule is None and schema.get("format", "date") not in formats:
+            rule = f"the format {schema['format']!r} is not known there; it has {sorted(formats)}"
+        if rule is None and most_min_items is not None and schema.get("minItems", 0) > most_min_items:
+            rule = f"'minItems' may be {most_min_items} at most"
+        if rule is None and not recursion and _comes_back(schema.get("$ref"), tool.input_schema):
+            rule = f"{schema['$ref']!r} is recursive, which is not allowed"
         if rule:
             raise DefinitionError(
                 f"tool {tool.name!r} cannot be strict for {provider}: at {path}, {rule}. "
                 f"Change its schema, or leave the tool out of strict=..."
             )
+
+
+def _comes_back(reference: Any, root: Mapping[str, Any]) -> bool:
+    """Whether what `reference` points to refers to itself, through others or not."""
+    waiting, seen = _references(reference, root), set()
+    while waiting:
+        found = waiting.pop()
+        if found == reference:
+            return True
+        if found not in seen:
+            seen.add(found)
+            waiting += _references(found, root)
+    return False
+
+
+def _references(reference: Any, root: Mapping[str, Any]) -> list[str]:
+    """The references in the schema that `reference` points to."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return []
+    there: Any = root
+    for part in reference.split("/")[1:]:
+        there = there.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(there, Mapping) else None
+    return [inner["$ref"] for _, inner in _schemas(there, "$") if isinstance(inner.get("$ref"), str)]
 
 
 def _broken_rule(schema: Mapping[str, Any], all_required: bool, forbidden: Collection[str]) -> str | None:

@@ -9,6 +9,7 @@ from ferrule.core.content import Block, Media
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
+    FORMATS,
     Names,
     Stop,
     arguments,
@@ -47,6 +48,13 @@ _STOPS: dict[str, Stop] = {
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 
+# https://docs.claude.com/en/docs/build-with-claude/structured-outputs; the SDK's lib/_parse/_transform.py
+_NOT_STRICT = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "maxItems"),
+)
+_FORMATS = FORMATS | {"uri"}
+
 
 def tools(
     toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
@@ -59,7 +67,7 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode.
+        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
     wanted = strict_wanted(first + later, strict)
@@ -75,7 +83,15 @@ def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
         definition["description"] = tool.description
     definition["input_schema"] = tool.input_schema
     if strict:
-        check_strict(tool, "Anthropic", all_required=False, nowhere=(), not_at_root=())
+        check_strict(
+            tool,
+            "Anthropic",
+            all_required=False,
+            nowhere=_NOT_STRICT,
+            formats=_FORMATS,
+            most_min_items=1,
+            recursion=False,
+        )
         definition["strict"] = True
     return definition
 
@@ -121,6 +137,8 @@ def _problem(response: Any) -> str | None:
         return not_run(f"the turn was cut off ({reason!r})")
     if left_open(response, "stop_reason"):
         return not_run("the turn has no end yet (its stop_reason is null)")
+    if reason and reason not in _STOPS:
+        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
     return None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
+    FORMATS,
     Names,
     Stop,
     allowed_names,
@@ -49,7 +50,7 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode.
+        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
     wanted = strict_wanted(first + later, strict)
@@ -62,7 +63,7 @@ def _function(tool: Tool, strict: bool) -> dict[str, Any]:
         function["description"] = tool.description
     function["parameters"] = tool.input_schema
     if strict:
-        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",))
+        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",), formats=FORMATS)
         function["strict"] = True
     return function
 
@@ -107,6 +108,8 @@ def _problem(choice: Any) -> str | None:
         return not_run(f"the turn was cut off ({reason!r})")
     if left_open(choice, "finish_reason"):
         return not_run("the turn has no end yet (its finish_reason is null)")
+    if reason and reason not in _STOPS:
+        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
     return None
 
 

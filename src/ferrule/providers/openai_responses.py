@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ferrule.core.content import Block, Media
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
+    FORMATS,
     Names,
     Stop,
     allowed_names,
@@ -54,7 +55,7 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode.
+        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
     wanted = strict_wanted(first + later, strict)
@@ -67,7 +68,7 @@ def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
     if tool.description:
         definition["description"] = tool.description
     if strict:
-        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",))
+        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",), formats=FORMATS)
     return definition | {"parameters": tool.input_schema, "strict": strict}
 
 

@@ -31,7 +31,8 @@ _MOST_ENTRIES: Final = 100_000
 _DEEPEST: Final = 40
 _LINE: Final = 2000
 _MATCHED_LINE: Final = 300
-_PAGE: Final = 80_000
+_PAGE: Final = 14_500  # with its last line below the 16,000 that programs limit an output to
+_MOST_COUNTED: Final = 1000
 _LOOKED_AT: Final = 8192
 _NOT_ENTERED: Final = frozenset(
     {
@@ -54,14 +55,8 @@ Path = Annotated[str, Field(description="Relative to the working directory, or a
 def _located(path: str, working_directory: str) -> str:
     """The canonical path that is opened: `..` is taken by name, and links are left for the opening to refuse."""
     base = real(".", working_directory)
-    text = checked(path)
-    full = os.path.normpath(os.path.join(base, text))
-    if full.startswith("//"):  # POSIX lets two slashes mean something else; nobody does
-        full = full[1:]
-    written = os.path.abspath(working_directory)
-    if os.path.isabs(text) and contains(written, full):
-        return os.path.normpath(os.path.join(base, os.path.relpath(full, written)))
-    return full
+    full = os.path.normpath(os.path.join(base, checked(path)))
+    return full[1:] if full.startswith("//") else full  # POSIX lets two slashes mean something else; nobody does
 
 
 def _shown(full: str, context: ToolContext[Any]) -> str:
@@ -130,10 +125,11 @@ def read_file(
     page: list[str] = []
     room = _PAGE
     for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
-        page.append(f"{number}\t{_cut(line, _LINE)}")
-        room -= len(page[-1]) + 1
+        numbered = f"{number}\t{_cut(line, _LINE)}"
+        room -= len(numbered) + 1
         if room < 0:
             break
+        page.append(numbered)
     last = offset + len(page) - 1
     if "\ufffd" in text:
         page.append("[\ufffd stands for what is not UTF-8]")
@@ -187,19 +183,20 @@ def edit_file(path: Path, old: str, new: str, context: ToolContext[Any], replace
     except UnicodeDecodeError as error:
         raise ValueError(f"{shown!r} is not UTF-8 text (byte {error.start}); it was not changed") from None
     wanted = old.replace("\r\n", "\n")
-    places = list(_places(document.flat, wanted))
+    places = list(islice(_places(document.flat, wanted), None if replace_all else _MOST_COUNTED + 1))
     if not places:
         raise ValueError(f"old does not occur in {shown!r}, which was not changed; {_nearest(document.flat, wanted)}")
     if not replace_all and document.flat.find(wanted, places[0] + 1) >= 0:
+        times = f"more than {_MOST_COUNTED}" if len(places) > _MOST_COUNTED else max(len(places), 2)
         raise ValueError(
-            f"old occurs {max(len(places), 2)} times in {shown!r}, which was not changed; first at lines "
+            f"old occurs {times} times in {shown!r}, which was not changed; first at lines "
             f"{', '.join(str(document.line(place)) for place in places[:5])}: take in more of what is around it, or "
             "set replace_all"
         )
     changed = document.replaced(places, len(wanted), new.replace("\r\n", "\n"))
     write_exactly(full, _encoded("new", changed), expected=found)
-    times = "once" if len(places) == 1 else f"{len(places)} times"
-    return f"replaced {times} in {shown!r}, at line {document.line(places[0])}"
+    often = "once" if len(places) == 1 else f"{len(places)} times"
+    return f"replaced {often} in {shown!r}, at line {document.line(places[0])}"
 
 
 def _places(text: str, wanted: str) -> Iterator[int]:
@@ -296,12 +293,21 @@ def list_files(
     """
     full = _located(path, context.working_directory)
     fits = _matcher(pattern)
+    found: list[_Entry] = []
+    late = False
     with open_directory(full) as directory:
-        found = list(islice(filter(fits, _walk(directory, depth)), limit + 1))
+        for entry in _walk(directory, depth):
+            late = context.remaining() == 0
+            if late or len(found) > limit:
+                break
+            if fits(entry):
+                found.append(entry)
     ending = {"directory": "/", "link": "@"}
     lines = [_writable(entry.place) + ending.get(entry.kind, "") for entry in found[:limit]]
     if len(found) > limit:
         lines.append(f"[more than {limit} entries; narrow it by path, pattern or depth]")
+    if late:
+        lines.append("[stopped at the deadline; narrow it by path or depth]")
     if not lines:
         return "[the directory is empty]" if pattern == "*" else f"[nothing in it fits {pattern!r}]"
     return "\n".join(lines)
@@ -321,6 +327,7 @@ class _Search:
         self.found: list[str] = []
         self.files = 0
         self.too_large = 0
+        self.skipped = 0
         self.stopped = ""
 
     def look(self, descriptor: int, shown: str) -> None:
@@ -330,10 +337,11 @@ class _Search:
                 return
             data = file.read(_MOST_SEARCHED_BYTES)
         if _is_binary(data):
+            self.skipped += 1
             return
         self.files += 1
         for number, line in enumerate(_lines(data.decode("utf-8-sig", "replace")), 1):
-            if self.fits(line[:_LINE]):
+            if self.fits(line):
                 if len(self.found) == self.limit:
                     self.stopped = f"more than {self.limit} lines; narrow it by pattern, path or glob"
                     return
@@ -344,6 +352,8 @@ class _Search:
         notes = [self.stopped] if self.stopped else []
         if self.too_large:
             notes.append(f"{self.too_large} files over {_MOST_SEARCHED_BYTES} bytes were not searched")
+        if self.skipped:
+            notes.append(f"binary or unreadable files that were skipped: {self.skipped}")
         return "\n".join([*lines, *(f"[{note}]" for note in notes)])
 
 
@@ -395,8 +405,10 @@ def search_files(
                 search.stopped = f"stopped at the deadline, after {search.files} files; narrow it by path or glob"
             if search.stopped:
                 break
-            with suppress(OSError):  # it may be gone by now, or not be readable
+            try:
                 search.look(entry.parent.open(entry.name), os.path.normpath(os.path.join(shown, entry.place)))
+            except OSError:  # it may be gone by now, or not be readable
+                search.skipped += 1
     return search.report(pattern)
 
 

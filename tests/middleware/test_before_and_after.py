@@ -1,0 +1,97 @@
+"""`before` and `after`: functions round a call, which see the context only where they ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.tool import tool
+from ferrule.core.toolset import Toolset
+from ferrule.core.values import ToolResult
+from ferrule.middleware import after, before
+from ferrule.runner import Runner
+
+RAN: list[int] = []
+
+
+@tool
+def double(n: int = 0) -> int:
+    RAN.append(n)
+    return n * 2
+
+
+def run(arguments: Any, **middleware: Any) -> ToolResult:
+    RAN.clear()
+    return asyncio.run(Runner(Toolset([double]), **middleware).run("double", arguments))
+
+
+@pytest.mark.parametrize("raw", ["{'n': 5", '{"n": ', "[1]", "no json", '{"n": 1, "n": 2}'])
+def test_a_call_that_does_not_decode_is_not_made_one_that_runs(raw: str) -> None:
+    hooks: list[Callable[[Any], Any]] = [lambda arguments: {"n": 1}, lambda arguments: {**arguments}]
+    for hook in hooks:
+        result = run(raw, around=[before(hook)])
+        assert (result.status, RAN) == ("invalid", [])
+
+
+@pytest.mark.parametrize("raw", ["", "  ", None, {"n": 5}, '{"n": 5}', '```json\n{"n": 5}\n```'])
+def test_a_call_that_decodes_or_has_no_arguments_is_changed(raw: Any) -> None:
+    assert run(raw, around=[before(lambda arguments: {"n": 1})]).output == 2
+
+
+def optional_other(arguments: Any, extra: int = 5) -> dict[str, int]:
+    assert extra == 5
+    return {"n": 1}
+
+
+def optional_context(arguments: Any, context: Any = None) -> dict[str, int]:
+    assert isinstance(context, ToolContext)
+    return {"n": 1}
+
+
+def optional_ctx(arguments: Any, ctx: Any = None) -> dict[str, int]:
+    return optional_context(arguments, ctx)
+
+
+def optional_annotated(arguments: Any, given: ToolContext[Any] | None = None) -> dict[str, int]:
+    return optional_context(arguments, given)
+
+
+def required_other(arguments: Any, given: Any) -> dict[str, int]:
+    return optional_context(arguments, given)
+
+
+def required_and_more(arguments: Any, given: Any, extra: int = 5) -> dict[str, int]:
+    assert extra == 5
+    return optional_context(arguments, given)
+
+
+def whatever(*arguments: Any) -> dict[str, int]:
+    assert len(arguments) == 1
+    return {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        *(optional_other, optional_context, optional_ctx, optional_annotated, required_other, required_and_more),
+        *(whatever, partial(optional_other, extra=5)),
+    ],
+)
+def test_the_context_is_given_to_what_asks_for_it(hook: Any) -> None:
+    result = run({"n": 7}, around=[before(hook)])
+    assert result.output == 2, result.error
+    result = run({"n": 7}, inside=[after(hook)])
+    assert result.output == {"n": 1}, result.error
+
+
+@pytest.mark.parametrize("wrong", [str, int, 5, "text", lambda: None, lambda a, b, c: None, dict, lambda *, a: None])
+@pytest.mark.parametrize("of", [before, after])
+def test_what_takes_neither_one_nor_two_is_a_mistake_at_once(of: Any, wrong: Any) -> None:
+    with pytest.raises(DefinitionError):
+        of(wrong)
