@@ -357,7 +357,7 @@ def test_a_handler_may_cancel_its_own_batch() -> None:
         async def stop() -> None:
             seen.append(batches[0].results[0].status)
             batches[0].cancel()
-            await asyncio.sleep(0)
+            await asyncio.Event().wait()
 
         watch = Watch()
         batches.append(Runner([stop], observers=[watch]).batch(calls("stop", "stop")))
