@@ -79,13 +79,14 @@ async def judged(
             if said.kind == "deny":
                 return Verdict(said, call, values)
             if said.kind == "ask":
-                decision = decision.stricter(said)
+                decision = _both(decision, said)
             elif said.arguments is not None:
                 changed_by = position
                 try:
                     values, call = _changed(plan, call, said.arguments, state)
                 except Invalid as invalid:
-                    return Verdict(deny(f"a guard changed the arguments to what does not fit: {invalid}"), call, values)
+                    log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
+                    return Verdict(deny(f"a guard changed the arguments{_what(plan, invalid)}"), call, values)
                 except Exception as error:  # a mapping of the guard's own may raise anything when it is read
                     return Verdict(_broken(plan, guard, error), call, values)
                 break
@@ -116,6 +117,18 @@ async def _said(plan: Plan, judge: Judge, guard: Any, call: ToolCall, state: Cal
         raise asyncio.CancelledError from None
     except BaseException as error:
         return _broken(plan, guard, error)
+
+
+def _both(one: Decision, other: Decision) -> Decision:
+    """Two decisions of which none denies; of two asks, a person has to see both."""
+    if one.kind == other.kind == "ask" and one.reason != other.reason:
+        return ask(f"{one.reason}; {other.reason}", into=one.into or other.into)
+    return one.stricter(other)
+
+
+def _what(plan: Plan, invalid: Invalid) -> str:
+    """What does not fit, for the model; nothing of a value that it is not to see."""
+    return " to what does not fit" if plan.hidden else f" to what does not fit: {invalid}"
 
 
 class _Cancelled(BaseException):
@@ -185,7 +198,8 @@ async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Appr
             edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
             values, call = _changed(plan, call, edited, state)
         except Invalid as invalid:
-            return Verdict(deny(f"the answer's arguments do not fit: {invalid}"), call, values)
+            log.warning("an answer for tool %r does not fit: %s", plan.name, invalid)
+            return Verdict(deny(f"the answer's arguments{_what(plan, invalid)}"), call, values)
         except Exception as error:
             log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
             return Verdict(deny("the answer's arguments cannot be read"), call, values)
@@ -245,9 +259,10 @@ class Memory:
 class Resumed:
     """The answer to a suspended call, on its way to the place where the question was asked."""
 
-    __slots__ = ("answer", "arguments", "decision")
+    __slots__ = ("answer", "arguments", "decision", "key")
 
-    def __init__(self, arguments: dict[str, Any], decision: Decision, answer: Any) -> None:
+    def __init__(self, key: str, arguments: dict[str, Any], decision: Decision, answer: Any) -> None:
+        self.key = key
         self.arguments = arguments
         self.decision = decision
         self.answer = answer
@@ -263,7 +278,7 @@ def remembered(call: ToolCall, state: CallState, decision: Decision) -> dict[str
         {
             "id": sent.id,
             "name": sent.name,
-            "arguments": dict(call.arguments),
+            "arguments": _unbound(call.arguments, state.plan.parameters.bound),
             "data": sent.data,
             "parent": call.parent,
             "decision": {"reason": decision.reason, "into": decision.into},
@@ -276,6 +291,11 @@ def remembered(call: ToolCall, state: CallState, decision: Decision) -> dict[str
         }
     )
     return {"key": os.urandom(16).hex(), **kept}
+
+
+def _unbound(arguments: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without those that the program fixes by itself, here as there."""
+    return {name: value for name, value in arguments.items() if name not in bound or value != bound[name]}
 
 
 def recalled(record: Mapping[str, Any]) -> Memory:

@@ -53,9 +53,9 @@ async def within(
     except asyncio.CancelledError:
         await _stopped(task, loop, state, None if seconds is None else grace)
         raise
-    if not in_time and seconds is not None:
+    if seconds is not None and (not in_time or loop.time() > (state.deadline or 0.0)):
         await _stopped(task, loop, state, grace)
-        return _timed_out(runner, plan, state, seconds)
+        return timed_out(runner, plan, state, seconds)
     return task.result()
 
 
@@ -134,7 +134,7 @@ class _Left:
         self._task.add_done_callback(lambda task: callback())
 
 
-def _timed_out(runner: Runner, plan: Plan, state: CallState, seconds: float) -> ToolResult:
+def timed_out(runner: Runner, plan: Plan, state: CallState, seconds: float) -> ToolResult:
     limit = f"its deadline of {seconds:g} s"
     if state.executed is False:
         text = f"{plan.name} was not started before {limit}. Nothing was run."
@@ -156,7 +156,8 @@ async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
     """
     direct, call = plan.direct, plan.call
     job = pool.shared().submit(
-        (lambda: direct(**values)) if direct is not None else (lambda: call(values, state.context))
+        (lambda: direct(**values)) if direct is not None else (lambda: call(values, state.context)),
+        nested=state.parent is not None,
     )
     try:
         value = await job.future

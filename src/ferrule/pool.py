@@ -115,7 +115,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Job] = queue.SimpleQueue()
 
-    def submit(self, function: Callable[[], Any]) -> Job:
+    def submit(self, function: Callable[[], Any], *, nested: bool = False) -> Job:
         """Run `function` in a thread, with a copy of the present context.
 
         Raises:
@@ -125,6 +125,10 @@ class ThreadPool:
             raise PoolExhausted(f"{self.abandoned} earlier calls still run past their deadlines")
         job = Job(self, function, asyncio.get_running_loop())
         with self._lock:
+            full = self._alive - self.abandoned >= self.threads and self._queue.qsize() >= self._idle
+            if nested and full:  # its parent may hold the thread that it would wait for
+                threading.Thread(target=job._run, name="ferrule-nested", daemon=True).start()
+                return job
             self._queue.put(job)
             self._waiting += 1
             self._start_if_needed()

@@ -23,6 +23,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+import weakref
 from asyncio import current_task, get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from time import perf_counter
@@ -63,6 +65,7 @@ EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _NOTHING_RUN = "Nothing was run."
 _MISSING = "a value that only the program or a person can supply is missing"
 _ids = itertools.count(1)
+_PREFIX = os.urandom(4).hex()  # no id of a model's or another process's is met
 
 
 class Halt(Exception):
@@ -142,6 +145,7 @@ class Runner:
         self._keys = KeyLocks()
         self._running = 0
         self._left = 0
+        self._generation = 0
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
@@ -154,8 +158,15 @@ class Runner:
         if self._journal is not None and plan.changes:
             plan.judged = True
 
-        def enter(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
-            return self._entered(plan, call, _state_of(plan, context))
+        async def enter(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+            state = _state_of(plan, context)
+            if state.entered:
+                raise DefinitionError("a middleware called `next` while its other `next` was under way; one at a time")
+            state.entered = True
+            try:
+                return await self._entered(plan, call, state)
+            finally:
+                state.entered = False
 
         def handle(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
             return self._handled_unchanged(plan, call, context)
@@ -269,7 +280,7 @@ class Runner:
 
     @staticmethod
     def _new_id() -> str:
-        return f"call_{next(_ids)}"
+        return f"call_{_PREFIX}_{next(_ids)}"
 
     def _reused_id(self, call: ToolCall, observers: tuple[Observer, ...] | None) -> Coroutine[Any, Any, ToolResult]:
         error = f"The id {cut(clean(call.id), 80)!r} was used for another call before. {_NOTHING_RUN}"
@@ -310,8 +321,8 @@ class Runner:
             self._move(loop)
         if parent is None:
             parent = CURRENT.get()
-            if parent is not None and parent.ended:
-                parent = running()
+        while parent is not None and parent.ended:
+            parent = parent.parent
         arrived = call
         if parent is not None or self._closing or call.name != plan.name:
             if self._closing and parent is None:
@@ -326,6 +337,7 @@ class Runner:
         state = new_state(given._given, plan, call, arrived, parent, started)
         state.timeout, state.observers, state.cancels, state.resumed = timeout, observers, cancels, resumed
         self._running += 1
+        generation = self._generation
         try:
             if observers and resumed is None:
                 self._emit(observers, "tool:pre", arrived)
@@ -358,7 +370,8 @@ class Runner:
                 self._cut_off(state, arrived, sink, result)
                 raise asyncio.CancelledError
         finally:
-            self._running -= 1
+            if generation == self._generation:  # not of a loop that was closed over it
+                self._running -= 1
             state.ended = True
             state._context = None  # no cycle is left for the collector
             if self._idle is not None:
@@ -402,6 +415,7 @@ class Runner:
         state.cancels = cancels = task.cancelling()
         state.executed = None
         self._running += 1
+        generation = self._generation
         CURRENT.set(state)
         try:
             try:
@@ -417,7 +431,8 @@ class Runner:
             raise (state.cut or error) from None
         finally:
             limiter.release()
-            self._running -= 1
+            if generation == self._generation:  # not of a loop that was closed over it
+                self._running -= 1
             state.ended = True
             if self._idle is not None:
                 self._look_idle()
@@ -538,6 +553,8 @@ class Runner:
                 task = execution.start(execution.contained(self, plan, state), loop)
                 if task.done():
                     outcome = task.result()
+                    if seconds is not None and loop.time() > (state.deadline or 0.0):  # it blocked the loop meanwhile
+                        return execution.timed_out(self, plan, state, seconds)
                 else:
                     outcome = await execution.within(task, self, plan, state, seconds, self._grace)
                 if outcome.__class__ is Raised:
@@ -572,6 +589,12 @@ class Runner:
 
     async def _taken_up(self, plan: Plan, state: CallState) -> Any:
         """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now."""
+        key = state.resumed.key
+        if key in self._resumed:
+            raise Halt("invalid", f"This call was resumed already. {_NOTHING_RUN}")
+        self._resumed[key] = None
+        if len(self._resumed) > 10_000:
+            del self._resumed[next(iter(self._resumed))]
         try:
             values, text, state.repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
         except Invalid as invalid:
@@ -624,12 +647,14 @@ class Runner:
                     raise _busy(plan, "what it works on is in use")
                 held.append(hold)
             theirs = {limiter for one in family for limiter in one.plan.limiters}
-            for limiter in plan.limiters[taken:]:
-                if limiter in theirs:
-                    continue
-                if not await limiter.acquire(_left_until(until, loop)):
-                    raise _busy(plan, f"{limiter.limit} calls run already, the most that may run at once")
-                held.append(limiter)
+            wanted = [limiter for limiter in plan.limiters if limiter not in theirs]
+            for early in plan.limiters[:taken]:
+                early.release()
+                held.remove(early)
+            while (busy := _first_busy(wanted, held)) is not None:
+                if not await busy.acquire(_left_until(until, loop)):
+                    raise _busy(plan, f"{busy.limit} calls run already, the most that may run at once")
+                held.append(busy)
         except BaseException:
             for one in held:
                 one.release()
@@ -740,7 +765,14 @@ class Runner:
         if type(value) is not output.exact:
             if isinstance(value, ToolResult):
                 status: Status = "ok" if value.error is None else "failed"
-                return value.replace(call=state.sent, tool_name=plan.name, status=status, executed=True, repairs=())
+                return value.replace(
+                    call=state.sent,
+                    tool_name=plan.name,
+                    status=status,
+                    executed=True,
+                    repairs=state.repairs,
+                    duration_ms=_milliseconds(state),
+                )
             if not output.free:
                 try:
                     output.check(value)
@@ -865,12 +897,8 @@ class Runner:
         memory = approving.recalled(record)
         given = approving.recalled_context(memory, context or NO_CONTEXT)
         call = ToolCall(memory.id, memory.name, memory.arguments, data=memory.data, parent=memory.parent)
-        if memory.key in self._resumed:
-            return self._answered(call, "invalid", f"This call was resumed already. {_NOTHING_RUN}", None)
-        self._resumed[memory.key] = None
-        if len(self._resumed) > 10_000:
-            del self._resumed[next(iter(self._resumed))]
-        return self._started(call, given, resumed=approving.Resumed(memory.arguments, memory.decision, answer))
+        resumed = approving.Resumed(memory.key, memory.arguments, memory.decision, answer)
+        return self._started(call, given, resumed=resumed)
 
     @overload
     def run_sync(
@@ -916,6 +944,7 @@ class Runner:
             )
         if self._loop is not None and self._loop.is_closed():
             self._running = 0
+            self._generation += 1
             self._keys = KeyLocks()
         self._loop = loop
 
@@ -971,6 +1000,23 @@ def _denied(reason: str) -> str:
     return f"Denied: {cut(clean(reason), 500).rstrip('.')}. {_NOTHING_RUN}"
 
 
+def _first_busy(wanted: list[Limiter], held: list[Any]) -> Limiter | None:
+    """Take all slots, or give back those that were taken: the first that is not free.
+
+    Who held one slot while it waits for another could be waited for by the one that it waits for.
+    """
+    for limiter in wanted:
+        if limiter in held:
+            continue
+        if not limiter.try_acquire():
+            for one in [one for one in held if one in wanted]:
+                one.release()
+                held.remove(one)
+            return limiter
+        held.append(limiter)
+    return None
+
+
 def _busy(plan: Plan, why: str) -> Halt:
     return Halt("limited", f"{plan.name} could not be started in time: {why}. {_NOTHING_RUN} Try again later.")
 
@@ -1004,10 +1050,12 @@ _ERRORS: dict[str, type[ToolError]] = {
 
 async def _call_directly(tool: Tool, arguments: dict[str, Any]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
-    runner: Runner | None = tool._alone
-    if runner is None or (runner._running and runner._loop is not get_running_loop()):
-        runner = Runner([tool], concurrency=None, queue_timeout=None, expose=(Exception,))
-        object.__setattr__(tool, "_alone", runner)
+    if tool._alone is None:
+        object.__setattr__(tool, "_alone", weakref.WeakKeyDictionary())
+    loop = get_running_loop()
+    runner: Runner | None = tool._alone.get(loop)
+    if runner is None:
+        runner = tool._alone[loop] = Runner([tool], concurrency=None, expose=(Exception,))
     result = await runner.run(ToolCall("", tool.name, arguments))
     if result.success:
         return result.output

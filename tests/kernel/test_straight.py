@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ferrule import Runner, ToolCall, ToolResult, execution, tool
@@ -77,6 +77,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_short_way_gives_what_the_long_way_gives(arguments: Any) -> None:
     async def both() -> tuple[ToolResult, ToolResult]:
         call = ToolCall("c1", "act", arguments)

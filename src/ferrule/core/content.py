@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,11 @@ def jsonable(value: Any) -> Any:
     """`value` as plain JSON data that any parser reads: what has no JSON form becomes text. Never raises."""
     try:
         return _clean_json(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=_foreign))
-    except (PydanticSerializationError, UnicodeError, ValueError, TypeError, RecursionError):
-        return _clean_json(value)
+    except Exception:  # a lazy mapping or an iterator of the author's own may raise anything
+        try:
+            return _clean_json(value)
+        except Exception:
+            return f"<{type(value).__name__}>"
 
 
 def _foreign(value: Any) -> Any:
@@ -125,7 +128,15 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
             raise TypeError(f"content holds media of the kind {block.kind!r}; it takes {', '.join(_KINDS)}")
         if not _is_mime_type(block.mime_type):
             raise TypeError(f"content holds media whose mime_type is {str(block.mime_type)[:100]!r}; write image/png")
-    return tuple(Text(clean(b.text)) if isinstance(b, Text) and not b.text.isascii() else b for b in found)
+    return tuple(map(_clean_block, found))
+
+
+def _clean_block(block: Block) -> Block:
+    if isinstance(block, Text):
+        return block if block.text.isascii() else Text(clean(block.text))
+    uri = None if block.uri is None else clean(str(block.uri))
+    name = None if block.name is None else clean(str(block.name))
+    return Media(block.kind, block.data, block.mime_type, uri, name)
 
 
 def _is_mime_type(text: Any) -> bool:

@@ -71,6 +71,7 @@ class CallState:
         values: What the handler gets; `None` once it has them.
         executed: Whether the handler was started (`None`) and has ended (`True`).
         ended: Whether the call has.
+        entered: Whether a middleware's `next` is under way.
         left: What still runs after the deadline.
         cut: What the handler made of a cancellation from outside.
         made: The result that the kernel made, which nobody else has.
@@ -86,6 +87,7 @@ class CallState:
         "cut",
         "deadline",
         "ended",
+        "entered",
         "executed",
         "given",
         "left",
@@ -121,6 +123,7 @@ class CallState:
     made: ToolResult | None
     repairs: tuple[str, ...]
     ended: bool
+    entered: bool
     _context: ToolContext[Any] | None
 
     @property
@@ -256,7 +259,7 @@ def new_state(
     state.started = started
     state.timeout = state.deadline = state.values = state.left = state.cut = state.resumed = state.made = None
     state._context = state.waiter = None
-    state.executed = state.ended = False
+    state.executed = state.ended = state.entered = False
     state.observers = state.repairs = ()
     state.cancels = 0
     return state

@@ -218,10 +218,13 @@ def _typed(
         definitions, arguments = arguments["definitions"], arguments["schema"]
     arguments = arguments["arguments_schema"]
     fields, made, nodes = {}, {}, {}
+    hidden: set[str] = set()
     named = [parameter for parameter in declared if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     for parameter, argument in zip(named, arguments["arguments_schema"], strict=True):
         field, wire, is_made = _field(parameter, argument, private)
         fields[parameter.name] = field
+        if parameter.name in private:
+            hidden.add(wire)
         nodes[wire] = field["schema"] if wire == parameter.name else {"type": "any"}  # its value has another key
         if is_made:
             made[wire] = parameter.name
@@ -233,11 +236,11 @@ def _typed(
     schema = _exported(name, exported, declared)
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
-        private |= contexts  # **kwargs would take a key of the context's name
+        hidden |= contexts  # **kwargs would take a key of the context's name
     for wire, node in schema.get("properties", {}).items():
         if wire in texts and "description" not in node:
             node["description"] = texts[wire]
-    return TypedParameters(core, schema, nodes, made=made, hidden=private, drop_unknown=drop_unknown)
+    return TypedParameters(core, schema, nodes, made=made, hidden=frozenset(hidden), drop_unknown=drop_unknown)
 
 
 def _field(

@@ -78,9 +78,17 @@ class KeyLocks:
             for other in self._queues[key]:
                 if other is hold:
                     break
-                if not (other.shared and hold.shared) and id(other.owner) not in hold.family:
-                    return False
+                beside = other.shared and hold.shared
+                if beside or id(other.owner) in hold.family or self._waits_for(other, hold.family):
+                    continue
+                return False
         return True
+
+    def _waits_for(self, other: Hold, family: set[int]) -> bool:
+        """Whether `other` cannot go on before one of `family` is done, who would wait for it in turn."""
+        return not other.granted and any(
+            one.granted and id(one.owner) in family for key in other.keys for one in self._queues[key]
+        )
 
     def release(self, hold: Hold) -> None:
         """Give the keys back and grant what waited for them."""

@@ -270,6 +270,8 @@ class TypedParameters(Parameters):
             except ValueError:
                 value = None
             raise Mistakes(from_pydantic(error, value)) from None
+        except Exception as error:  # a validator of the author's own that breaks says no
+            raise Mistakes([Mistake((), f"cannot be checked: {type(error).__name__}")]) from error
 
     def copies(self, values: Any) -> Mapping[str, Any]:
         return values if self._is_dict else _EMPTY
@@ -345,7 +347,10 @@ class SchemaParameters(Parameters):
                 _put(value, path, int(_at(value, path)))
 
     def settled(self, values: Any, text: str) -> tuple[Any, str]:
-        return values, dumps(values) if _FRACTION.search(text) else text
+        missing = {name: thaw(value) for name, value in self.defaults.items() if name not in values}
+        if not missing:
+            return values, dumps(values) if _FRACTION.search(text) else text
+        return {**values, **missing}, dumps({**values, **missing})  # what guards judge is what the handler gets
 
     def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
         return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)

@@ -65,6 +65,8 @@ def _closed(node: Any, extra: str | None) -> Any:
         found["extra_behavior"] = extra or "forbid"
     elif kind == "float":
         found.setdefault("allow_inf_nan", False)
+    elif kind == "generator":  # an iterable is checked before anything runs, not while the handler reads it
+        found["type"] = "list"
     elif kind == "literal":
         return _members(_exact(found, found["expected"]), found["expected"])
     elif kind == "enum":

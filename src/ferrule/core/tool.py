@@ -67,6 +67,7 @@ class Tool:
         "_method",
         "_mounted",
         "_output",
+        "_said",
         "around",
         "concurrency",
         "context",
@@ -127,6 +128,7 @@ class Tool:
     _limiters: tuple[Limiter, ...]
     _mounted: Any
     _method: bool
+    _said: frozenset[str]
     _alone: Any
     _kinds: dict[str, Any]
 
@@ -191,6 +193,7 @@ class Tool:
         fill("examples", _mappings("examples", examples, name))
         fill("metadata", _mapping("metadata", metadata or {}, name))
         fill("_kinds", {"args_model": args_model, "input_schema": input_schema, "output_schema": output_schema})
+        fill("_said", frozenset(k for k, v in (("parallel", parallel), ("destructive", destructive)) if v is not None))
         fill("_mounted", None)
         fill("_alone", None)
         fill("_method", False)
@@ -223,11 +226,19 @@ class Tool:
                         "examples", "metadata")
         }  # fmt: skip
         kept |= self._kinds
+        said = self._said | ({"parallel", "destructive"} & changes.keys())
+        derived = {"parallel", "destructive"} - said
+        kept |= dict.fromkeys(derived)
+        if "read_only" in changes:  # what was left out follows what is said of it now
+            read_only = changes["read_only"]
+            follow = {"parallel": read_only, "destructive": _default_destructive(read_only, None)}
+            changes = {**{key: follow[key] for key in derived}, **changes}
         if not changes.keys() - {*kept, "args_model", "input_schema", "output_schema"}:
             unchanged = {"handler", "unknown", "private", "args_model", "input_schema", "output_schema"}.isdisjoint(
                 changes
             )
             copy = self._copied(changes) if unchanged else self._rebuilt({**kept, **changes})
+            object.__setattr__(copy, "_said", said)
             if "concurrency" not in changes:
                 object.__setattr__(copy, "_limiters", self._limiters)
             return copy
@@ -317,7 +328,9 @@ class Tool:
         return cast("Awaitable[Any]", _direct[0](self, arguments))
 
     def __set_name__(self, owner: type, name: str) -> None:
-        object.__setattr__(self, "_method", True)
+        within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
+        if within == owner.__qualname__:  # defined there, and not only kept there
+            object.__setattr__(self, "_method", True)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Tool:
         """The tool bound to `instance`, where it was defined on a method."""
