@@ -773,6 +773,9 @@ class Runner:
                     repairs=state.repairs,
                     duration_ms=_milliseconds(state),
                 )
+            if hasattr(type(value), "__next__"):
+                said = f"{plan.name} was run, but it returned an iterator, which could be read only once, and no list"
+                return self._result(state, "failed", said)
             if not output.free:
                 try:
                     output.check(value)

@@ -635,14 +635,16 @@ def test_half_a_character_is_refused_or_made_harmless(text: str, kind: str) -> N
     result = run(ANY[kind], text)
     json.dumps(result.record(), ensure_ascii=False).encode()
     result.text.encode()
+    assert result.status in {"ok", "invalid"}
     if result.status == "ok":
-        json.dumps(value_of(result)).encode()
+        json.dumps(value_of(result), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("value", ["\ud800", ["\ud800"], {"\ud800": 1}])
 @pytest.mark.parametrize("kind", ANY)
 def test_half_a_character_in_python_data_breaks_nothing(value: Any, kind: str) -> None:
     result = run(ANY[kind], {"value": value})
+    assert result.status in {"ok", "invalid"}
     json.dumps(result.record(), ensure_ascii=False).encode()
 
 

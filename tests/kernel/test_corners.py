@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator, Field
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, approving, ask, build_tool, tool
 from ferrule.core.values import Decision
 
 
@@ -134,13 +134,19 @@ def test_an_async_handler_that_blocks_past_its_deadline_is_late() -> None:
 
 
 def test_an_output_that_breaks_when_it_is_read_breaks_nothing_else() -> None:
-    def breaking() -> Iterator[int]:
-        yield 1
-        raise RuntimeError("gone")
+    class Rows(Mapping[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise RuntimeError("gone")
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["a"])
+
+        def __len__(self) -> int:
+            return 1
 
     @tool(read_only=True)
     async def rows() -> Any:
-        return breaking()
+        return Rows()
 
     @tool(read_only=True)
     async def fine() -> int:
@@ -152,6 +158,37 @@ def test_an_output_that_breaks_when_it_is_read_breaks_nothing_else() -> None:
     assert results[1].output == 1
     results[0].record()
     assert sorted(events) == ["tool:post", "tool:post", "tool:pre", "tool:pre"]
+
+
+def test_an_iterator_is_no_output() -> None:
+    @tool(read_only=True)
+    async def endless() -> Any:
+        return iter(int, 1)
+
+    result = go(lambda: Runner([endless]).run("endless"))
+    assert (result.status, result.executed) == ("failed", True)
+    assert "iterator" in str(result.error)
+
+
+def test_a_trait_that_breaks_gives_the_careful_answer() -> None:
+    def breaks(arguments: Mapping[str, Any]) -> bool:
+        raise KeyError("x")
+
+    made = tool(
+        lambda: 1, name="t", read_only=breaks, parallel=breaks, destructive=breaks, idempotent=breaks, open_world=breaks
+    )
+    said = {name: made.trait(name, {}) for name in ("read_only", "parallel", "destructive", "idempotent", "open_world")}
+    assert said == {
+        "read_only": False,
+        "parallel": False,
+        "destructive": True,
+        "idempotent": False,
+        "open_world": True,
+    }
+
+
+def test_a_guard_has_ten_seconds() -> None:
+    assert approving.GUARD_SECONDS == 10.0
 
 
 def test_a_validator_that_breaks_refuses_its_call_and_no_other() -> None:

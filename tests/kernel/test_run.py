@@ -421,7 +421,6 @@ def _doubly_looped() -> Any:
         _doubly_looped,
         lambda: ValueError("as a value"),
         lambda: builtins,
-        lambda: (n for n in range(3)),
     ],
 )
 def test_every_output_becomes_json_and_utf_8(make: Any) -> None:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 _VEIL = "*" * 10
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
 
 
@@ -83,11 +84,22 @@ def loads(text: str) -> Any:
 
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
     try:
-        return decoder.decode(text)
+        value = decoder.decode(text)
     except json.JSONDecodeError as error:
         raise Malformed(_reason(text, error)) from None
     except RecursionError:
         raise Malformed("the JSON is nested too deeply") from None
+    if not text.isascii() or _SURROGATE.search(text):
+        _refuse_half_characters(value)
+    return value
+
+
+def _refuse_half_characters(value: Any) -> None:
+    """Half of a surrogate pair is no character: nothing that reads UTF-8 would take it further on."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Malformed("it holds half of a surrogate pair, such as \\ud800 alone, which is no character") from None
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> str:
