@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, approving, ask, build_tool, tool
+from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, approving, ask, build_tool, tool
 from ferrule.core.values import Decision
 
 
@@ -360,3 +361,77 @@ def test_the_id_that_a_call_gets_is_no_id_that_a_model_gives() -> None:
 
     calls = [ToolCall("", "work"), *(ToolCall(f"call_{n}", "work") for n in range(50))]
     assert all(result.success for result in go(lambda: Runner([work]).run_all(calls)))
+
+
+# -- loops that end, copies that are kept ----------------------------------------------------------------------------
+
+
+def test_a_call_that_was_cut_off_with_its_loop_is_not_counted_on_the_next() -> None:
+    @tool(read_only=True)
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    @tool(read_only=True)
+    async def work() -> int:
+        return 1
+
+    runner = Runner([wait, work])
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(runner.run("wait"))
+    loop.run_until_complete(asyncio.sleep(0))
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = left.get_coro()
+    loop.close()
+
+    async def main() -> None:
+        async with runner:
+            assert (await runner.run("work")).output == 1
+            assert coroutine is not None
+            coroutine.close()
+            assert runner._running == 0
+
+    go(main)
+
+
+def test_direct_calls_from_two_loops_at_once_do_not_meet() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    @tool(read_only=True)
+    async def work(n: int) -> int:
+        if n == 1:
+            entered.set()
+            await asyncio.to_thread(leave.wait, 5)
+        return n
+
+    async def call(n: int) -> int:
+        return int(await work(n=n))
+
+    found: list[int] = []
+    other = threading.Thread(target=lambda: found.append(asyncio.run(call(1))))
+    other.start()
+    assert entered.wait(5)
+    assert [asyncio.run(call(n)) for n in (2, 3)] == [2, 3]
+    leave.set()
+    other.join(5)
+    assert found == [1]
+
+
+def test_names_and_addresses_of_media_are_valid_utf_8() -> None:
+    @tool(read_only=True)
+    async def file() -> ToolResult:
+        return ToolResult(content=[Media("file", b"x", "text/plain", uri="\ud800", name="caf\udce9.txt")])
+
+    [block] = go(lambda: Runner([file]).run("file")).content
+    assert isinstance(block, Media)
+    f"{block.uri}{block.name}".encode()
+
+
+def test_a_tool_that_a_class_only_keeps_is_not_its_method() -> None:
+    @tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    class Agent:
+        helper = add
+
+    assert list(Agent().helper.input_schema["properties"]) == ["a", "b"]

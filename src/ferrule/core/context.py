@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 # TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import TypeVar
@@ -16,21 +16,6 @@ from ferrule.core.values import ToolCall, ToolResult, frozen
 Deps = TypeVar("Deps", default=Any)
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
 _EMPTY: Mapping[str, Any] = FrozenDict()
-
-
-class Kernel(Protocol):
-    """What a bound context asks of the runner that runs it."""
-
-    @property
-    def tool(self) -> Any: ...
-
-    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None: ...
-
-    def run_nested(
-        self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
-    ) -> Awaitable[ToolResult]: ...
-
-    def remaining(self, deadline: float) -> float: ...
 
 
 class Traits:
