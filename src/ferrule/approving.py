@@ -11,27 +11,24 @@ import asyncio
 import inspect
 import logging
 import os
-import re
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ferrule import execution, pool
-from ferrule.core.content import clean, jsonable
+from ferrule.core.content import jsonable
 from ferrule.core.context import CallState, ToolContext
-from ferrule.core.errors import DefinitionError, ToolError
+from ferrule.core.errors import DefinitionError
 from ferrule.core.handlers import is_async
 from ferrule.core.judging import Judge, answer_of, broken
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
-from ferrule.core.types import Approver
+from ferrule.core.types import Approver, Guard
 from ferrule.core.values import ALLOW, Decision, ToolCall, allow, ask, deny, judged_call
 
 log = logging.getLogger("ferrule")
 ROUNDS = 8
 GUARD_SECONDS = 10.0
-# A scheme has few characters, or a long text without one would be looked through again from every word of it.
-_CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]{0,31}://)[^\s/?#]+@")
 
 
 class Verdict:
@@ -45,17 +42,21 @@ class Verdict:
         self.values = values
 
 
-def first_word(plan: Plan, call: ToolCall, context: ToolContext[Any]) -> tuple[int, Any] | None:
-    """The first guard that does not stay silent, and its answer; most calls are done with this."""
-    for position, (judge, _) in enumerate(plan.judges):
-        try:
+def first_word(
+    judges: tuple[tuple[Judge, Guard], ...], call: ToolCall, context: ToolContext[Any]
+) -> tuple[int, Any] | None:
+    """The first guard that does not stay silent, by its place, and its answer; most calls are done with this."""
+    position = 0
+    try:
+        for judge, _ in judges:
             answer: Any = judge(call, context)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:
-            answer = pool.Raised(error)
-        if answer is not None:
-            return position, answer
+            if answer is not None:
+                return position, answer
+            position += 1
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return position, pool.Raised(error)
     return None
 
 
@@ -332,15 +333,3 @@ def with_changes(verdict: Verdict, judged: ToolCall) -> Decision:
     if verdict.decision.kind == "allow" and verdict.call is not judged:
         return allow(verdict.call.arguments)
     return verdict.decision
-
-
-def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> str:
-    """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
-    without credentials in URLs, else the type."""
-    if isinstance(error, ToolError):
-        return clean(str(error)) or type(error).__name__
-    if not isinstance(error, expose):
-        return type(error).__name__
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    text = _CREDENTIALS.sub(r"\1***@", clean(text))[:500]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import execution
+from ferrule.core.content import clean, cut
 from ferrule.core.context import ToolContext, new_state, running
 from ferrule.core.jsontext import Malformed, same
 from ferrule.core.ladder import to_object
@@ -15,6 +16,8 @@ from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
 from ferrule.core.types import Observer
 from ferrule.core.values import ToolCall, ToolResult
+from ferrule.results import NOTHING_RUN
+from ferrule.slots import resource_keys
 
 if TYPE_CHECKING:
     from ferrule.runner import Runner
@@ -22,12 +25,32 @@ if TYPE_CHECKING:
 _Task = asyncio.Task[Any]
 
 
+class Seat:
+    """A call's place in its batch.
+
+    Attributes:
+        observers: See the events of this batch only.
+        keep: Takes the result of a call that is cut off.
+        beside: Whether the arguments as sent are why the call runs beside others.
+    """
+
+    __slots__ = ("beside", "keep", "observers")
+
+    def __init__(
+        self, observers: tuple[Observer, ...], keep: Callable[[ToolResult], object], *, beside: bool = False
+    ) -> None:
+        self.observers = observers
+        self.keep = keep
+        self.beside = beside
+
+
 class Batch:
     """A handle on several calls: await it for the list of results, in call order.
 
     Calls start in order. One that may not run in parallel waits for all before it, and all after it wait for it;
     `resources` narrow that to the calls that share a key. What a call may run beside is told from its arguments as
-    the model sent them; key locks and limits go by the judged ones.
+    the model sent them; key locks and limits go by the judged ones, and a call that a guard made one to run alone is
+    not run.
     """
 
     def __init__(
@@ -39,7 +62,7 @@ class Batch:
     ) -> None:
         self._runner = runner
         self._context = context
-        self._observers = observers or None
+        self._observers = observers
         self._calls: list[ToolCall] = []
         self._same: dict[int, int] = {}
         self._used: dict[str, int] = {}
@@ -116,11 +139,10 @@ class Batch:
                     continue
                 if self._cancelled:
                     break
-                plan = None if position in self._reused else self._runner._plans.get(call.name)
-                alone, keys, shared = self._lane(plan, call)
-                if not alone:
-                    before = lanes.before(keys, shared=shared) if keys else ()
-                    lanes.add(self._begin(position, call, before), keys, shared=shared)
+                lane = self._lane(None if position in self._reused else self._runner._plans.get(call.name), call)
+                if not lane.alone:
+                    before = lanes.before(lane)
+                    lanes.add(self._begin(position, call, before, beside=lane.chosen), lane)
                     continue
                 await self._all(lanes.open)
                 lanes.clear()
@@ -134,35 +156,35 @@ class Batch:
         finally:
             await self._complete()
 
-    def _lane(self, plan: Plan | None, call: ToolCall) -> tuple[bool, list[str], bool]:
-        """Whether the call runs alone; else the keys that it shares with others, and whether it goes beside them."""
+    def _lane(self, plan: Plan | None, call: ToolCall) -> Lane:
         if plan is None or call.problem is not None:
-            return False, [], True
+            return BESIDE
         tool = plan.tool
         if isinstance(tool.parallel, bool) and not plan.locks:
-            return not tool.parallel, [], True
+            return BESIDE if tool.parallel else ALONE
         try:
             values, text, _ = plan.parameters.decode(plan.name, call.raw)
         except Invalid:
-            return False, [], True  # it is answered, and nothing runs
+            return BESIDE  # it is answered, and nothing runs
         arguments = plan.parameters.arguments(text, values)
         try:
             parallel = tool.trait("parallel", arguments)
             if not plan.locks:
-                return not parallel, [], True
+                return Lane(alone=not parallel, chosen=parallel)
             state = new_state(self._context._given, plan, call, call, running(), 0.0)
-            return False, self._runner._resource_keys(state, arguments), parallel
+            return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException:
-            return True, [], False  # what it touches is not known: alone
+            return ALONE  # what it touches is not known
 
-    def _begin(self, position: int, call: ToolCall, before: Sequence[_Task] = ()) -> _Task:
-        runner, keep = self._runner, partial(self._results.__setitem__, position)
+    def _begin(self, position: int, call: ToolCall, before: Sequence[_Task] = (), *, beside: bool = False) -> _Task:
+        seat = self._seat(position, beside=beside)
         if position in self._reused:
-            coroutine = runner._reused_id(call, self._observers)
+            error = f"The id {cut(clean(call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
+            coroutine = self._runner._answered(call, "invalid", error, seat)
         else:
-            coroutine = runner._started(call, self._context, None, None, self._observers, keep)
+            coroutine = self._runner._started(call, self._context, seat=seat)
         if before:
             coroutine = self._after(before, coroutine)
         self._started.add(position)
@@ -171,6 +193,9 @@ class Batch:
         if self._cancelled and not task.done():
             task.cancel()  # a handler that began at once has cancelled its own batch
         return task
+
+    def _seat(self, position: int, *, beside: bool = False) -> Seat:
+        return Seat(self._observers, partial(self._results.__setitem__, position), beside=beside)
 
     async def _after(self, before: Sequence[_Task], coroutine: Coroutine[Any, Any, ToolResult]) -> ToolResult:
         try:
@@ -195,7 +220,8 @@ class Batch:
             if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                 mistakes.append(task.exception())  # type: ignore[arg-type]
             elif task is None or task.done():
-                self._results[position] = await self._runner._cancelled_early(call, self._observers)
+                error, seat = f"The call was cancelled. {NOTHING_RUN}", self._seat(position)
+                self._results[position] = await self._runner._answered(call, "cancelled", error, seat)
         for task in self._tasks.values():
             if task.done() and not task.cancelled():
                 task.exception()  # marked as seen: the result tells it
@@ -224,6 +250,26 @@ def _same_call(one: ToolCall, other: ToolCall) -> bool:
         return False
 
 
+class Lane(NamedTuple):
+    """What a call may run beside.
+
+    Attributes:
+        alone: Nothing: it is a barrier.
+        keys: What it shares with others.
+        shared: Whether it goes beside others that share a key and go beside others.
+        chosen: Whether it runs beside others because of its arguments.
+    """
+
+    alone: bool = False
+    keys: tuple[str, ...] = ()
+    shared: bool = True
+    chosen: bool = False
+
+
+ALONE = Lane(alone=True)
+BESIDE = Lane()
+
+
 class _Lanes:
     """Which of the calls that run now a later one has to wait for."""
 
@@ -232,17 +278,17 @@ class _Lanes:
         self._writers: dict[str, _Task] = {}
         self._readers: dict[str, list[_Task]] = {}
 
-    def before(self, keys: list[str], *, shared: bool) -> list[_Task]:
-        found = [self._writers[key] for key in keys if key in self._writers]
-        if not shared:
-            found += [task for key in keys for task in self._readers.get(key, ())]
+    def before(self, lane: Lane) -> list[_Task]:
+        found = [self._writers[key] for key in lane.keys if key in self._writers]
+        if not lane.shared:
+            found += [task for key in lane.keys for task in self._readers.get(key, ())]
         return found
 
-    def add(self, task: _Task, keys: list[str], *, shared: bool) -> None:
+    def add(self, task: _Task, lane: Lane) -> None:
         if not task.done():
             self.open.append(task)
-        for key in keys:
-            if shared:
+        for key in lane.keys:
+            if lane.shared:
                 self._readers.setdefault(key, []).append(task)
             else:
                 self._writers[key] = task

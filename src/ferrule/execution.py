@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import sys
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, coroutine
+from typing import Any
 
 from ferrule import pool
-from ferrule.core.context import CURRENT, CallState
+from ferrule.core.context import CallState
 from ferrule.core.plan import Plan
 from ferrule.core.values import ToolResult
-
-if TYPE_CHECKING:
-    from ferrule.runner import Runner
+from ferrule.results import broke, timed_out
 
 _Coroutine = Coroutine[Any, Any, Any]
 
@@ -31,71 +31,126 @@ else:
         return asyncio.Task(coroutine, loop=loop)
 
 
-OWN_TASK = sys.version_info < (3, 13)
-"""Whether every async handler needs a task of its own, deadline or not.
+WATCHED = sys.version_info < (3, 13)
+"""Whether a handler has to be `watched`.
 
-Before Python 3.13 an `asyncio.TaskGroup` whose child failed leaves its task's `cancelling()` raised. In the caller's
-task that would be taken for a cancellation from outside.
+Before Python 3.13 an `asyncio.TaskGroup` that cancelled its own task while it waited for its children leaves that
+task's `cancelling()` raised (CPython issue 116720). That must not be taken for a cancellation from outside.
 """
 
 
-async def within(
-    task: asyncio.Task[Any], runner: Runner, plan: Plan, state: CallState, seconds: float | None, grace: float
-) -> Any:
-    """What `contained` comes to in the task that runs it, which has `seconds`; `None` is no deadline.
+@coroutine
+def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
+    """Await `handler`; what its task groups leave behind in `cancelling()` goes into `state.cancels`."""
+    seen: set[int] = set()
+    steps: Any = handler if hasattr(handler, "send") else handler.__await__()
+    try:
+        waits_for = steps.send(None)
+        while True:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                steps.close()
+                raise
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError):
+                    state.cancels += _left_by_groups(handler, seen)
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(sent)
+    except StopIteration as ended:
+        return ended.value
+
+
+def _left_by_groups(handler: Any, seen: set[int]) -> int:
+    """How many groups that wait for their children have cancelled their task, and were not `seen` before."""
+    found = 0
+    for frame in _frames(handler):
+        group = frame.f_locals.get("self")
+        if group._parent_cancel_requested and id(group) not in seen:
+            seen.add(id(group))
+            found += 1
+    return found
+
+
+_WAITS_FOR_CHILDREN: CodeType = asyncio.TaskGroup.__aexit__.__code__
+_WATCHED: CodeType = watched.__code__
+
+
+def _frames(awaited: Any) -> Iterator[Any]:
+    """The frames of `TaskGroup.__aexit__` in what a suspended coroutine awaits."""
+    while awaited is not None:
+        if isinstance(awaited, CoroutineType):
+            frame, inner = awaited.cr_frame, awaited.cr_await
+        elif isinstance(awaited, GeneratorType):
+            frame, inner = awaited.gi_frame, awaited.gi_yieldfrom
+            if awaited.gi_code is _WATCHED and frame is not None:
+                inner = frame.f_locals["handler"]
+        elif isinstance(awaited, AsyncGeneratorType):
+            frame, inner = awaited.ag_frame, awaited.ag_await
+        else:  # what wraps one of them, such as the iterator of a coroutine's `__await__`, does not show it
+            held = (one for one in gc.get_referents(awaited) if isinstance(one, _SUSPENDED))
+            frame, inner = None, next(held, None)
+        if frame is not None and frame.f_code is _WAITS_FOR_CHILDREN:
+            yield frame
+        awaited = inner
+
+
+_SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+def own(handling: _Coroutine, state: CallState, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+    """Start what handles a call in a task of its own."""
+    return start(_watched_in_task(handling, state) if WATCHED else handling, loop)
+
+
+async def _watched_in_task(handling: _Coroutine, state: CallState) -> Any:
+    return await watched(handling, state)
+
+
+async def contained(inside: Awaitable[ToolResult], state: CallState) -> ToolResult:
+    """The chain of middleware inside, for a task of its own: a `SystemExit` there would end the loop."""
+    try:
+        return await inside
+    except SystemExit as error:
+        return broke(state, error)
+    finally:
+        if state.waiter is not None:
+            wake(state.waiter)
+
+
+async def within(task: asyncio.Task[Any], plan: Plan, state: CallState, seconds: float, grace: float) -> ToolResult:
+    """What the task that handles a call comes to, which has `seconds`.
 
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
     loop = asyncio.get_running_loop()
     try:
-        in_time = await _ended(task, loop, state, seconds)
+        in_time = task.done() or await _ended(task, loop, state, seconds)
     except asyncio.CancelledError:
-        await _stopped(task, loop, state, None if seconds is None else grace)
-        raise
-    if seconds is not None and (not in_time or loop.time() > (state.deadline or 0.0)):
         await _stopped(task, loop, state, grace)
-        return timed_out(runner, plan, state, seconds)
-    return task.result()
-
-
-async def contained(runner: Runner, plan: Plan, state: CallState) -> Any:
-    """The own task of a handler and what goes round it inside: its result, or `Raised`.
-
-    Nothing is raised out of it: a `SystemExit` in a task would end the loop.
-    """
-    CURRENT.set(state)
-    state.cancels = 0
-    try:
-        if plan.inside is not None:
-            return await plan.inside(state.call, state.context)
-        return await runner._handled(plan, state)
-    except (KeyboardInterrupt, GeneratorExit):
         raise
-    except BaseException as error:
-        return pool.Raised(error)
-    finally:
-        if state.waiter is not None:
-            wake(state.waiter)
+    if not in_time or loop.time() > (state.deadline or 0.0):  # it may have blocked the loop meanwhile
+        await _stopped(task, loop, state, grace)
+        return timed_out(plan, state, seconds)
+    return task.result()  # type: ignore[no-any-return]
 
 
-async def _ended(
-    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, seconds: float | None
-) -> bool:
-    """Whether the task ends within `seconds`, or at all; it is left alone in any case.
+async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, seconds: float) -> bool:
+    """Whether the task ends within `seconds`; it is left alone in any case.
 
     The task wakes its waiter itself, at its end: a callback would cost one more turn of the loop.
     """
     waiter = state.waiter = loop.create_future()
     if task.cancelling():  # a task that is cancelled before its first step never comes to its end
         task.add_done_callback(lambda _: wake(waiter))
-    handle = None if seconds is None else loop.call_later(seconds, wake, waiter)
+    handle = loop.call_later(seconds, wake, waiter)
     try:
         await waiter
     finally:
         state.waiter = None
-        if handle is not None:
-            handle.cancel()
+        handle.cancel()
     return task.done()
 
 
@@ -105,21 +160,19 @@ def wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-async def _stopped(
-    task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float | None
-) -> None:
-    """Cancel the task and wait for it: at most `grace` seconds, then it is left running; `None` waits as long as it
-    takes, as a plain `await` of the handler would."""
+async def _stopped(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float) -> None:
+    """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
     while not task.done():
         task.cancel()
         try:
-            if not await _ended(task, loop, state, grace):
-                state.left = _Left(task)
-                return
+            ended = await _ended(task, loop, state, grace)
         except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
-            if grace is not None and not task.done():
-                state.left = _Left(task)
-                return
+            ended = task.done()
+        if not ended:
+            state.left = (*state.left, _Left(task))
+            return
+    if not task.cancelled():
+        task.exception()  # marked as seen: the result tells of the deadline
 
 
 class _Left:
@@ -131,20 +184,12 @@ class _Left:
         self._task = task
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        self._task.add_done_callback(lambda task: callback())
+        def ended(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                task.exception()  # marked as seen
+            callback()
 
-
-def timed_out(runner: Runner, plan: Plan, state: CallState, seconds: float) -> ToolResult:
-    limit = f"its deadline of {seconds:g} s"
-    if state.executed is False:
-        text = f"{plan.name} was not started before {limit}. Nothing was run."
-    elif state.left is not None:
-        text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
-    elif state.executed:
-        text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
-    else:
-        text = f"{plan.name} was stopped at {limit}; its effect may have happened."
-    return runner._result(state, "timeout", text)
+        self._task.add_done_callback(ended)
 
 
 async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
@@ -165,7 +210,7 @@ async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
         if job.cancel():
             state.executed = False
         elif job.running:
-            state.left = job
+            state.left = (*state.left, job)
         raise
     if isinstance(value, pool.Raised):
         error = value.error

@@ -26,56 +26,34 @@ import logging
 import os
 import weakref
 from asyncio import current_task, get_running_loop
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from time import perf_counter
 from typing import Any, overload
 
-from ferrule import approving, execution, sync
-from ferrule.batch import Batch
+from ferrule import approving, execution, results, slots, sync
+from ferrule.batch import Batch, Seat
 from ferrule.core.arguments import Arguments
-from ferrule.core.content import bound, clean, cut, jsonable, size
+from ferrule.core.content import clean, cut, jsonable
 from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.core.half import settled
 from ferrule.core.jsontext import dumps
-from ferrule.core.keys import Hold, KeyLocks
+from ferrule.core.keys import KeyLocks
 from ferrule.core.limiter import Limiter
 from ferrule.core.mistakes import nearest
-from ferrule.core.output import OutputMismatch
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan, Settings
 from ferrule.core.tool import Tool, _callables, _count, _direct, _kinds, _seconds
 from ferrule.core.toolset import Toolset
 from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
-from ferrule.core.values import (
-    ALLOW,
-    Decision,
-    EventKind,
-    Status,
-    ToolCall,
-    ToolResult,
-    happened,
-    judged_call,
-    keep_seal,
-    success,
-)
-from ferrule.pool import PoolExhausted, Raised
+from ferrule.core.values import ALLOW, Decision, EventKind, Status, ToolCall, ToolResult, emit, judged_call, keep_seal
+from ferrule.results import NOTHING_RUN, Halt
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
-_NOTHING_RUN = "Nothing was run."
 _MISSING = "a value that only the program or a person can supply is missing"
 _ids = itertools.count(1)
 _PREFIX = os.urandom(4).hex()  # no id of a model's or another process's is met
-
-
-class Halt(Exception):
-    """A call that ends before its handler is started."""
-
-    def __init__(self, status: Status, error: str, *, metadata: Mapping[str, Any] | None = None) -> None:
-        super().__init__(error)
-        self.status: Status = status
-        self.error = error
-        self.metadata = metadata
 
 
 class Runner:
@@ -155,25 +133,17 @@ class Runner:
 
     def _compiled(self, tool: Tool) -> Plan:
         plan = Plan(tool, self, self._settings)
-        if self._journal is not None and plan.changes:
-            plan.judged = True
+        told = self._journal is not None and plan.changes
+        plan.judged = plan.judged or told
 
-        async def enter(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-            state = _state_of(plan, context)
-            if state.entered:
-                raise DefinitionError("a middleware called `next` while its other `next` was under way; one at a time")
-            state.entered = True
-            try:
-                return await self._entered(plan, call, state)
-            finally:
-                state.entered = False
+        def enter(call: ToolCall, context: ToolContext[Any]) -> Coroutine[Any, Any, ToolResult]:
+            return self._entered(plan, call, _state_of(plan, context))
 
-        def handle(call: ToolCall, context: ToolContext[Any]) -> Awaitable[ToolResult]:
+        def handle(call: ToolCall, context: ToolContext[Any]) -> Coroutine[Any, Any, ToolResult]:
             return self._handled_unchanged(plan, call, context)
 
         plan.chain(self._settings, enter, handle)
-        told = bool(self._observers) or (self._journal is not None and plan.changes)
-        plan.straight = plan.may_go_straight() and not told and not execution.OWN_TASK
+        plan.straight = plan.may_go_straight() and not told and not self._observers
         return plan
 
     @property
@@ -251,8 +221,7 @@ class Runner:
         given: ToolContext[Any],
         timeout: float | None = None,
         parent: CallState | None = None,
-        observers: tuple[Observer, ...] | None = None,
-        sink: Callable[[ToolResult], None] | None = None,
+        seat: Seat | None = None,
         resumed: Any = None,
     ) -> Coroutine[Any, Any, ToolResult]:
         """Receive: what is known at once is answered; all else goes its way."""
@@ -260,15 +229,13 @@ class Runner:
             call = call.replace(id=self._new_id())
         plan = self._plans.get(call.name)
         if plan is None:
-            return self._answered(call, "not_found", self._unknown(call.name), observers)
+            return self._answered(call, "not_found", self._unknown(call.name), seat)
         if call.problem is not None:
             said = cut(clean(call.problem), 500)
-            return self._answered(
-                call, "invalid", said if _NOTHING_RUN in said else f"{said} {_NOTHING_RUN}", observers
-            )
-        if plan.straight and timeout is None and parent is None and observers is None and resumed is None:
-            return self._straight(plan, call, given, sink)
-        return self._performed(plan, call, given, timeout, parent, observers, sink, resumed)
+            return self._answered(call, "invalid", said if NOTHING_RUN in said else f"{said} {NOTHING_RUN}", seat)
+        if plan.straight and timeout is None and parent is None and resumed is None and not (seat and seat.observers):
+            return self._straight(plan, call, given, seat)
+        return self._performed(plan, call, given, timeout, parent, seat, resumed)
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, self._tools._by_name)
@@ -276,30 +243,20 @@ class Runner:
         known = (
             f"{'Did you mean' if near else 'There are'} {', '.join(map(repr, names))}" if names else "There are none"
         )
-        return f"There is no tool {cut(clean(name), 80)!r}. {known}{'?' if near else '.'} {_NOTHING_RUN}"
+        return f"There is no tool {cut(clean(name), 80)!r}. {known}{'?' if near else '.'} {NOTHING_RUN}"
 
     @staticmethod
     def _new_id() -> str:
         return f"call_{_PREFIX}_{next(_ids)}"
 
-    def _reused_id(self, call: ToolCall, observers: tuple[Observer, ...] | None) -> Coroutine[Any, Any, ToolResult]:
-        error = f"The id {cut(clean(call.id), 80)!r} was used for another call before. {_NOTHING_RUN}"
-        return self._answered(call, "invalid", error, observers)
-
-    def _cancelled_early(
-        self, call: ToolCall, observers: tuple[Observer, ...] | None
-    ) -> Coroutine[Any, Any, ToolResult]:
-        return self._answered(call, "cancelled", f"The call was cancelled. {_NOTHING_RUN}", observers)
-
-    async def _answered(
-        self, call: ToolCall, status: Status, error: str, observers: tuple[Observer, ...] | None
-    ) -> ToolResult:
+    async def _answered(self, call: ToolCall, status: Status, error: str, seat: Seat | None) -> ToolResult:
+        """The answer to a call that goes no further, with its two events."""
         plan = self._plans.get(call.name)
         arrived = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
-        result = ToolResult(None, error, call=call, tool_name=arrived.name, status=status, executed=False)
-        everyone = self._observers if observers is None else (*self._observers, *observers)
-        self._emit(everyone, "tool:pre", arrived)
-        self._emit(everyone, "tool:error", arrived, result)
+        result = results.unheard(call, arrived.name, status, error)
+        everyone = self._observers if seat is None else (*self._observers, *seat.observers)
+        emit(everyone, "tool:pre", arrived)
+        emit(everyone, "tool:error", arrived, result)
         return result
 
     # -- seal ---------------------------------------------------------------------------------------------------------
@@ -309,12 +266,12 @@ class Runner:
         plan: Plan,
         call: ToolCall,
         given: ToolContext[Any],
-        timeout: float | None,
+        timeout: float | None = None,
         parent: CallState | None = None,
-        extra: tuple[Observer, ...] | None = None,
-        sink: Callable[[ToolResult], None] | None = None,
+        seat: Seat | None = None,
         resumed: Any = None,
     ) -> ToolResult:
+        """The whole way of one call: what goes round it, and the seal and the terminal event at its end."""
         started = perf_counter()
         loop = get_running_loop()
         if loop is not self._loop:
@@ -326,48 +283,41 @@ class Runner:
         arrived = call
         if parent is not None or self._closing or call.name != plan.name:
             if self._closing and parent is None:
-                return await self._answered(call, "cancelled", f"The runner is closing. {_NOTHING_RUN}", extra)
+                return await self._answered(call, "cancelled", f"The runner is closing. {NOTHING_RUN}", seat)
             lineage = call.parent or (parent.call.id if parent is not None else None)
             arrived = call.replace(name=plan.name, parent=lineage)
         if arrived.raw.__class__ is not str:
             arrived = _snapshot(arrived)
-        observers = self._observers if extra is None else (*self._observers, *extra)
+        observers = self._observers
         task: Any = current_task()
         cancels = task.cancelling()
-        state = new_state(given._given, plan, call, arrived, parent, started)
-        state.timeout, state.observers, state.cancels, state.resumed = timeout, observers, cancels, resumed
+        state = new_state(given._given, plan, call, arrived, parent, started, cancels, observers)
+        if seat is not None:
+            observers = state.observers = (*observers, *seat.observers)
+            state.beside = seat.beside
+        if timeout is not None:
+            state.timeout = timeout
+        if resumed is not None:
+            state.resumed = resumed
         self._running += 1
         generation = self._generation
         try:
             if observers and resumed is None:
-                self._emit(observers, "tool:pre", arrived)
+                emit(observers, "tool:pre", arrived)
             try:
                 if plan.around is None:
                     result = await self._entered(plan, arrived, state)
                 else:
                     result = await plan.around(arrived, state.context)
-            except Exception as error:
-                result = self._broke(state, error)
-            except asyncio.CancelledError as error:
-                if task.cancelling() > cancels:
-                    self._cut_off(state, arrived, sink, error)
-                    raise (state.cut or error) from None
-                result = self._broke(state, error)
-            except (KeyboardInterrupt, GeneratorExit) as error:
-                self._cut_off(state, arrived, sink, error)
-                raise
             except BaseException as error:
-                result = self._broke(state, error)
-            if (
-                plan.seals
-                or result.error is not None
-                or result._content is not None
-                or not _short(result.output, plan.max_output)
-            ):
-                result = self._sealed(state, result)
-            if task.cancelling() > cancels:
+                result = self._broke(state, arrived, error, seat)
+            if state.made is None or result is not state.made or not results.fits(result, plan.max_output):
+                result = results.sealed(state, result)
+            elif plan.seals:
+                keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
+            if task.cancelling() > state.cancels:
                 # A handler swallowed a cancellation from outside: the caller's wish counts.
-                self._cut_off(state, arrived, sink, result)
+                self._cut_off(state, arrived, seat, result)
                 raise asyncio.CancelledError
         finally:
             if generation == self._generation:  # not of a loop that was closed over it
@@ -378,22 +328,13 @@ class Runner:
                 self._look_idle()
         if observers:
             kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
-            self._emit(observers, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
+            emit(observers, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
         if self._journal is not None and plan.changes:
-            try:
-                await self._recorded(result)
-            except asyncio.CancelledError:
-                if sink is not None:
-                    sink(result)
-                raise
+            await self._kept(result, seat)
         return result
 
     async def _straight(
-        self,
-        plan: Plan,
-        call: ToolCall,
-        given: ToolContext[Any],
-        sink: Callable[[ToolResult], None] | None = None,
+        self, plan: Plan, call: ToolCall, given: ToolContext[Any], seat: Seat | None = None
     ) -> ToolResult:
         """The way of a call that nobody judges, watches or goes round, and that has to wait for nothing.
 
@@ -405,29 +346,30 @@ class Runner:
         try:
             values = plan.quick(call.raw)  # type: ignore[misc,arg-type]
         except Exception:
-            return await self._performed(plan, call, given, None, None, None, sink)
+            return await self._performed(plan, call, given, seat=seat)
         limiter = plan.limiters[0]
         nested = current is not None and (not current.ended or current.parent is not None)
         if nested or self._closing or get_running_loop() is not self._loop or not limiter.try_acquire():
-            return await self._performed(plan, call, given, None, None, None, sink)
-        state = new_state(given._given, plan, call, call, None, started)
+            return await self._performed(plan, call, given, seat=seat)
         task: Any = current_task()
-        state.cancels = cancels = task.cancelling()
+        cancels = task.cancelling()
+        state = new_state(given._given, plan, call, call, None, started, cancels)
         state.executed = None
         self._running += 1
         generation = self._generation
         CURRENT.set(state)
         try:
             try:
-                value = await plan.direct(**values)  # type: ignore[misc]
+                handling = plan.direct(**values)  # type: ignore[misc]
+                value = await (execution.watched(handling, state) if execution.WATCHED else handling)
             except BaseException as error:
-                result = self._raised(plan, state, error)
+                result = results.raised(plan, state, error)
             else:
-                result = self._shaped(plan, state, value)
-            if result.error is not None or result._content is not None or not _short(result.output, plan.max_output):
-                result = self._sealed(state, result)
+                result = results.shaped(plan, state, value)
+            if not results.fits(result, plan.max_output):
+                result = results.sealed(state, result)
         except BaseException as error:
-            self._cut_off(state, call, sink, error)
+            self._cut_off(state, call, seat, error)
             raise (state.cut or error) from None
         finally:
             limiter.release()
@@ -436,149 +378,113 @@ class Runner:
             state.ended = True
             if self._idle is not None:
                 self._look_idle()
-        if task.cancelling() > cancels:
-            self._cut_off(state, call, sink, result)
+        if task.cancelling() > state.cancels:
+            self._cut_off(state, call, seat, result)
             raise asyncio.CancelledError
         return result
 
+    def _broke(self, state: CallState, arrived: ToolCall, error: BaseException, seat: Seat | None) -> ToolResult:
+        """What came out of the middleware: a fault of the program, or the end of the task from outside.
+
+        Raises:
+            BaseException: what ends the task, once the call has its result and its event.
+        """
+        task = current_task()
+        outside = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > state.cancels
+        if not outside and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+            return results.broke(state, error)
+        self._cut_off(state, arrived, seat, error)
+        raise (state.cut or error) from None
+
     def _cut_off(
-        self,
-        state: CallState,
-        arrived: ToolCall,
-        sink: Callable[[ToolResult], None] | None,
-        cause: BaseException | ToolResult,
+        self, state: CallState, arrived: ToolCall, seat: Seat | None, cause: BaseException | ToolResult
     ) -> None:
         """A cancellation from outside: the result that the batch keeps, and the terminal event."""
-        executed = cause.executed if isinstance(cause, ToolResult) else state.executed
-        ran = _NOTHING_RUN if executed is False else "It had been started, so its effect may have happened."
-        result = self._result(
-            state,
-            "cancelled",
-            f"The call was cancelled. {ran}",
-            exception=cause if isinstance(cause, BaseException) else None,
-        ).replace(executed=executed)
-        keep_seal(result, _milliseconds(state), state.repairs)
+        result = results.cut_off(state, cause)
         state.ended = True
-        self._emit(state.observers, "tool:error", arrived, result)
-        if sink is not None:
-            sink(result)
+        emit(state.observers, "tool:error", arrived, result)
+        if seat is not None:
+            seat.keep(result)
         if self._journal is not None and state.plan.changes and not isinstance(cause, GeneratorExit):
             # Awaited here, it would be cut off like the call itself.
             writing = get_running_loop().create_task(self._recorded(result))
             self._writing.add(writing)
             writing.add_done_callback(self._writing.discard)
 
-    def _sealed(self, state: CallState, result: Any) -> ToolResult:
-        """The result bound to its call, bounded, cleaned and measured."""
-        if isinstance(result, ToolResult):
-            sealed = result
-        else:
-            wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
-            sealed = self._broke(state, wrong)
-        if sealed is not state.made:
-            # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-            sealed = sealed.replace(call=state.sent, tool_name=state.plan.name, repairs=())
-        if sealed.error is not None or sealed._content is not None or not _short(sealed.output, state.plan.max_output):
-            sealed = self._bounded(sealed, state.plan.max_output)
-        keep_seal(sealed, _milliseconds(state), state.repairs)
-        return sealed
-
-    def _bounded(self, result: ToolResult, limit: int) -> ToolResult:
-        if result.error is not None and (len(result.error) > limit or not result.error.isascii()):
-            result = result.replace(error=cut(clean(result.error), limit))
-        if size(result.content) > limit:
-            result = result.replace(content=bound(result.content, limit))
-        return result
-
-    def _broke(self, state: CallState, error: BaseException) -> ToolResult:
-        """A middleware that raised: a fault of the program, told to the model without its inside."""
-        log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
-        ran = _NOTHING_RUN if state.executed is False else "The tool had been started."
-        text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__} outside the tool itself"
-        said = f"{state.plan.name} could not be run: {cut(clean(text), 500)}. {ran}"
-        return self._result(state, "failed", said, exception=error)
-
-    def _emit(self, observers: tuple[Observer, ...], kind: EventKind, call: ToolCall, what: Any = None) -> None:
-        event = happened(kind, call, what)
-        for observer in observers:
-            try:
-                observer(event)
-            except (KeyboardInterrupt, GeneratorExit):
-                raise
-            except BaseException:
-                log.exception("an observer broke on %s of %s", kind, call.name)
-
     # -- decode, validate, guards, approve, slot ----------------------------------------------------------------------
 
     async def _entered(self, plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
+        """All that `around` goes round: *decode* to *shape*, with the halves next to them."""
+        if state.entered:
+            raise DefinitionError("a middleware called `next` while its other `next` was under way; one at a time")
+        if plan.around is not None:
+            state.entered = True
         try:
+            for ahead in plan.ahead:
+                answer = ahead(call, state.context)
+                if answer is not None:
+                    call = await settled(answer, call)
             if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
                 raise DefinitionError("a middleware gave `next` a call with another id or name")
-            if state.resumed is not None:
-                values = await self._taken_up(plan, state)
-            else:
-                text: Any = call.raw
-                try:
-                    if text.__class__ is not str:
-                        text = dumps(text)
-                    values = plan.quick(text)  # type: ignore[misc]
-                except Exception:  # the ladder says what is wrong, or mends it
-                    values, text = self._decoded(plan, call, state)
-            if plan.judged and state.resumed is None:
-                state.call = call = judged_call(state.call, text, plan.parameters.arguments(text, values))
-                first = approving.first_word(plan, call, state.context) if plan.judges else None
-                if first is not None or plan.hidden:
-                    values = await self._judged(plan, call, values, state, first)
-                elif plan.judges and state.observers:
-                    self._emit(state.observers, "tool:decided", call, ALLOW)
-            held: Any = plan.limiters
-            if plan.locks or state.parent is not None:
-                held = await self._slot(plan, state, 0)
-            else:
-                for taken, limiter in enumerate(plan.limiters):
-                    if not limiter.try_acquire():
-                        held = await self._slot(plan, state, taken)
-                        break
-        except Halt as halt:
-            return self._result(state, halt.status, halt.error, metadata=halt.metadata)
-        try:
-            if self._journal is not None and plan.changes:
-                await self._intended(state)
-            seconds = state.timeout or plan.timeout
-            if seconds is not None or (execution.OWN_TASK and plan.is_async):
-                state.values = values
-                loop = get_running_loop()
-                if seconds is not None:
-                    state.deadline = loop.time() + seconds
-                task = execution.start(execution.contained(self, plan, state), loop)
-                if task.done():
-                    outcome = task.result()
-                    if seconds is not None and loop.time() > (state.deadline or 0.0):  # it blocked the loop meanwhile
-                        return execution.timed_out(self, plan, state, seconds)
+            try:
+                if state.resumed is None:
+                    text: Any = call.raw
+                    try:
+                        if text.__class__ is not str:
+                            text = dumps(text)
+                        values = plan.quick(text)  # type: ignore[misc]
+                    except Exception:  # the ladder says what is wrong, or mends it
+                        values, text = self._decoded(plan, call, state)
+                    if plan.judged:
+                        state.call = call = judged_call(state.call, text, plan.parameters.arguments(text, values))
+                        first = approving.first_word(plan.judges, call, state.context) if plan.judges else None
+                        if first is not None or plan.hidden:
+                            values = await self._judged(plan, call, values, state, first)
+                        elif plan.judges and state.observers:
+                            emit(state.observers, "tool:decided", call, ALLOW)
                 else:
-                    outcome = await execution.within(task, self, plan, state, seconds, self._grace)
-                if outcome.__class__ is Raised:
-                    raise outcome.error
-                return outcome  # type: ignore[no-any-return]
-            CURRENT.set(state)
-            if plan.plain and plan.inside is None:
-                # The commonest case without one more coroutine: a tenth of the whole path.
-                state.executed = None
-                try:
-                    value = await plan.direct(**values)  # type: ignore[misc]
-                except BaseException as error:
-                    return self._raised(plan, state, error)
-                return self._shaped(plan, state, value)
-            state.values = values
-            if plan.inside is not None:
-                return await plan.inside(state.call, state.context)
-            return await self._handled(plan, state)
-        finally:
-            if state.left is not None:
-                self._release_later(state, held)
+                    values = await self._taken_up(plan, state)
+                held: Any = plan.limiters
+                if plan.locks or state.parent is not None or state.beside:
+                    held = await self._slot(plan, state)
+                else:
+                    ready = 0
+                    try:
+                        for limiter in held:
+                            limiter.take()
+                            ready += 1
+                    except IndexError:
+                        held = await self._slot(plan, state, ready)
+            except Halt as halt:
+                result = results.halted(state, halt)
             else:
-                for one in held:
-                    one.release()
+                try:
+                    if self._journal is not None and plan.changes:
+                        await self._intended(state)
+                    CURRENT.set(state)
+                    if state.timeout is not None or plan.timeout is not None:
+                        result = await self._timed(plan, state, values)
+                    elif plan.inside is not None:
+                        state.values = values
+                        chain = plan.inside(state.call, state.context)
+                        result = await (execution.watched(chain, state) if execution.WATCHED else chain)
+                    else:
+                        handling = self._handled(plan, state, values)
+                        result = await (execution.watched(handling, state) if execution.WATCHED else handling)
+                finally:
+                    if state.left:
+                        self._release_later(state, held)
+                    else:
+                        for one in held:
+                            one.release()
+            for behind in plan.behind:
+                changed = behind(result, state.context)
+                if changed is not None:
+                    result = await settled(changed, result)
+            return result
+        finally:
+            if plan.around is not None:
+                state.entered = False
 
     def _decoded(self, plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         try:
@@ -591,7 +497,7 @@ class Runner:
         """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now."""
         key = state.resumed.key
         if key in self._resumed:
-            raise Halt("invalid", f"This call was resumed already. {_NOTHING_RUN}")
+            raise Halt("invalid", f"This call was resumed already. {NOTHING_RUN}")
         self._resumed[key] = None
         if len(self._resumed) > 10_000:
             del self._resumed[next(iter(self._resumed))]
@@ -609,7 +515,7 @@ class Runner:
         """Ask the guards, and whoever is to be asked: the values that are to run; `state.call` is the call."""
         verdict = await approving.judged(plan, call, values, state, first)
         if plan.judges and state.observers:
-            self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+            emit(state.observers, "tool:decided", verdict.call, verdict.decision)
         return await self._decided(plan, verdict, state, self._approve)
 
     async def _decided(self, plan: Plan, verdict: approving.Verdict, state: CallState, approve: Approver | None) -> Any:
@@ -617,76 +523,41 @@ class Runner:
             asked = verdict.decision
             verdict = await approving.answered(plan, verdict, state, approve)
             if state.observers:
-                self._emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+                emit(state.observers, "tool:decided", verdict.call, verdict.decision)
             if verdict.decision.kind == "ask":
                 raise Halt(
                     "suspended",
-                    f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}. {_NOTHING_RUN}",
+                    f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}. {NOTHING_RUN}",
                     metadata={"resume": approving.remembered(verdict.call, state, verdict.decision)},
                 )
         if verdict.decision.kind == "deny":
-            raise Halt("denied", _denied(verdict.decision.reason))
-        missing = plan.parameters.missing(verdict.call.arguments) if plan.hidden else []
-        if missing:
-            raise Halt("denied", _denied(_MISSING))
+            raise results.denied(verdict.decision.reason)
+        if plan.hidden and plan.parameters.missing(verdict.call.arguments):
+            raise results.denied(_MISSING)
         state.call = verdict.call
         return verdict.values
 
-    async def _slot(self, plan: Plan, state: CallState, taken: int) -> list[Limiter | Hold]:
-        """Wait for keys and slots, without those that an ancestor holds; the first `taken` are there already."""
-        loop = get_running_loop()
-        until = None if self._queue_timeout is None else loop.time() + self._queue_timeout
-        family = list(_ancestors(state))
-        held: list[Limiter | Hold] = list(plan.limiters[:taken])
-        try:
-            if plan.locks:
-                shared = plan.tool.trait("parallel", state.call.arguments)
-                keys = self._resources(plan, state)
-                hold = await self._keys.acquire(keys, state, family, shared=shared, timeout=_left_until(until, loop))
-                if hold is None:
-                    raise _busy(plan, "what it works on is in use")
-                held.append(hold)
-            theirs = {limiter for one in family for limiter in one.plan.limiters}
-            wanted = [limiter for limiter in plan.limiters if limiter not in theirs]
-            for early in plan.limiters[:taken]:
-                early.release()
-                held.remove(early)
-            while (busy := _first_busy(wanted, held)) is not None:
-                if not await busy.acquire(_left_until(until, loop)):
-                    raise _busy(plan, f"{busy.limit} calls run already, the most that may run at once")
-                held.append(busy)
-        except BaseException:
-            for one in held:
-                one.release()
-            raise
-        return held
+    async def _slot(self, plan: Plan, state: CallState, ready: int = 0) -> slots.Held:
+        if state.beside and not plan.tool.trait("parallel", state.call.arguments):
+            said = f"{plan.name} may not run beside other calls with the arguments as they were changed"
+            raise Halt("limited", f"{said}. {NOTHING_RUN} Send it alone.")
+        return await slots.taken(plan, state, self._keys, self._queue_timeout, ready)
 
-    @staticmethod
-    def _resource_keys(state: CallState, arguments: Mapping[str, Any]) -> list[str]:
-        token = CURRENT.set(state)  # for keys that depend on the call's working directory or principal
-        try:
-            keys = state.plan.tool.resources(arguments)
-            return [keys] if isinstance(keys, str) else [str(key) for key in keys]
-        finally:
-            CURRENT.reset(token)
-
-    def _resources(self, plan: Plan, state: CallState) -> list[str]:
-        try:
-            return self._resource_keys(state, state.call.arguments)
-        except Exception as error:
-            log.error("resources of tool %r raised", plan.name, exc_info=error)
-            raise Halt("failed", f"{plan.name} could not be run: its resources are not known. {_NOTHING_RUN}") from None
-
-    def _release_later(self, state: CallState, held: Iterable[Limiter | Hold]) -> None:
-        """What outlived its deadline keeps its slots and keys until it ends, and is counted."""
-        self._left += 1
+    def _release_later(self, state: CallState, held: slots.Held) -> None:
+        """What was given up and still runs is counted, and keeps the slots and keys until the last of it ends."""
+        waiting = len(state.left)
+        self._left += waiting
 
         def ended() -> None:
+            nonlocal waiting
+            waiting -= 1
             self._left -= 1
-            for one in held:
-                one.release()
+            if not waiting:
+                for one in held:
+                    one.release()
 
-        state.left.when_done(ended)
+        for one in state.left:
+            one.when_done(ended)
 
     async def _intended(self, state: CallState) -> None:
         call = state.call
@@ -701,6 +572,14 @@ class Runner:
         assert self._journal is not None
         await self._journal.intent(record)
 
+    async def _kept(self, result: ToolResult, seat: Seat | None) -> None:
+        try:
+            await self._recorded(result)
+        except asyncio.CancelledError:
+            if seat is not None:
+                seat.keep(result)
+            raise
+
     async def _recorded(self, result: ToolResult) -> None:
         assert self._journal is not None
         try:
@@ -710,6 +589,25 @@ class Runner:
 
     # -- handler and shape --------------------------------------------------------------------------------------------
 
+    async def _timed(self, plan: Plan, state: CallState, values: Any) -> ToolResult:
+        """Handled in a task of its own, which has a deadline."""
+        seconds: float = state.timeout or plan.timeout
+        loop = get_running_loop()
+        state.deadline = loop.time() + seconds
+        cancels, state.cancels = state.cancels, 0
+        try:
+            if plan.inside is None:
+                handling = self._handled(plan, state, values)
+            else:
+                state.values = values
+                handling = execution.contained(plan.inside(state.call, state.context), state)
+            task = execution.own(handling, state, loop)
+            if task.done() and loop.time() <= state.deadline:
+                return task.result()  # type: ignore[no-any-return]
+            return await execution.within(task, plan, state, seconds, self._grace)
+        finally:
+            state.cancels = cancels
+
     def _handled_unchanged(
         self, plan: Plan, call: ToolCall, context: ToolContext[Any]
     ) -> Coroutine[Any, Any, ToolResult]:
@@ -717,95 +615,36 @@ class Runner:
         state = _state_of(plan, context)
         if call is not state.call and call != state.call:
             raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
-        if state.values is None:
-            # A second attempt: the first may have changed its own objects.
-            state.values = plan.parameters.values(str(state.call.raw))
-        return self._handled(plan, state)
+        values, state.values = state.values, None
+        if values is None:  # a second attempt: the first may have changed its own objects
+            values = plan.parameters.values(str(state.call.raw))
+        return self._handled(plan, state, values)
 
-    async def _handled(self, plan: Plan, state: CallState) -> ToolResult:
-        values = state.values
-        state.values = state.executed = None
+    async def _handled(self, plan: Plan, state: CallState, values: Any) -> ToolResult:
+        """The handler, what it came to, and the halves next to it; in a task of its own where there is a deadline."""
+        state.executed = None
         try:
-            if not plan.is_async:
-                value = await execution.in_thread(plan, values, state)
-            elif plan.direct is not None:
-                value = await plan.direct(**values)
+            try:
+                if plan.plain:
+                    value = await plan.direct(**values)  # type: ignore[misc]
+                elif plan.is_async:
+                    value = await plan.call(values, state.context)
+                else:
+                    value = await execution.in_thread(plan, values, state)
+            except BaseException as error:
+                result = results.raised(plan, state, error)
             else:
-                value = await plan.call(values, state.context)
-        except PoolExhausted as exhausted:
-            state.executed = False
-            return self._result(state, "limited", f"{plan.name} cannot be started: {exhausted}. {_NOTHING_RUN}")
-        except BaseException as error:
-            return self._raised(plan, state, error)
-        return self._shaped(plan, state, value)
-
-    def _raised(self, plan: Plan, state: CallState, error: BaseException) -> ToolResult:
-        """What a handler raised, for the model: its text where it is meant or known to be harmless, else its type.
-
-        Raises:
-            CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
-        """
-        if isinstance(error, KeyboardInterrupt | GeneratorExit):
-            raise error
-        task = current_task()
-        if task is not None and task.cancelling() > state.cancels:
-            if not isinstance(error, asyncio.CancelledError):
-                state.cut = error
-            raise asyncio.CancelledError from None
-        state.executed = True
-        log.warning("tool %r raised", plan.name, exc_info=error)
-        text = approving.safe_text(error, plan.expose)
-        after = " It had been started, so its effect may have happened." if plan.changes else ""
-        return self._result(state, "failed", f"{plan.name} failed: {text}.{after}", exception=error)
-
-    def _shaped(self, plan: Plan, state: CallState, value: Any) -> ToolResult:
-        """The value becomes a result; the output schema is checked."""
-        state.executed = True
-        output = plan.output
-        if type(value) is not output.exact:
-            if isinstance(value, ToolResult):
-                status: Status = "ok" if value.error is None else "failed"
-                return value.replace(
-                    call=state.sent,
-                    tool_name=plan.name,
-                    status=status,
-                    executed=True,
-                    repairs=state.repairs,
-                    duration_ms=_milliseconds(state),
-                )
-            if hasattr(type(value), "__next__"):
-                said = f"{plan.name} was run, but it returned an iterator, which could be read only once, and no list"
-                return self._result(state, "failed", said)
-            if not output.free:
-                try:
-                    output.check(value)
-                except OutputMismatch as mismatch:
-                    said = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
-                    return self._result(state, "failed", cut(clean(said), 500), output=value)
-        state.made = success(value, state.sent, plan.name, state.repairs, (perf_counter() - state.started) * 1000)
-        return state.made
-
-    def _result(
-        self,
-        state: CallState,
-        status: Status,
-        error: str,
-        *,
-        output: Any = None,
-        metadata: Mapping[str, Any] | None = None,
-        exception: BaseException | None = None,
-    ) -> ToolResult:
-        state.made = ToolResult(
-            output,
-            error,
-            metadata,
-            call=state.sent,
-            tool_name=state.plan.name,
-            status=status,
-            executed=state.executed,
-            exception=exception,
-        )
-        return state.made
+                result = results.shaped(plan, state, value)
+            for behind in plan.done:
+                changed = behind(result, state.context)
+                if changed is not None:
+                    result = await settled(changed, result)
+            return result
+        except SystemExit as error:  # in a task of its own it would end the loop
+            return results.broke(state, error)
+        finally:
+            if state.waiter is not None and plan.inside is None:
+                execution.wake(state.waiter)
 
     # -- what a bound context asks ------------------------------------------------------------------------------------
 
@@ -818,7 +657,7 @@ class Runner:
 
         def tell() -> None:
             if not state.ended:
-                self._emit(state.observers, "tool:progress", state.call, what)
+                emit(state.observers, "tool:progress", state.call, what)
 
         try:
             here = asyncio.get_running_loop() is loop
@@ -982,57 +821,6 @@ def _snapshot(call: ToolCall) -> ToolCall:
     except ValueError:  # answered at decode
         return call
     return judged_call(call, text, Arguments(text))
-
-
-def _milliseconds(state: CallState) -> float:
-    return (perf_counter() - state.started) * 1000
-
-
-def _short(output: Any, limit: int) -> bool:
-    """Whether an output's content needs no bounding: text within the limit, numbers with few digits."""
-    kind = type(output)
-    if kind is str:
-        return len(output) <= limit
-    return (kind is int and -_LARGE < output < _LARGE) or output is None or kind is bool or kind is float
-
-
-_LARGE = 1 << 63
-
-
-def _denied(reason: str) -> str:
-    return f"Denied: {cut(clean(reason), 500).rstrip('.')}. {_NOTHING_RUN}"
-
-
-def _first_busy(wanted: list[Limiter], held: list[Any]) -> Limiter | None:
-    """Take all slots, or give back those that were taken: the first that is not free.
-
-    Who held one slot while it waits for another could be waited for by the one that it waits for.
-    """
-    for limiter in wanted:
-        if limiter in held:
-            continue
-        if not limiter.try_acquire():
-            for one in [one for one in held if one in wanted]:
-                one.release()
-                held.remove(one)
-            return limiter
-        held.append(limiter)
-    return None
-
-
-def _busy(plan: Plan, why: str) -> Halt:
-    return Halt("limited", f"{plan.name} could not be started in time: {why}. {_NOTHING_RUN} Try again later.")
-
-
-def _left_until(until: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
-    return None if until is None else max(0.0, until - loop.time())
-
-
-def _ancestors(state: CallState) -> Iterable[CallState]:
-    parent = state.parent
-    while parent is not None:
-        yield parent
-        parent = parent.parent
 
 
 def _state_of(plan: Plan, context: ToolContext[Any]) -> CallState:

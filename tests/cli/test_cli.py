@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ferrule import Event, ToolCall
+from ferrule import Event, Tool, ToolCall
 from ferrule.cli.call import typed
+from ferrule.cli.list import does
 from ferrule.cli.screen import printable
 from ferrule.cli.timeline import Timeline
 from ferrule.core.frozen import freeze
@@ -192,7 +194,63 @@ def test_tools_of_several_places_are_joined(here: Path) -> None:
     assert "wipe" not in shown
 
 
+ODD = r"""
+from ferrule import Tool
+
+
+async def nothing() -> str:
+    return ""
+
+
+long = Tool("n" * 128, nothing, description="long " * 20_000)
+wild = Tool("wi\x9b31mld\u202e", nothing, description="red \x1b[31m text\rhidden \x9b31m")
+"""
+
+
+@pytest.mark.parametrize(
+    ("traits", "worst"),
+    [
+        ({"read_only": True}, "read-only"),
+        ({"read_only": bool}, "destructive"),
+        ({"destructive": False}, "changes"),
+        ({"destructive": bool}, "destructive"),
+        ({"read_only": bool, "destructive": False}, "changes"),
+    ],
+)
+def test_a_trait_that_depends_on_the_arguments_counts_as_its_worse_value(traits: Any, worst: str) -> None:
+    assert does(Tool("wipe", lambda: None, **traits)) == worst
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_list_shows_what_a_tool_does_however_long_its_name_and_description_are(here: Path, columns: str) -> None:
+    (here / "odd.py").write_text(ODD, encoding="utf-8")
+    done = ferrule("list", "--tools", "odd.py", cwd=here, COLUMNS=columns)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith(("nnn", "wi"))] == ["destructive"] * 2
+    assert max(map(len, lines)) <= int(columns)
+    assert len(done.stdout) < 3000
+
+
+def test_list_keeps_control_characters_off_the_screen(here: Path) -> None:
+    (here / "odd.py").write_text(ODD, encoding="utf-8")
+    code, screen = with_a_terminal("list", "--tools", "odd.py", cwd=here, answer="")
+    assert code == 0, screen
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202e]", screen)
+    assert "\x1b[31m" not in screen
+    assert "hidden" in screen
+
+
 # schema
+
+
+def test_schema_on_a_screen_writes_control_characters_as_json_does(here: Path) -> None:
+    (here / "odd.py").write_text(ODD, encoding="utf-8")
+    words = ("schema", "--provider", "anthropic", "--tools", "odd.py:wild")
+    code, screen = with_a_terminal(*words, cwd=here, answer="")
+    assert code == 0, screen
+    assert "\x9b" not in screen
+    assert json.loads(screen) == json.loads(ferrule(*words, cwd=here).stdout)
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai_chat", "openai_responses"])
@@ -330,6 +388,46 @@ def test_a_call_that_needs_nothing_does_not_wait_for_a_silent_standard_input(her
         os.close(ours)
         os.close(theirs)
     assert done.returncode == 0, done.stderr
+
+
+def test_standard_input_that_is_no_text_cannot_be_meant(here: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "call", "shout", "-", "--tools", "tools.py"],
+        cwd=here,
+        input=b'{"text": "\xff"}',
+        capture_output=True,
+        timeout=BOUND,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == b"ferrule: standard input is no utf-8 text (byte 10)\n"
+
+
+# errors
+
+
+def test_what_cannot_be_imported_is_one_line_without_control_characters(here: Path) -> None:
+    (here / "broken.py").write_text(r'raise ValueError("one\ntwo \x1b[31m" + "three " * 9000)', encoding="utf-8")
+    line = refused(ferrule("list", "--tools", "broken.py", cwd=here))
+    assert "ValueError: one two \ufffd[31m" in line
+    assert len(line) <= 2001
+
+
+def test_an_attribute_that_cannot_be_read_is_no_crash(here: Path) -> None:
+    (here / "lazy.py").write_text("def __getattr__(name):\n    raise RuntimeError(name)\n", encoding="utf-8")
+    assert "RuntimeError: nothing" in refused(ferrule("list", "--tools", "lazy.py:nothing", cwd=here))
+
+
+def test_of_many_tools_the_first_are_named(here: Path) -> None:
+    (here / "many.py").write_text(
+        "from ferrule import tool\n\n\ndef f() -> None: ...\n\n\n"
+        'tools = [tool(f, name=f"name_{n}") for n in range(1000)]\n',
+        encoding="utf-8",
+    )
+    line = refused(ferrule("call", "zzzzz", "--tools", "many.py:tools", cwd=here))
+    assert "name_11 and 988 more" in line
+    assert "name_12" not in line
 
 
 # streams

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from watched import Watch, go, run
 
 from ferrule import (
     Decision,
+    DefinitionError,
     GuardError,
     Runner,
     Tool,
@@ -118,6 +119,55 @@ class Shout(ToolHandler):
 
 
 _numbers = itertools.count()
+
+
+def test_a_check_of_call_and_context_may_have_options_of_its_own() -> None:
+    class Lenient:
+        def check(self, call: ToolCall, context: ToolContext, *, strict: bool = False) -> Decision:
+            return deny(f"{call.name} {strict}")
+
+    result, _, _ = judged([Lenient()])
+    assert (result.status, "double False" in str(result.error)) == ("denied", True)
+
+
+def test_a_check_that_is_no_function_is_no_form_of_a_guard() -> None:
+    class Says:
+        check = True
+
+        def __call__(self, call: ToolCall, context: ToolContext) -> Decision:
+            return deny("says no")
+
+    result, _, _ = judged([Says()])
+    assert (result.status, "says no" in str(result.error)) == ("denied", True)
+
+
+def test_a_class_in_the_place_of_a_guard_is_refused_by_the_runner() -> None:
+    class Called:
+        def __call__(self, call: ToolCall, context: ToolContext) -> None: ...
+
+    for guard in (Called, Checks):
+        with pytest.raises(DefinitionError, match=rf"is a class; give an instance of it: {guard.__name__}"):
+            judged([guard])
+
+
+class Open(ToolHandler):
+    """Take anything."""
+
+    model_config = ConfigDict(extra="allow")
+    text: str
+
+    async def __call__(self) -> str:
+        return f"{self.text} {self.model_extra}"
+
+
+def test_a_guard_of_an_instance_may_take_away_what_was_not_declared() -> None:
+    class Cleans:
+        def check(self, handler: Open) -> None:
+            assert handler.model_extra is not None
+            handler.model_extra.pop("force", None)
+
+    result, _ = run(tool(Open, name="open"), "open", {"text": "a", "force": True, "x": 1}, guards=[Cleans()])
+    assert result.output == "a {'x': 1}"
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ferrule import Runner, ToolCall, ToolResult, execution, tool
+from ferrule import Runner, ToolCall, ToolResult, tool
 
 
 async def act(n: int, how: str = "add") -> int:
@@ -29,12 +29,7 @@ async def act(n: int, how: str = "add") -> int:
 
 
 def short(*, concurrency: int = 32) -> Runner:
-    """A runner whose calls go the short way, which before Python 3.13 none does by itself."""
-    before, execution.OWN_TASK = execution.OWN_TASK, False
-    try:
-        runner = Runner([tool(act)], concurrency=concurrency)
-    finally:
-        execution.OWN_TASK = before
+    runner = Runner([tool(act)], concurrency=concurrency)
     assert runner._plans["act"].straight
     return runner
 
@@ -113,11 +108,7 @@ def test_a_cancellation_from_outside_cancels_on_the_short_way(swallows: bool) ->
                 raise
         return "swallowed"
 
-    before, execution.OWN_TASK = execution.OWN_TASK, False
-    try:
-        runner = Runner([tool(wait, read_only=True)])
-    finally:
-        execution.OWN_TASK = before
+    runner = Runner([tool(wait, read_only=True)])
 
     async def main() -> None:
         await runner.run(ToolCall("c0", "wait", "{"))
@@ -142,11 +133,7 @@ def test_a_nested_call_does_not_go_the_short_way_and_takes_no_slot_of_its_own() 
     async def outer() -> None:
         await runner.run(ToolCall("c2", "inner", "{}"))
 
-    before, execution.OWN_TASK = execution.OWN_TASK, False
-    try:
-        runner = Runner([tool(inner), tool(outer)])
-    finally:
-        execution.OWN_TASK = before
+    runner = Runner([tool(inner), tool(outer)])
 
     async def main() -> None:
         await runner.run(ToolCall("c0", "inner", "{"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import Field, SecretStr
+from pydantic import AliasChoices, ConfigDict, Field, SecretStr
 
 from ferrule import (
     DefinitionError,
@@ -171,6 +171,44 @@ def test_a_guard_changes_secrets_and_fields_under_another_name_too() -> None:
 
     tool = Tool(name="login", handler=Login, guards=(Other(),))
     assert asyncio.run(tool(password="first", login="bob")) == "ada changed"
+
+
+class Put(ToolHandler):
+    data: bytes = b""
+    coded: bytes = Field(default=b"", validation_alias=AliasChoices("code", "encoded"))
+    label: str = ""
+
+    async def __call__(self) -> str:
+        return f"{self.data!r} {self.coded!r} {self.label}"
+
+
+@pytest.mark.parametrize("changes", [{"data": b"\xff\x00"}, {"label": object()}])
+def test_what_a_guard_changes_to_something_without_a_json_form_is_denied(changes: dict[str, Any]) -> None:
+    class Changes:
+        def check(self, handler: Put) -> Put:
+            return handler.model_copy(update=changes)
+
+    with pytest.raises(GuardError, match=f"{next(iter(changes))}.* JSON does not carry"):
+        asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(data="a"))
+
+
+def test_bytes_whose_field_has_a_json_form_for_all_of_them_can_be_changed() -> None:
+    class PutCoded(Put):
+        model_config = ConfigDict(val_json_bytes="base64")
+
+    class Changes:
+        def check(self, handler: PutCoded) -> None:
+            handler.data = b"\xff\x00"
+
+    assert asyncio.run(Tool(name="put", handler=PutCoded, guards=(Changes(),))(data="YQ==")) == "b'\\xff\\x00' b'' "
+
+
+def test_a_guard_changes_a_field_that_has_several_names() -> None:
+    class Changes:
+        def check(self, handler: Put) -> None:
+            handler.coded += b"b"
+
+    assert asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(code="a")) == "b'' b'ab' "
 
 
 def test_a_guard_that_raises_guard_error_denies_and_nothing_is_written(tmp_path: Path) -> None:

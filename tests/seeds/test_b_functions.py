@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 
-from ferrule import CONTEXT, Field, GuardError, HandlerError, Runner, Tool, ToolCall, ToolSelector, ValidationError
+from ferrule import (
+    CONTEXT,
+    DefinitionError,
+    Field,
+    GuardError,
+    HandlerError,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolSelector,
+    ValidationError,
+)
 
 BOUND = 10.0
 
@@ -145,6 +157,77 @@ def test_a_guard_sees_the_tool_and_all_arguments_with_defaults_and_changes_them(
     tool = Tool(name="search", handler=search, guards=(clamp,), context=["a1", "a2", "a3"])
     assert asyncio.run(tool(query="a")) == "a1"
     assert clamp.seen[0] == ("search", {"query": "a", "limit": 10})
+
+
+class Named:
+    """The form as the seed writes it: `self` and `tool` are names that no argument can have."""
+
+    def check(self, tool: Tool, **kwargs: Any) -> None: ...
+
+
+class Unnamed:
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+
+    def check(self, tool: Tool, /, **kwargs: Any) -> None:
+        self.seen.append(kwargs)
+
+
+def taking(name: str, **schema: Any) -> Tool:
+    async def take(arguments: Any) -> str:
+        return str(arguments[name])
+
+    return Tool("take", take, input_schema={"properties": {name: {"type": "string"}}, **schema})
+
+
+@pytest.mark.parametrize("name", ["tool", "self"])
+def test_an_argument_may_have_the_name_of_a_guards_own_parameter_that_is_positional_only(name: str) -> None:
+    guard = Unnamed()
+    result = asyncio.run(Runner([taking(name)], guards=[guard]).run("take", {name: "x"}))
+    assert (result.output, guard.seen) == ("x", [{name: "x"}])
+
+
+@pytest.mark.parametrize("name", ["tool", "self"])
+@pytest.mark.parametrize("bound", [False, True])
+def test_an_argument_that_python_cannot_give_a_guard_is_refused_at_definition(name: str, bound: bool) -> None:
+    tool = taking(name).bind(**{name: "x"}) if bound else taking(name)
+    with pytest.raises(DefinitionError) as raised:
+        Runner([tool], guards=[Named()])
+    for said in ("Named", "'take'", f"argument {name!r}", "check(self, tool, /, **arguments)"):
+        assert said in str(raised.value)
+    Runner([taking("path")], guards=[Named()])
+
+
+def test_a_function_as_check_has_one_name_less_to_avoid() -> None:
+    class Bare:
+        @staticmethod
+        def check(tool: Tool, **kwargs: Any) -> None: ...
+
+    assert asyncio.run(Runner([taking("self")], guards=[Bare()]).run("take", {"self": "x"})).output == "x"
+    with pytest.raises(DefinitionError, match=re.escape("write check(tool, /, **arguments)")):
+        Runner([taking("tool")], guards=[Bare()])
+
+
+def test_an_undeclared_argument_that_python_cannot_give_a_guard_is_denied_by_its_name() -> None:
+    tool = taking("path", additionalProperties=True)
+    runner = Runner([tool], guards=[Named()])
+    result = asyncio.run(runner.run("take", {"path": "a", "self": 1}))
+    assert (result.status, "'self'" in str(result.error)) == ("denied", True)
+    assert asyncio.run(runner.run("take", {"path": "a", "other": 1})).output == "a"
+
+
+def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_definition() -> None:
+    class OfPath:
+        def check(self, tool: Tool, *, path: str) -> None: ...
+
+    class OfPathAndMore:
+        def check(self, tool: Tool, path: str, mode: str = "r", **kwargs: Any) -> None: ...
+
+    assert asyncio.run(Runner([taking("path")], guards=[OfPath(), OfPathAndMore()]).run("take", {"path": "a"})).success
+    with pytest.raises(DefinitionError, match=r"'take' has an argument 'name', which it does not take"):
+        Runner([taking("name")], guards=[OfPath()])
+    with pytest.raises(DefinitionError, match=r"has a parameter 'path' .* 'take' no such argument"):
+        Runner([taking("name")], guards=[OfPathAndMore()])
 
 
 def test_a_guard_that_raises_denies_and_the_handler_is_not_called() -> None:

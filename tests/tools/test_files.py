@@ -279,7 +279,10 @@ def test_a_pattern_narrows_a_listing(pattern: str, expected: list[str], tree: Pa
 
 
 def test_a_listing_that_is_cut_says_so(tree: Path) -> None:
-    assert listed(tree, limit=2) == [".git/", "a.py", "[more than 2 entries; narrow it by path, pattern or depth]"]
+    assert listed(tree, limit=2) == [
+        ".git/", "a.py", "[left off: at least 1 more; to see them, narrow it by path, pattern or depth]"
+    ]  # fmt: skip
+    assert not any("left off" in line for line in listed(tree, limit=9))
 
 
 def test_a_name_cannot_forge_a_line(root: Path) -> None:
@@ -303,9 +306,76 @@ def test_a_search_shows_file_line_and_text(tree: Path) -> None:
 def test_a_search_that_is_cut_says_so(root: Path) -> None:
     (root / "a").write_text("x\n" * 5)
     assert search(root, pattern="x", limit=2) == (
-        "a:1: x\na:2: x\n[more than 2 lines; narrow it by pattern, path or glob]"
+        "a:1: x\na:2: x\n[left off: at least 1 more; to see them, narrow it by pattern, path or glob]"
     )
-    assert "more than" not in search(root, pattern="x", limit=5)
+    assert "left off" not in search(root, pattern="x", limit=5)
+
+
+def test_a_long_listing_is_cut_between_entries_and_says_how_many_are_left_off(root: Path) -> None:
+    names = [f"{n:03}{'x' * 200}" for n in range(200)]
+    for name in names:
+        (root / name).touch()
+    *shown, note = listed(root, limit=10_000)
+    assert len("\n".join([*shown, note])) < 15_000 < len("\n".join(names))
+    assert shown == names[: len(shown)]
+    assert note == f"[left off: {200 - len(shown)} more; to see them, narrow it by path, pattern or depth]"
+    assert "at least" in listed(root, limit=199)[-1]
+    assert listed(root, pattern="19*")[-1] == names[-1]
+
+
+def test_a_long_search_is_cut_between_lines_and_says_how_many_are_left_off(root: Path) -> None:
+    (root / "a").write_text(f"x{'y' * 280}\n" * 200)
+    *shown, note = search(root, pattern="x", limit=2000).split("\n")
+    assert len("\n".join([*shown, note])) < 15_000
+    assert shown == [f"a:{n}: x{'y' * 280}" for n in range(1, len(shown) + 1)]
+    assert note == f"[left off: {200 - len(shown)} more; to see them, narrow it by pattern, path or glob]"
+    assert "at least" in search(root, pattern="x", limit=199)
+
+
+def test_a_name_that_is_longer_than_a_page_is_cut_and_says_so(root: Path) -> None:
+    deep = root
+    for _ in range(12):
+        deep = deep / ("\u200b" * 80)
+        deep.mkdir()
+    (deep / "a").write_text("x")
+    for shown in ("\n".join(listed(root, depth=40)), search(root, pattern="x")):
+        assert "[cut: " in shown
+        assert len(shown) < 15_000
+
+
+def test_a_pattern_that_fits_nothing_is_not_given_back_whole(root: Path) -> None:
+    assert len(search(root, pattern="\x01" * 1000)) < 2000
+
+
+def test_a_crowded_directory_says_that_it_was_not_looked_at_whole(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_ENTRIES", 3)
+    for name in "abc":
+        (root / name).write_text("x")
+    assert not any("looked at" in line for line in listed(root))
+    (root / "d").write_text("x")
+    note = "[directories of which only 3 entries were looked at: 1]"
+    assert listed(root)[-1] == note
+    assert listed(root, pattern="none") == ["[nothing in it fits 'none']", note]
+    assert search(root, pattern="none").endswith(note)
+
+
+def test_a_directory_that_goes_while_it_is_looked_through_is_counted(root: Path) -> None:
+    (root / "a").mkdir()
+    (root / "b").write_text("x")
+    walk = files._Walk()
+    with files.open_directory(str(root)) as directory:
+        found = walk.through(directory, 2)
+        assert next(found).name == "a"
+        (root / "a").rmdir()
+        assert [entry.name for entry in found] == ["b"]
+    assert walk.notes() == ["directories that could not be read: 1"]
+
+
+def test_a_search_counts_every_file_that_it_opens(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_SEARCHED_FILES", 3)
+    for name in "abcde":
+        (root / name).write_bytes(b"needle\0")
+    assert "stopped after 3 files" in search(root, pattern="needle")
 
 
 def test_a_search_reads_the_whole_of_a_long_line(root: Path) -> None:
@@ -331,6 +401,7 @@ def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pyt
     monkeypatch.setattr(ToolContext, "remaining", lambda context: left.pop(0) if len(left) > 1 else left[0])
     assert listed(tree) == [".git/", "a.py", "[stopped at the deadline; narrow it by path or depth]"]
     assert "stopped at the deadline" in search(tree, pattern="needle")
+    assert "stopped at the deadline" in search(tree, pattern="needle", glob="none")
 
 
 def test_a_passage_that_occurs_everywhere_is_not_counted_to_the_end(root: Path) -> None:

@@ -54,11 +54,18 @@ async def _result(runner: Runner, tool: Tool, arguments: str | dict[str, Any]) -
 
 def _arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
     if list(words) == ["-"]:
-        return sys.stdin.read()
+        return _standard_input()
     if words:
         return typed(words, tool.input_schema)
     # What can be called with nothing must not wait for a standard input that nobody closes.
-    return sys.stdin.read() if tool.input_schema.get("required") and not sys.stdin.isatty() else {}
+    return _standard_input() if tool.input_schema.get("required") and not sys.stdin.isatty() else {}
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"standard input is no {error.encoding} text (byte {error.start})") from None
 
 
 def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,6 +89,8 @@ def _found(place: str) -> Any:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError:
         raise UsageError(f"there is no {attribute!r} in {place.rpartition(':')[0]!r}") from None
+    except Exception as error:  # a property, or a module's own __getattr__
+        raise _broken(place, error) from error
 
 
 def _best(module: ModuleType, place: str) -> Any:

@@ -9,9 +9,11 @@ from rich.table import Table
 from ferrule import Tool
 from ferrule.cli import find
 from ferrule.cli.screen import lay, printable, screen
+from ferrule.cli.timeline import NAME_WIDTH, short
 
 NAME = "list"
 HELP = "show the tools, and what each does to the world"
+_DESCRIPTION = 300
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +23,25 @@ def options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Print the table."""
     tools = find.runner(options.tools).tools
+    console = screen()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tool", no_wrap=True)
-    table.add_column("does", no_wrap=True)
+    # What a tool does is shown whole, however long its name is and however narrow the terminal.
+    table.add_column("tool", no_wrap=True, max_width=console.width // 2)
+    table.add_column("does", no_wrap=True, min_width=len("destructive"))
     table.add_column("description")
     for tool in tools:
-        table.add_row(printable(tool.name), does(tool), printable((tool.description or "").strip().partition("\n")[0]))
-    lay(screen(), table)
+        first = tool.description.strip().partition("\n")[0]
+        table.add_row(_line(tool.name, NAME_WIDTH), does(tool), _line(first, _DESCRIPTION))
+    lay(console, table)
     return 0
+
+
+def _line(text: str, limit: int) -> str:
+    return printable(short(" ".join(text.split()), limit))
 
 
 def does(tool: Tool) -> str:
     """What a tool does to the world; a trait that depends on the arguments counts as its worse value."""
     if tool.read_only is True:
         return "read-only"
-    return "destructive" if tool.destructive is True else "changes"
+    return "changes" if tool.destructive is False else "destructive"

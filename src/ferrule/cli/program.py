@@ -13,9 +13,12 @@ from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
 from ferrule.cli import call, list, run, schema
+from ferrule.cli.screen import printable
+from ferrule.cli.timeline import short
 from ferrule.cli.usage import UsageError, choices
 
 COMMANDS = {command.NAME: command for command in (list, schema, call, run)}
+_ERROR = 2000
 _OPTIONS = ("-h", "--help", "--version")
 
 
@@ -38,18 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (UsageError, FerruleError) as error:
-        print(f"ferrule: {error}", file=sys.stderr)
+        _say(error)
         return 2
     except BrokenPipeError:  # `ferrule … | head`
         _write_nothing_more()
         return 1
     except OSError as error:  # a full disk
         _write_nothing_more()
-        print(f"ferrule: {error}", file=sys.stderr)
+        _say(error)
         return 1
     except KeyboardInterrupt:
         print("ferrule: stopped", file=sys.stderr)
         return 130
+
+
+def _say(error: Exception) -> None:
+    """One line: the text may be of a file that could not be imported."""
+    print(printable(short(f"ferrule: {' '.join(str(error).split())}", _ERROR)), file=sys.stderr)
 
 
 def _closed() -> bool:

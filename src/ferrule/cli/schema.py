@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import pkgutil
+import sys
 
 import ferrule.providers
 from ferrule.cli import find
@@ -31,5 +32,11 @@ def command(options: argparse.Namespace) -> int:
     if options.provider not in providers():
         raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, providers())}")
     provider = importlib.import_module(f"ferrule.providers.{options.provider}")
-    print(json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False))
+    text = json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False)
+    print("".join(map(_escaped, text)) if sys.stdout.isatty() else text)
     return 0
+
+
+def _escaped(character: str) -> str:
+    """What could move a terminal's cursor, in JSON's own way to write it."""
+    return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]

@@ -5,13 +5,18 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 12
+
 
 class UsageError(Exception):
     """Ends the program with exit code 2; the text is shown after `ferrule: `."""
 
 
 def choices(wrong: str, right: Iterable[str]) -> str:
-    """`did you mean …?` where one of `right` is close, else all of them."""
+    """`did you mean …?` where one of `right` is close, else the first of them."""
     names = list(right)
     close = difflib.get_close_matches(wrong, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(names) or 'none at all'}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"there are: {', '.join(names[:_SHOWN]) or 'none at all'}{more}"

@@ -48,68 +48,65 @@ class CallState:
         sent: The call as the model made it.
         call: The call under the tool's own name; once judged, with the judged arguments.
         parent: The state of the call whose handler made this one.
-        timeout: The call's own time-out in seconds.
         observers: Who sees its events.
         cancels: How often the task that the handler runs in had been cancelled before.
         started: When the call arrived, by `perf_counter`.
-        deadline: In the loop's time.
         values: What the handler gets; `None` once it has them.
         executed: Whether the handler was started (`None`) and has ended (`True`).
         ended: Whether the call has.
-        entered: Whether a middleware's `next` is under way.
-        left: What still runs after the deadline.
-        cut: What the handler made of a cancellation from outside.
         made: The result that the kernel made, which nobody else has.
         repairs: What was repaired, in words.
+        timeout: The call's own time-out in seconds.
+        deadline: In the loop's time.
+        entered: Whether a middleware's `next` is under way.
+        left: What still runs after it was given up.
+        cut: What the handler made of a cancellation from outside.
         resumed: The answer to a suspended call.
         waiter: Who waits for the handler's own task to end.
+        beside: Whether its batch lets it run beside others because of its arguments.
     """
 
     __slots__ = (
+        "__dict__",  # for what few calls need, which costs nothing until it is set
         "_context",
         "call",
         "cancels",
-        "cut",
-        "deadline",
         "ended",
-        "entered",
         "executed",
         "given",
-        "left",
         "made",
         "observers",
         "parent",
         "plan",
         "repairs",
-        "resumed",
         "sent",
         "started",
-        "timeout",
         "values",
-        "waiter",
     )
-    deadline: float | None
-    executed: bool | None
 
     given: tuple[Any, ...]
     plan: Any
     sent: ToolCall
     call: ToolCall
     parent: CallState | None
-    timeout: float | None
     observers: tuple[Any, ...]
     cancels: int
     started: float
-    resumed: Any
     values: Any
-    waiter: Any
-    left: Any
-    cut: BaseException | None
+    executed: bool | None
+    ended: bool
     made: ToolResult | None
     repairs: tuple[str, ...]
-    ended: bool
-    entered: bool
     _context: ToolContext[Any] | None
+
+    timeout: float | None = None
+    deadline: float | None = None
+    entered: bool = False
+    left: tuple[Any, ...] = ()
+    cut: BaseException | None = None
+    resumed: Any = None
+    waiter: Any = None
+    beside: bool = False
 
     @property
     def context(self) -> ToolContext[Any]:
@@ -232,7 +229,14 @@ class ToolContext(Generic[Deps]):
 
 
 def new_state(
-    given: tuple[Any, ...], plan: Any, sent: ToolCall, call: ToolCall, parent: CallState | None, started: float
+    given: tuple[Any, ...],
+    plan: Any,
+    sent: ToolCall,
+    call: ToolCall,
+    parent: CallState | None,
+    started: float,
+    cancels: int = 0,
+    observers: tuple[Any, ...] = (),
 ) -> CallState:
     """The state of a call that has just arrived. A function and not `__init__`, which costs half as much again."""
     state = object.__new__(CallState)
@@ -242,11 +246,11 @@ def new_state(
     state.call = call
     state.parent = parent
     state.started = started
-    state.timeout = state.deadline = state.values = state.left = state.cut = state.resumed = state.made = None
-    state._context = state.waiter = None
-    state.executed = state.ended = state.entered = False
-    state.observers = state.repairs = ()
-    state.cancels = 0
+    state.cancels = cancels
+    state.observers = observers
+    state.values = state.made = state._context = None
+    state.executed = state.ended = False
+    state.repairs = ()
     return state
 
 

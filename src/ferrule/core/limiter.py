@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 
 
 class Limiter:
@@ -12,13 +13,18 @@ class Limiter:
 
     Tokens in a list make the free case lock-free: `list.pop` and `list.append` are atomic. A waiter registers before it
     looks again for a token, and a release puts its token back before it looks for waiters, so no wake-up is lost.
+
+    Attributes:
+        take: Take a slot, or raise `IndexError` where none is free. While others wait none is, but for the moment in
+            which another thread hands one on.
     """
 
-    __slots__ = ("_lock", "_tokens", "_waiters", "limit")
+    __slots__ = ("_lock", "_tokens", "_waiters", "limit", "take")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._tokens: list[None] = [None] * limit
+        self.take: Callable[[], None] = self._tokens.pop
         self._waiters: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
         self._lock = threading.Lock()
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ferrule.core.context import CallState
 from ferrule.core.errors import DefinitionError
+from ferrule.core.half import Ahead, Behind, parted
 from ferrule.core.judging import Judge, judge_of
 from ferrule.core.limiter import Limiter
 from ferrule.core.tool import Tool
@@ -56,6 +57,7 @@ class Plan:
     Attributes:
         judges: Each guard's function with the guard itself, the runner's first.
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
+        ahead, behind: What halves do next to decode; `done` is what they do next to the handler.
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
             that who waits for a busy tool holds nothing that others want.
         hidden: Whether it has parameters that no model fills.
@@ -67,10 +69,13 @@ class Plan:
 
     __slots__ = (
         "_owner",
+        "ahead",
         "around",
+        "behind",
         "call",
         "changes",
         "direct",
+        "done",
         "expose",
         "hidden",
         "inside",
@@ -120,6 +125,9 @@ class Plan:
         self.hidden = bool(handling.parameters.hidden)
         self.seals = False
         self.straight = False
+        self.ahead: tuple[Ahead, ...] = ()
+        self.behind: tuple[Behind, ...] = ()
+        self.done: tuple[Behind, ...] = ()
         self.around: Next | None = None
         self.inside: Next | None = None
         self.judged = bool(self.judges or handling.direct is None or self.locks or handling.parameters.hidden)
@@ -130,15 +138,19 @@ class Plan:
         around = (*settings.around, *(m for s in mounted for m in s.around), *self.tool.around)
         inside = (*settings.inside, *(m for s in mounted for m in s.inside), *self.tool.inside)
         self.seals = bool(around or inside)
+        self.judged = self.judged or bool(inside)
+        around, self.ahead, self.behind = parted(around)
+        outer, early, self.done = parted(inside)
+        if early:  # a change of the arguments there is a mistake, which the end of a chain finds
+            outer, self.done = inside, ()
         if around:
             self.around = linked(around, enter)
-        if inside:
-            self.inside = linked(inside, handle)
-            self.judged = True
+        if outer:
+            self.inside = linked(outer, handle)
 
     def may_go_straight(self) -> bool:
         """Whether nothing but the runner's limit is configured for an async function of plain arguments."""
-        free = self.around is None and self.inside is None and self.timeout is None and not self.judged
+        free = not self.seals and self.timeout is None and not self.judged
         return free and self.plain and self.quick is not None and len(self.limiters) == 1
 
     def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:

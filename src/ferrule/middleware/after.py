@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ferrule.core.context import ToolContext
-from ferrule.core.types import Middleware, Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.core.half import Half
+from ferrule.core.types import Middleware
+from ferrule.core.values import ToolResult
 from ferrule.middleware.before import takes_two
 
 
@@ -23,15 +24,15 @@ def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
     """
     with_context = takes_two("after", function)
 
-    async def after_call(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        result = await next(call, context)
+    def behind(result: ToolResult, context: ToolContext[Any]) -> Any:
         answer: Any = function(result, context) if with_context else function(result)
-        if answer is None:
-            return result
-        if inspect.isawaitable(answer):
-            answer = await answer
         if answer is None or isinstance(answer, ToolResult):
-            return result if answer is None else answer
-        return result.replace(output=answer)
+            return answer
+        return _awaited(result, answer) if inspect.isawaitable(answer) else result.replace(output=answer)
 
-    return after_call
+    return Half(behind=behind)
+
+
+async def _awaited(result: ToolResult, answer: Awaitable[Any]) -> ToolResult | None:
+    found = await answer
+    return found if found is None or isinstance(found, ToolResult) else result.replace(output=found)

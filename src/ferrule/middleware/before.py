@@ -8,10 +8,11 @@ from typing import Any
 
 from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
+from ferrule.core.half import Half
 from ferrule.core.jsontext import Malformed
 from ferrule.core.ladder import to_object
-from ferrule.core.types import Middleware, Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.core.types import Middleware
+from ferrule.core.values import ToolCall
 
 Changed = Mapping[str, Any] | None
 
@@ -27,21 +28,26 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
     """
     with_context = takes_two("before", function)
 
-    async def before_call(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    def ahead(call: ToolCall, context: ToolContext[Any]) -> Any:
         answer: Any = function(call.arguments, context) if with_context else function(call.arguments)
-        if answer is None:
-            return await next(call, context)
+        if answer is None or isinstance(answer, Mapping):
+            return _changed(call, answer)
+        return _awaited(call, answer)
+
+    async def _awaited(call: ToolCall, answer: Any) -> ToolCall | None:
         if inspect.isawaitable(answer):
             answer = await answer
-        if answer is None or answer is call.arguments:
-            return await next(call, context)
-        if not isinstance(answer, Mapping):
+        if answer is not None and not isinstance(answer, Mapping):
             raise TypeError(f"{function!r} returned {type(answer).__name__} and must return a mapping or None")
-        if not _decodes(call):
-            return await next(call, context)
-        return await next(call.replace(arguments=answer), context)
+        return _changed(call, answer)
 
-    return before_call
+    return Half(ahead=ahead)
+
+
+def _changed(call: ToolCall, arguments: Changed) -> ToolCall | None:
+    if arguments is None or arguments is call.arguments or not _decodes(call):
+        return None
+    return call.replace(arguments=arguments)
 
 
 def _decodes(call: ToolCall) -> bool:

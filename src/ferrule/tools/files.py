@@ -12,8 +12,7 @@ import os
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -122,14 +121,8 @@ def read_file(
         return "[the file is empty]"
     if offset > len(lines):
         raise ValueError(f"{shown!r} has {len(lines)} lines, so there is no line {offset}")
-    page: list[str] = []
-    room = _PAGE
-    for number, line in enumerate(lines[offset - 1 : offset - 1 + limit], offset):
-        numbered = f"{number}\t{_cut(line, _LINE)}"
-        room -= len(numbered) + 1
-        if room < 0:
-            break
-        page.append(numbered)
+    wanted = enumerate(lines[offset - 1 : offset - 1 + limit], offset)
+    page = _page(f"{number}\t{_cut(line, _LINE)}" for number, line in wanted)
     last = offset + len(page) - 1
     if "\ufffd" in text:
         page.append("[\ufffd stands for what is not UTF-8]")
@@ -259,14 +252,38 @@ class _Entry(NamedTuple):
     parent: Directory
 
 
-def _walk(directory: Directory, depth: int, place: str = "") -> Iterator[_Entry]:
-    """What is in `directory`, each directory before what is in it; links and what cannot be read are not entered."""
-    for name, kind in sorted(islice(directory.entries(), _MOST_ENTRIES)):
-        inner = f"{place}{name}"
-        yield _Entry(inner, name, kind, directory)
-        if kind == "directory" and depth > 1 and name not in _NOT_ENTERED:
-            with suppress(OSError), directory.enter(name) as entered:
-                yield from _walk(entered, depth - 1, f"{inner}/")
+class _Walk:
+    """What is in a directory and below it, and what was passed over on the way."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.crowded = 0
+
+    def through(self, directory: Directory, depth: int, place: str = "") -> Iterator[_Entry]:
+        """Each directory before what is in it; links and what cannot be read are not entered."""
+        names = list(islice(directory.entries(), _MOST_ENTRIES + 1))
+        if len(names) > _MOST_ENTRIES:
+            self.crowded += 1
+        for name, kind in sorted(names[:_MOST_ENTRIES]):
+            inner = f"{place}{name}"
+            yield _Entry(inner, name, kind, directory)
+            if kind == "directory" and depth > 1 and name not in _NOT_ENTERED:
+                yield from self._below(directory, name, depth - 1, f"{inner}/")
+
+    def _below(self, directory: Directory, name: str, depth: int, place: str) -> Iterator[_Entry]:
+        try:
+            with directory.enter(name) as entered:
+                yield from self.through(entered, depth, place)
+        except OSError:  # it may be gone by now, or not be readable
+            self.closed += 1
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.closed:
+            found.append(f"directories that could not be read: {self.closed}")
+        if self.crowded:
+            found.append(f"directories of which only {_MOST_ENTRIES} entries were looked at: {self.crowded}")
+        return found
 
 
 def _matcher(pattern: str) -> Callable[[_Entry], bool]:
@@ -286,6 +303,8 @@ def list_files(
 ) -> str:
     """List what is in a directory. A directory ends in `/`, a symbolic link in `@`; links are not followed.
 
+    Directories such as `.git` and `node_modules` are shown, and entered only where `path` is one of them.
+
     Args:
         pattern: Only names that fit, such as `*.py`; with a slash, only paths that fit, such as `src/*.py`.
         depth: How many levels deep.
@@ -295,22 +314,43 @@ def list_files(
     fits = _matcher(pattern)
     found: list[_Entry] = []
     late = False
+    walk = _Walk()
     with open_directory(full) as directory:
-        for entry in _walk(directory, depth):
+        for entry in walk.through(directory, depth):
             late = context.remaining() == 0
             if late or len(found) > limit:
                 break
             if fits(entry):
                 found.append(entry)
-    ending = {"directory": "/", "link": "@"}
-    lines = [_writable(entry.place) + ending.get(entry.kind, "") for entry in found[:limit]]
-    if len(found) > limit:
-        lines.append(f"[more than {limit} entries; narrow it by path, pattern or depth]")
+    lines = _page(map(_listed, found[:limit]))
+    notes = walk.notes()
+    if len(lines) < len(found):
+        notes.insert(0, _left_off(len(found) - len(lines), late or len(found) > limit, "path, pattern or depth"))
     if late:
-        lines.append("[stopped at the deadline; narrow it by path or depth]")
-    if not lines:
-        return "[the directory is empty]" if pattern == "*" else f"[nothing in it fits {pattern!r}]"
-    return "\n".join(lines)
+        notes.append("stopped at the deadline; narrow it by path or depth")
+    if not lines and not late:
+        notes.insert(0, "the directory is empty" if pattern == "*" else f"nothing in it fits {pattern!r}")
+    return "\n".join([*lines, *(f"[{note}]" for note in notes)])
+
+
+def _listed(entry: _Entry) -> str:
+    return _cut(_writable(entry.place), _LINE) + {"directory": "/", "link": "@"}.get(entry.kind, "")
+
+
+def _page(lines: Iterable[str]) -> list[str]:
+    """Those of the lines, each of them whole, that are no longer together than a page."""
+    page: list[str] = []
+    room = _PAGE
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        page.append(line)
+    return page
+
+
+def _left_off(number: int, at_least: bool, narrow: str) -> str:
+    return f"left off: {'at least ' if at_least else ''}{number} more; to see them, narrow it by {narrow}"
 
 
 def _writable(name: str) -> str:
@@ -329,27 +369,42 @@ class _Search:
         self.too_large = 0
         self.skipped = 0
         self.stopped = ""
+        self.walk = _Walk()
+
+    @property
+    def full(self) -> bool:
+        """Whether there is one more than there may be, so that the rest is not looked for."""
+        return len(self.found) > self.limit
+
+    @property
+    def opened(self) -> int:
+        return self.files + self.too_large + self.skipped
 
     def look(self, descriptor: int, shown: str) -> None:
         with os.fdopen(descriptor, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_SEARCHED_BYTES:
                 self.too_large += 1
                 return
-            data = file.read(_MOST_SEARCHED_BYTES)
-        if _is_binary(data):
-            self.skipped += 1
-            return
+            data = file.read(_LOOKED_AT)
+            if _is_binary(data):
+                self.skipped += 1
+                return
+            data += file.read(_MOST_SEARCHED_BYTES - len(data))
         self.files += 1
         for number, line in enumerate(_lines(data.decode("utf-8-sig", "replace")), 1):
             if self.fits(line):
-                if len(self.found) == self.limit:
-                    self.stopped = f"more than {self.limit} lines; narrow it by pattern, path or glob"
+                self.found.append(f"{_cut(_writable(shown), _LINE)}:{number}: {_cut(line, _MATCHED_LINE)}")
+                if self.full:
                     return
-                self.found.append(f"{_writable(shown)}:{number}: {_cut(line, _MATCHED_LINE)}")
 
     def report(self, pattern: str) -> str:
-        lines = self.found or [f"no line fits {pattern!r} ({self.files} files were searched)"]
+        found = _page(self.found[: self.limit])
+        lines = found or [f"no line fits {_cut(pattern, _MATCHED_LINE)!r} ({self.files} files were searched)"]
         notes = [self.stopped] if self.stopped else []
+        if len(found) < len(self.found):
+            at_least = self.full or bool(self.stopped)
+            notes.insert(0, _left_off(len(self.found) - len(found), at_least, "pattern, path or glob"))
+        notes += self.walk.notes()
         if self.too_large:
             notes.append(f"{self.too_large} files over {_MOST_SEARCHED_BYTES} bytes were not searched")
         if self.skipped:
@@ -381,6 +436,8 @@ def search_files(
 ) -> str:
     """Search text files for lines that fit a regular expression, shown as `file:line: text`.
 
+    Directories such as `.git` and `node_modules` are searched only where `path` is one of them.
+
     Args:
         pattern: A regular expression, without look-around and back-references; `(?i)` at its beginning ignores case.
         glob: Only files whose names fit, such as `*.py`; with a slash, whose paths fit, such as `src/*.py`.
@@ -396,15 +453,15 @@ def search_files(
         return search.report(pattern)
     fits = _matcher(glob)
     with directory:
-        for entry in _walk(directory, _DEEPEST):
+        for entry in search.walk.through(directory, _DEEPEST):
+            if context.remaining() == 0:
+                search.stopped = f"stopped at the deadline, after {search.opened} files; narrow it by path or glob"
+            elif search.opened >= _MOST_SEARCHED_FILES:
+                search.stopped = f"stopped after {search.opened} files; narrow it by path or glob"
+            if search.stopped or search.full:
+                break
             if entry.kind != "file" or not fits(entry):
                 continue
-            if search.files >= _MOST_SEARCHED_FILES:
-                search.stopped = f"stopped after {search.files} files; narrow it by path or glob"
-            if context.remaining() == 0:
-                search.stopped = f"stopped at the deadline, after {search.files} files; narrow it by path or glob"
-            if search.stopped:
-                break
             try:
                 search.look(entry.parent.open(entry.name), os.path.normpath(os.path.join(shown, entry.place)))
             except OSError:  # it may be gone by now, or not be readable

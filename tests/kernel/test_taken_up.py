@@ -1,0 +1,111 @@
+"""A suspended call that is taken up again: everybody sees the call that was judged, and no other."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from watched import Watch, go
+
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, tool
+
+SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
+
+
+def later(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    return ask("later")
+
+
+def asks(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("sure?")
+
+
+def writing(seen: SEEN) -> Tool:
+    @tool(read_only=lambda arguments: arguments["mode"] == "look")
+    async def write(path: str, mode: str, context: ToolContext, times: int = 2) -> str:
+        assert context.call is not None
+        seen.append(("handler", dict(context.call.arguments), {"path": path, "mode": mode, "times": times}))
+        context.progress(1)
+        return path
+
+    return write.bind(mode="change")
+
+
+def noting(seen: SEEN) -> Any:
+    def guard(call: ToolCall, context: ToolContext) -> Decision:
+        assert context.call is not None
+        assert context.tool is not None
+        seen.append(("guard", dict(context.call.arguments), dict(call.arguments)))
+        return Decision("deny", "it changes nothing") if context.tool.read_only else ask("sure?")
+
+    return guard
+
+
+async def other(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    return await next(call.replace(arguments={"path": "elsewhere", "times": 99}), context)  # type: ignore[no-any-return]
+
+
+RECORDED = {"path": "here", "times": 2, "mode": "change"}
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("around", [[], [other]])
+def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: list[Any], timeout: float | None) -> None:
+    seen: SEEN = []
+    write, watch = writing(seen), Watch()
+
+    async def main() -> ToolResult:
+        first = await Runner([write], guards=[asks], approve=later).run("write", {"path": "here"})
+        record = json.loads(json.dumps(first.record()))
+        second = Runner([write], guards=[noting(seen)], around=around, observers=[watch], timeout=timeout)
+        return await second.resume(record, True)
+
+    result = go(main())
+    assert result.success, result.error
+    assert result.output == "here"
+    assert [who for who, *_ in seen] == ["guard", "handler"]
+    for who, of_context, given in seen:
+        assert of_context == RECORDED, who
+        assert given == RECORDED, who
+    told = {event.kind: dict(event.call.arguments) for event in watch.events}
+    assert told["tool:decided"] == told["tool:progress"] == RECORDED
+
+
+def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -> None:
+    seen: SEEN = []
+    write = writing(seen)
+
+    async def main() -> ToolResult:
+        record = (await Runner([write], guards=[asks], approve=later).run("write", {"path": "here"})).record()
+        again = await Runner([write], guards=[asks], around=[other]).resume(record, ask("not yet"))
+        assert again.status == "suspended"
+        return await Runner([write], guards=[asks], around=[other]).resume(again.record(), True)
+
+    assert go(main()).output == "here"
+    assert [given for *_, given in seen] == [RECORDED]
+
+
+def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
+    parents: list[str | None] = []
+
+    @tool
+    async def outer(context: ToolContext) -> None:
+        await context.run("inner")
+
+    @tool
+    async def inner(context: ToolContext) -> None:
+        assert context.call is not None
+        parents.append(context.call.parent)
+
+    def first(call: ToolCall, context: ToolContext) -> Decision | None:
+        return ask("sure?") if call.name == "outer" else None
+
+    async def main() -> ToolResult:
+        runner = Runner([outer, inner], guards=[first], approve=later)
+        record = (await runner.run(ToolCall("o1", "outer"))).record()
+        return await runner.resume(record, True)
+
+    result = go(main())
+    assert result.success, result.error
+    assert parents == ["o1"]

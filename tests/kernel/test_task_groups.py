@@ -1,0 +1,137 @@
+"""A task group of the handler's own, in whatever place, is never taken for a cancellation from outside.
+
+Before Python 3.13 a failing group leaves `cancelling()` of its task raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.kernel.watched import go
+
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+
+
+async def soon_raises() -> None:
+    await asyncio.sleep(0)
+    raise ValueError("a child")
+
+
+async def failing_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.Event().wait())
+        group.create_task(soon_raises())
+
+
+async def outlives(times: int) -> str:
+    """Let that many groups fail, one after the other."""
+    for _ in range(times):
+        try:
+            await failing_group()
+        except ExceptionGroup:
+            pass
+    return "done"
+
+
+async def within_a_group(times: int) -> str:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(0))
+        return await outlives(times)
+
+
+class Awaitable:
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __await__(self) -> Any:
+        return outlives(self.times).__await__()
+
+
+async def through_an_awaitable(times: int) -> str:
+    return await Awaitable(times)  # type: ignore[no-any-return]
+
+
+async def pieces(times: int) -> Any:
+    yield await outlives(times)
+
+
+async def through_a_generator(times: int) -> str:
+    async for piece in pieces(times):
+        return str(piece)
+    return "nothing"
+
+
+async def goes_round(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    try:
+        await failing_group()
+    except ExceptionGroup:
+        pass
+    return await next(call, context)  # type: ignore[no-any-return]
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "straight": {},
+    "watched by an observer": {"observers": [lambda event: None]},
+    "with a deadline": {"timeout": 5.0},
+    "with a middleware inside that has one too": {"inside": [goes_round]},
+    "both": {"inside": [goes_round], "timeout": 5.0},
+}
+
+
+@pytest.mark.parametrize("handler", [outlives, within_a_group, through_an_awaitable, through_a_generator])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> None:
+    async def main() -> None:
+        runner = Runner([tool(handler)], **WAYS[way])
+        await runner.run(handler.__name__, "{")  # the first call on a loop does not go the short way
+        result = await runner.run(ToolCall("c1", handler.__name__, '{"times": 3}'))
+        assert (result.status, result.output) == ("ok", "done")
+
+    go(main())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_group_in_a_nested_call_counts_for_the_calls_round_it(way: str) -> None:
+    @tool
+    async def outer(context: ToolContext) -> str:
+        inner = await context.run("outlives", {"times": 2})
+        await outlives(1)
+        return str(inner.output)
+
+    async def main() -> None:
+        runner = Runner([outer, tool(outlives)], **WAYS[way])
+        result = await runner.run(ToolCall("c1", "outer", "{}"))
+        assert (result.status, result.output) == ("ok", "done")
+
+    go(main())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_with_it(way: str) -> None:
+    waiting = asyncio.Event()
+
+    @tool
+    async def swallows() -> str:
+        await outlives(2)
+        waiting.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(asyncio.Event().wait())
+        except asyncio.CancelledError:
+            pass
+        return "swallowed"
+
+    async def main() -> None:
+        runner = Runner([swallows], **WAYS[way])
+        await runner.run("swallows", "{")
+        batch = runner.batch([ToolCall("c1", "swallows", "{}")])
+        task = asyncio.ensure_future(asyncio.wait_for(batch, 5))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert [result.status for result in batch.results] == ["cancelled"]
+
+    go(main())
