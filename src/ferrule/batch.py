@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import execution
 from ferrule.core.content import clean, cut
-from ferrule.core.context import ToolContext, new_state, running
+from ferrule.core.context import CallState, ToolContext, new_state, running
 from ferrule.core.jsontext import Malformed, same
 from ferrule.core.ladder import to_object
 from ferrule.core.parameters import Invalid
@@ -32,9 +32,10 @@ class Seat:
         observers: See the events of this batch only.
         keep: Takes the result of a call that is cut off.
         beside: Whether the arguments as sent are why the call runs beside others.
+        state: What the runner keeps of the call, once it has begun.
     """
 
-    __slots__ = ("beside", "keep", "observers")
+    __slots__ = ("beside", "keep", "observers", "state")
 
     def __init__(
         self, observers: tuple[Observer, ...], keep: Callable[[ToolResult], object], *, beside: bool = False
@@ -42,6 +43,12 @@ class Seat:
         self.observers = observers
         self.keep = keep
         self.beside = beside
+        self.state: CallState | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the call has come to its handler."""
+        return self.state is not None and self.state.executed is not False
 
 
 class Batch:
@@ -71,8 +78,9 @@ class Batch:
             self._receive(call)
         self._results: list[ToolResult | None] = [None] * len(self._calls)
         self._tasks: dict[int, _Task] = {}
+        self._seats: dict[int, Seat] = {}
         self._started: set[int] = set()
-        self._cancelled = False
+        self._cancelled = self._now = False
         self._done: asyncio.Future[list[ToolResult]] | None = None
 
     def _receive(self, call: ToolCall) -> None:
@@ -110,11 +118,20 @@ class Batch:
             executed=None if started else False,
         )
 
-    def cancel(self) -> None:
-        """Cancel what runs, and start nothing new: each call still has its result."""
+    def cancel(self, *, now: bool = False) -> None:
+        """Start nothing new, and let finish what runs; the second time, or with `now=True`, stop that too.
+
+        Each call still has its one result and its one terminal event: a call that had not come to its handler is
+        `cancelled`, and so is one that is stopped. In the thread of the loop.
+        """
+        self._now = now or self._cancelled
         self._cancelled = True
-        for task in self._tasks.values():
-            task.cancel()
+        for position, task in self._tasks.items():
+            if self._now or not self._seats[position].runs:
+                task.cancel()
+
+    def _stopped(self) -> bool:
+        return self._cancelled
 
     def __await__(self) -> Generator[Any, None, list[ToolResult]]:
         return self._awaited().__await__()
@@ -137,20 +154,22 @@ class Batch:
             for position, call in enumerate(self._calls):
                 if position in self._same:
                     continue
-                if self._cancelled:
+                if self._stopped():
                     break
                 lane = self._lane(None if position in self._reused else self._runner._plans.get(call.name), call)
+                if self._stopped():  # by what a tool says about its own arguments
+                    break
                 if not lane.alone:
                     before = lanes.before(lane)
                     lanes.add(self._begin(position, call, before, beside=lane.chosen), lane)
                     continue
                 await self._all(lanes.open)
                 lanes.clear()
-                if not self._cancelled:
+                if not self._stopped():
                     await self._all([self._begin(position, call)])
             await self._all(lanes.open)
         except asyncio.CancelledError:
-            self.cancel()
+            self.cancel(now=True)
             await self._all(list(self._tasks.values()))
             raise
         finally:
@@ -163,10 +182,9 @@ class Batch:
         if isinstance(tool.parallel, bool) and not plan.locks:
             return BESIDE if tool.parallel else ALONE
         try:
-            values, text, _ = plan.parameters.decode(plan.name, call.raw)
+            arguments = plan.parameters.foreseen(plan.name, call.raw)
         except Invalid:
             return BESIDE  # it is answered, and nothing runs
-        arguments = plan.parameters.arguments(text, values)
         try:
             parallel = tool.trait("parallel", arguments)
             if not plan.locks:
@@ -190,12 +208,15 @@ class Batch:
         self._started.add(position)
         task = execution.start(coroutine, asyncio.get_running_loop())
         self._tasks[position] = task
-        if self._cancelled and not task.done():
-            task.cancel()  # a handler that began at once has cancelled its own batch
+        if self._cancelled and not task.done() and (self._now or not seat.runs):
+            task.cancel()  # what began at once has cancelled its own batch
         return task
 
     def _seat(self, position: int, *, beside: bool = False) -> Seat:
-        return Seat(self._observers, partial(self._results.__setitem__, position), beside=beside)
+        seat = self._seats[position] = Seat(
+            self._observers, partial(self._results.__setitem__, position), beside=beside
+        )
+        return seat
 
     async def _after(self, before: Sequence[_Task], coroutine: Coroutine[Any, Any, ToolResult]) -> ToolResult:
         try:

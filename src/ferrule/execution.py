@@ -6,13 +6,16 @@ import asyncio
 import gc
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from types import AsyncGeneratorType, CodeType, CoroutineType, GeneratorType, coroutine
 from typing import Any
+from weakref import WeakSet
 
 from ferrule import pool
 from ferrule.core.context import CallState
+from ferrule.core.pieces import collected
 from ferrule.core.plan import Plan
+from ferrule.core.tool import Tool
 from ferrule.core.values import ToolResult
 from ferrule.results import broke, timed_out
 
@@ -42,7 +45,7 @@ task's `cancelling()` raised (CPython issue 116720). That must not be taken for 
 @coroutine
 def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
     """Await `handler`; what its task groups leave behind in `cancelling()` goes into `state.cancels`."""
-    seen: set[int] = set()
+    seen: WeakSet[Any] | None = None
     steps: Any = handler if hasattr(handler, "send") else handler.__await__()
     try:
         waits_for = steps.send(None)
@@ -54,6 +57,7 @@ def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
                 raise
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError):
+                    seen = WeakSet() if seen is None else seen
                     state.cancels += _left_by_groups(handler, seen)
                 waits_for = steps.throw(error)
             else:
@@ -62,13 +66,13 @@ def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
         return ended.value
 
 
-def _left_by_groups(handler: Any, seen: set[int]) -> int:
+def _left_by_groups(handler: Any, seen: WeakSet[Any]) -> int:
     """How many groups that wait for their children have cancelled their task, and were not `seen` before."""
     found = 0
     for frame in _frames(handler):
         group = frame.f_locals.get("self")
-        if group._parent_cancel_requested and id(group) not in seen:
-            seen.add(id(group))
+        if group._parent_cancel_requested and group not in seen:
+            seen.add(group)
             found += 1
     return found
 
@@ -192,6 +196,73 @@ class _Left:
         self._task.add_done_callback(ended)
 
 
+def way_of(plan: Plan) -> Callable[[Plan, Any, CallState], Awaitable[Any]]:
+    """How a handler is run: in a process, piece by piece, in the loop, or in a thread."""
+    if plan.isolated is not None:
+        return in_process
+    if plan.streams:
+        return in_pieces
+    return in_loop if plan.is_async else in_thread
+
+
+async def in_loop(plan: Plan, values: Any, state: CallState) -> Any:
+    """Await an async handler."""
+    return await plan.call(values, state.context)
+
+
+async def in_pieces(plan: Plan, values: Any, state: CallState) -> Any:
+    """Take all that an async generator yields."""
+    return await collected(plan.call(values, state.context), state, text=plan.output.exact is str)
+
+
+async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
+    """Run an isolated handler in a worker, which is killed with its whole group where this is cancelled.
+
+    Raises:
+        NotStartedError: where it could not be started, or what it is to get cannot cross.
+        WorkerDiedError: where the process ended before the handler.
+        BaseException: whatever the handler raised.
+    """
+    from ferrule import workers  # 20 ms, for the programs that need them
+
+    pieces: list[Any] = []
+    state.pieces = pieces
+
+    def told(what: Mapping[str, Any]) -> None:
+        if "piece" in what:
+            pieces.append(what["piece"])
+        plan.announce(state, what)
+
+    order = workers.ordered(plan.isolated, state.call, state.given, values, state.context.remaining())
+    job = workers.shared().submit(order, told)
+    try:
+        value = await job.future
+    except asyncio.CancelledError:
+        if job.kill():
+            state.executed = False
+        raise
+    if isinstance(value, pool.Raised):
+        raise value.error
+    return value
+
+
+def isolated(tools: Iterable[Tool]) -> dict[str, Any]:
+    """What workers are told of the isolated ones among `tools`, by name; a first worker is started.
+
+    Raises:
+        DefinitionError: where another process would not find a handler.
+    """
+    found = [tool for tool in tools if tool.isolation is not None]
+    if not found:
+        return {}
+    from ferrule import workers
+    from ferrule.orders import Recipe
+
+    recipes = {tool.name: Recipe(tool, tool.transfer) for tool in found}
+    workers.shared().warm(1, recipes.values())
+    return recipes
+
+
 async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
     """Run a blocking handler in the pool, with the context copied.
 
@@ -202,6 +273,7 @@ async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
     direct, call = plan.direct, plan.call
     job = pool.shared().submit(
         (lambda: direct(**values)) if direct is not None else (lambda: call(values, state.context)),
+        group=(plan.name, state.given[1]),
         nested=state.parent is not None,
     )
     try:

@@ -306,7 +306,7 @@ class Run:
                 yield event
         finally:
             if not waiting.done():
-                batch.cancel()
+                batch.cancel(now=True)
                 await asyncio.wait({waiting})
             broken = None if waiting.cancelled() else waiting.exception()
             answers += batch.results

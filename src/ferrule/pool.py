@@ -10,9 +10,11 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import Context, copy_context
 from typing import Any
+
+from ferrule.core.turns import Turns
 
 THREADS = 32
 ABANDONED = 64
@@ -113,10 +115,11 @@ class ThreadPool:
         self._idle = 0
         self._waiting = 0  # jobs that no thread has taken; the queue's own count runs ahead of `_idle`
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry for each job
+        self._jobs: Turns[Job] = Turns()
 
-    def submit(self, function: Callable[[], Any], *, nested: bool = False) -> Job:
-        """Run `function` in a thread, with a copy of the present context.
+    def submit(self, function: Callable[[], Any], *, group: Hashable = None, nested: bool = False) -> Job:
+        """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
 
         Raises:
             PoolExhausted: where too many abandoned functions still run.
@@ -129,7 +132,8 @@ class ThreadPool:
             if nested and full:  # its parent may hold the thread that it would wait for
                 threading.Thread(target=job._run, name="ferrule-nested", daemon=True).start()
                 return job
-            self._queue.put(job)
+            self._jobs.put(group, job)
+            self._queue.put(None)
             self._waiting += 1
             self._start_if_needed()
         return job
@@ -155,7 +159,7 @@ class ThreadPool:
                     return
                 self._idle += 1
             try:
-                job = self._queue.get(timeout=_IDLE_SECONDS)
+                self._queue.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
                 with self._lock:
                     self._idle -= 1
@@ -166,6 +170,7 @@ class ThreadPool:
             with self._lock:
                 self._idle -= 1
                 self._waiting -= 1
+                job = self._jobs.take()
             job._run()
             del job
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from ferrule.core.content import bound, clean, cut, size
+from ferrule.core.content import Block, Text, bound, clean, cut, render, size
 from ferrule.core.context import CallState
-from ferrule.core.errors import ToolError
+from ferrule.core.errors import NotStartedError, ToolError, WorkerDiedError
 from ferrule.core.output import OutputMismatch
+from ferrule.core.pieces import joined
 from ferrule.core.plan import Plan
 from ferrule.core.values import Status, ToolCall, ToolResult, keep_seal, success
 from ferrule.pool import PoolExhausted
@@ -51,11 +52,16 @@ def made(
     metadata: Mapping[str, Any] | None = None,
     exception: BaseException | None = None,
 ) -> ToolResult:
-    """The kernel's own result for anything but a success."""
+    """The kernel's own result for anything but a success; what the handler had yielded by then is kept."""
+    content: tuple[Block, ...] | None = None
+    if state.pieces:
+        output = joined(state.pieces) if output is None else output
+        content = (Text(error), *render(output))
     state.made = ToolResult(
         output,
         error,
         metadata,
+        content,
         call=state.sent,
         tool_name=state.plan.name,
         status=status,
@@ -71,9 +77,11 @@ def unheard(call: ToolCall, name: str, status: Status, error: str) -> ToolResult
 
 
 def halted(state: CallState, halt: Halt) -> ToolResult:
-    """The result of a call that was not run; of one that a middleware had run before, that it was not run again."""
+    """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
     error = halt.error
-    if state.executed is not False:
+    if state.executed is None:
+        error = error.replace(NOTHING_RUN, _MAY_HAVE)
+    elif state.executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
     return made(state, halt.status, error, metadata=halt.metadata)
 
@@ -104,11 +112,16 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     if isinstance(error, PoolExhausted):
         state.executed = False
         return made(state, "limited", f"{plan.name} cannot be started: {error}. {NOTHING_RUN}")
-    state.executed = True
+    if isinstance(error, NotStartedError):
+        state.executed = False
+        return made(state, "failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}", exception=error)
+    state.executed = None if isinstance(error, WorkerDiedError) else True
     log.warning("tool %r raised", plan.name, exc_info=error)
     text = safe_text(error, plan.expose)
     after = f" {_MAY_HAVE}" if plan.changes else ""
-    return made(state, "failed", f"{plan.name} failed: {text}.{after}", exception=error)
+    seconds = getattr(error, "retry_after", None)
+    later = {"retry_after": float(seconds)} if isinstance(seconds, int | float) else None
+    return made(state, "failed", f"{plan.name} failed: {text}.{after}", metadata=later, exception=error)
 
 
 def shaped(plan: Plan, state: CallState, value: Any) -> ToolResult:
@@ -163,7 +176,8 @@ def cut_off(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     executed = cause.executed if isinstance(cause, ToolResult) else state.executed
     said = f"The call was cancelled. {NOTHING_RUN if executed is False else _MAY_HAVE}"
     exception = cause if isinstance(cause, BaseException) else None
-    result = made(state, "cancelled", said, exception=exception).replace(executed=executed)
+    result = _bounded(made(state, "cancelled", said, exception=exception), state.plan.max_output)
+    result = result.replace(executed=executed)
     keep_seal(result, milliseconds(state), state.repairs)
     return result
 

@@ -39,7 +39,7 @@ from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolE
 from ferrule.core.half import settled
 from ferrule.core.jsontext import dumps
 from ferrule.core.keys import KeyLocks
-from ferrule.core.limiter import Limiter
+from ferrule.core.limiter import Limiter, Shares
 from ferrule.core.mistakes import nearest
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan, Settings
@@ -53,6 +53,7 @@ log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _MISSING = "a value that only the program or a person can supply is missing"
 _ids = itertools.count(1)
+_TURN = 0.05  # for a handler that was cancelled to come to its end, where there is no grace
 _PREFIX = os.urandom(4).hex()  # no id of a model's or another process's is met
 
 
@@ -71,9 +72,12 @@ class Runner:
         observers: See every event; cannot change a call and cannot break one.
         journal: Where the intent to change something is committed before it is done.
         concurrency: How many calls run at once; `None` for no limit.
+        per_principal: How many calls of one principal run at once; `None` for no limit but the others.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
         grace: Seconds that a handler has to end after its cancellation.
         queue_timeout: Seconds that a call waits for its slot before it is `limited`; `None` waits for ever.
+        drain: Seconds that leaving `async with` waits for the calls that run, before it cancels them; `None` waits for
+            ever.
         max_output: Characters of a result, altogether.
         expose: Kinds of exceptions whose text a model may see; of all others it sees the type.
 
@@ -92,9 +96,11 @@ class Runner:
         observers: Iterable[Observer] = (),
         journal: Journal | None = None,
         concurrency: int | None = 32,
+        per_principal: int | None = None,
         timeout: float | None = None,
         grace: float = 1.0,
         queue_timeout: float | None = 60.0,
+        drain: float | None = 60.0,
         max_output: int = 100_000,
         expose: tuple[type[BaseException], ...] = EXPOSED,
     ) -> None:
@@ -105,8 +111,10 @@ class Runner:
         self._observers: tuple[Observer, ...] = _callables("observers", observers, "")
         self._journal = journal
         limit = _count("concurrency", concurrency, "")
+        share = _count("per_principal", per_principal, "")
         self._grace = 0.0 if grace == 0 else float(_seconds("grace", grace, "") or 0.0)
         self._queue_timeout = _seconds("queue_timeout", queue_timeout, "")
+        self._drain = 0.0 if drain == 0 else _seconds("drain", drain, "")
         self._settings = Settings(
             _callables("guards", guards, "", attribute="check"),
             _callables("around", around, ""),
@@ -115,15 +123,16 @@ class Runner:
             _seconds("timeout", timeout, ""),
             _kinds("expose", expose, "") or (),
             _count("max_output", max_output, "") or 100_000,
+            None if share is None else Shares(share),
         )
         self._plans: dict[str, Plan] = {}
+        recipes = execution.isolated(self._tools)
         for one in self._tools:
-            plan = self._compiled(one)
+            plan = self._compiled(one, recipes.get(one.name))
             self._plans[one.name] = self._plans[one.wire_name] = plan
         self._keys = KeyLocks()
-        self._running = 0
-        self._left = 0
-        self._generation = 0
+        self._live: set[CallState] = set()
+        self._left = self._waiting = 0
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
@@ -131,10 +140,11 @@ class Runner:
         self._own_loop: sync.OwnLoop | None = None
         self._resumed: dict[str, None] = {}
 
-    def _compiled(self, tool: Tool) -> Plan:
+    def _compiled(self, tool: Tool, recipe: Any) -> Plan:
         plan = Plan(tool, self, self._settings)
-        told = self._journal is not None and plan.changes
-        plan.judged = plan.judged or told
+        plan.isolated = recipe
+        plan.execute = execution.way_of(plan)
+        plan.judged = plan.judged or self._journals(plan)
 
         def enter(call: ToolCall, context: ToolContext[Any]) -> Coroutine[Any, Any, ToolResult]:
             return self._entered(plan, call, _state_of(plan, context))
@@ -143,8 +153,11 @@ class Runner:
             return self._handled_unchanged(plan, call, context)
 
         plan.chain(self._settings, enter, handle)
-        plan.straight = plan.may_go_straight() and not told and not self._observers
+        plan.straight = plan.may_go_straight() and not self._observers and not self._journals(plan)
         return plan
+
+    def _journals(self, plan: Plan) -> bool:
+        return self._journal is not None and plan.changes
 
     @property
     def tools(self) -> Toolset:
@@ -155,6 +168,11 @@ class Runner:
     def left_running(self) -> int:
         """How many handlers outlived their deadline and still run."""
         return self._left
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for a slot or a key."""
+        return self._waiting
 
     # -- taking calls -------------------------------------------------------------------------------------------------
 
@@ -291,16 +309,17 @@ class Runner:
         observers = self._observers
         task: Any = current_task()
         cancels = task.cancelling()
-        state = new_state(given._given, plan, call, arrived, parent, started, cancels, observers)
+        state = new_state(given._given, plan, call, arrived, parent, started, task, cancels, observers)
         if seat is not None:
             observers = state.observers = (*observers, *seat.observers)
             state.beside = seat.beside
+            seat.state = state
         if timeout is not None:
             state.timeout = timeout
         if resumed is not None:
             state.resumed = resumed
-        self._running += 1
-        generation = self._generation
+        live = self._live
+        live.add(state)
         try:
             if observers and resumed is None:
                 emit(observers, "tool:pre", arrived)
@@ -315,13 +334,12 @@ class Runner:
                 result = results.sealed(state, result)
             elif plan.seals:
                 keep_seal(result, (perf_counter() - started) * 1000, state.repairs)
-            if task.cancelling() > state.cancels:
+            if task.cancelling() > state.cancels and not _took_back(state):
                 # A handler swallowed a cancellation from outside: the caller's wish counts.
                 self._cut_off(state, arrived, seat, result)
                 raise asyncio.CancelledError
         finally:
-            if generation == self._generation:  # not of a loop that was closed over it
-                self._running -= 1
+            live.discard(state)
             state.ended = True
             state._context = None  # no cycle is left for the collector
             if self._idle is not None:
@@ -353,10 +371,12 @@ class Runner:
             return await self._performed(plan, call, given, seat=seat)
         task: Any = current_task()
         cancels = task.cancelling()
-        state = new_state(given._given, plan, call, call, None, started, cancels)
+        state = new_state(given._given, plan, call, call, None, started, task, cancels)
         state.executed = None
-        self._running += 1
-        generation = self._generation
+        if seat is not None:
+            seat.state = state
+        live = self._live
+        live.add(state)
         CURRENT.set(state)
         try:
             try:
@@ -369,16 +389,14 @@ class Runner:
             if not results.fits(result, plan.max_output):
                 result = results.sealed(state, result)
         except BaseException as error:
-            self._cut_off(state, call, seat, error)
-            raise (state.cut or error) from None
+            result = self._broke(state, call, error, seat)
         finally:
             limiter.release()
-            if generation == self._generation:  # not of a loop that was closed over it
-                self._running -= 1
+            live.discard(state)
             state.ended = True
             if self._idle is not None:
                 self._look_idle()
-        if task.cancelling() > state.cancels:
+        if task.cancelling() > state.cancels and not _took_back(state):
             self._cut_off(state, call, seat, result)
             raise asyncio.CancelledError
         return result
@@ -389,8 +407,10 @@ class Runner:
         Raises:
             BaseException: what ends the task, once the call has its result and its event.
         """
-        task = current_task()
-        outside = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > state.cancels
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and _took_back(state):
+            return results.halted(state, state.halt)
+        outside = cancelled and state.task.cancelling() > state.cancels
         if not outside and not isinstance(error, KeyboardInterrupt | GeneratorExit):
             return results.broke(state, error)
         self._cut_off(state, arrived, seat, error)
@@ -427,6 +447,8 @@ class Runner:
             if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
                 raise DefinitionError("a middleware gave `next` a call with another id or name")
             try:
+                if plan.disabled is not None:
+                    raise results.denied(plan.disabled)
                 if state.resumed is None:
                     text: Any = call.raw
                     try:
@@ -445,7 +467,7 @@ class Runner:
                 else:
                     values = await self._taken_up(plan, state)
                 held: Any = plan.limiters
-                if plan.locks or state.parent is not None or state.beside:
+                if plan.careful or state.parent is not None or state.beside:
                     held = await self._slot(plan, state)
                 else:
                     ready = 0
@@ -455,8 +477,14 @@ class Runner:
                             ready += 1
                     except IndexError:
                         held = await self._slot(plan, state, ready)
+                if plan.disabled is not None:
+                    raise _given_back(held, results.denied(plan.disabled))
             except Halt as halt:
                 result = results.halted(state, halt)
+            except asyncio.CancelledError:
+                if not _took_back(state):
+                    raise
+                result = results.halted(state, state.halt)
             else:
                 try:
                     if self._journal is not None and plan.changes:
@@ -541,7 +569,11 @@ class Runner:
         if state.beside and not plan.tool.trait("parallel", state.call.arguments):
             said = f"{plan.name} may not run beside other calls with the arguments as they were changed"
             raise Halt("limited", f"{said}. {NOTHING_RUN} Send it alone.")
-        return await slots.taken(plan, state, self._keys, self._queue_timeout, ready)
+        self._waiting += 1
+        try:
+            return await slots.taken(plan, state, self._keys, self._queue_timeout, ready)
+        finally:
+            self._waiting -= 1
 
     def _release_later(self, state: CallState, held: slots.Held) -> None:
         """What was given up and still runs is counted, and keeps the slots and keys until the last of it ends."""
@@ -627,10 +659,8 @@ class Runner:
             try:
                 if plan.plain:
                     value = await plan.direct(**values)  # type: ignore[misc]
-                elif plan.is_async:
-                    value = await plan.call(values, state.context)
                 else:
-                    value = await execution.in_thread(plan, values, state)
+                    value = await plan.execute(plan, values, state)
             except BaseException as error:
                 result = results.raised(plan, state, error)
             else:
@@ -648,12 +678,11 @@ class Runner:
 
     # -- what a bound context asks ------------------------------------------------------------------------------------
 
-    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
+    def announce(self, state: CallState, what: Mapping[str, Any]) -> None:
         """Emit a `tool:progress` of a call that still runs, on the loop's own thread."""
         loop = self._loop
         if not state.observers or state.ended or loop is None:
             return
-        what = {"done": done, "total": total, "message": clean(str(message))[:500]}
 
         def tell() -> None:
             if not state.ended:
@@ -707,8 +736,8 @@ class Runner:
         plan = self._plans.get(call.name)
         if plan is None:
             return Decision("deny", self._unknown(call.name))
-        if call.problem is not None:
-            return Decision("deny", call.problem)
+        if call.problem is not None or plan.disabled is not None:
+            return Decision("deny", call.problem or plan.disabled or "")
         arrived = call if call.name == plan.name else call.replace(name=plan.name)
         state = new_state((context or NO_CONTEXT)._given, plan, call, arrived, running(), perf_counter())
         try:
@@ -764,7 +793,7 @@ class Runner:
         """
         if self._own_loop is None:
             self._own_loop = sync.OwnLoop(self)
-        loop = self._loop if running() is not None and self._running else None
+        loop = self._loop if running() is not None and self._live else None
         found: ToolResult = sync.wait(
             self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options)
         )
@@ -780,18 +809,17 @@ class Runner:
     # -- one loop at a time, and the end ------------------------------------------------------------------------------
 
     def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._loop is not None and self._running and not self._loop.is_closed():
+        if self._loop is not None and self._live and not self._loop.is_closed():
             raise RuntimeError(
                 "this runner is busy on another event loop; await it there, or give this loop a runner of its own"
             )
         if self._loop is not None and self._loop.is_closed():
-            self._running = 0
-            self._generation += 1
+            self._live = set()
             self._keys = KeyLocks()
         self._loop = loop
 
     def _look_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and not self._running:
+        if self._idle is not None and not self._idle.done() and not self._live:
             self._idle.set_result(None)
 
     async def __aenter__(self) -> Runner:
@@ -799,17 +827,95 @@ class Runner:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Takes no new calls, and waits for those that run; children of running calls still run."""
+        """Takes no new calls, and waits for those that run, at most `drain` seconds; then these are cancelled.
+
+        Children of running calls still run. What does not end by its cancellation within `grace` is left running.
+        """
         self._closing = True
-        loop = get_running_loop()
-        if self._running and self._loop is loop:
-            self._idle = loop.create_future()
-            try:
-                await self._idle
-            finally:
-                self._idle = None
+        if self._live and self._loop is get_running_loop():
+            await self._emptied(self._drain)
+        if self._live and self._loop is get_running_loop():
+            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(self._live), self._drain)
+            said = "The runner was closed before the call had ended."
+            for state in list(self._live):
+                _interrupt(state, Halt("cancelled", f"{said} {NOTHING_RUN}"))
+            await self._emptied(self._grace + _TURN)
         if self._writing:
-            await asyncio.wait(set(self._writing))
+            await asyncio.wait(set(self._writing), timeout=self._drain)
+
+    async def _emptied(self, seconds: float | None) -> None:
+        """Wait until no call runs, at most that long."""
+        self._idle = get_running_loop().create_future()
+        try:
+            await asyncio.wait({self._idle}, timeout=seconds)
+        finally:
+            self._idle = None
+
+    # -- turning tools off --------------------------------------------------------------------------------------------
+
+    def disable(self, glob: str, reason: str) -> None:
+        """From now on, deny every call of the tools whose name fits `glob`, with `reason`.
+
+        Calls that wait for a slot or for a person are denied at once; those whose handler runs are left to run. It may
+        be called from any thread.
+
+        Raises:
+            DefinitionError: where no tool fits, or the reason is empty.
+        """
+        given: Any = reason
+        if not isinstance(given, str) or not given.strip():
+            raise DefinitionError(f"disable({glob!r}, reason): say why, the model is told; not {reason!r}")
+        plans = self._fitting(glob)
+        for plan in plans:
+            plan.disabled = reason
+            plan.straight = False
+        loop = self._loop
+        if self._live and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._stop_waiting)
+
+    def _stop_waiting(self) -> None:
+        for state in list(self._live):
+            if state.plan.disabled is not None and state.executed is False:
+                _interrupt(state, results.denied(state.plan.disabled))
+
+    def enable(self, glob: str) -> None:
+        """Take back what `disable` did to the tools whose name fits `glob`.
+
+        Raises:
+            DefinitionError: where no tool fits.
+        """
+        for plan in self._fitting(glob):
+            plan.disabled = None
+            plan.straight = plan.may_go_straight() and not self._observers and not self._journals(plan)
+
+    def _fitting(self, glob: str) -> list[Plan]:
+        names = {one.name for one in self._tools.only(glob)}
+        if not names:
+            raise DefinitionError(f"no tool fits {glob!r}: there are {', '.join(self._tools._by_name) or 'none'}")
+        return [self._plans[name] for name in names]
+
+
+def _given_back(held: slots.Held, halt: Halt) -> Halt:
+    for one in held:
+        one.release()
+    return halt
+
+
+def _interrupt(state: CallState, halt: Halt) -> None:
+    """Stop a call from outside: its task is cancelled, and the call takes that back and gives `halt` as its answer."""
+    if state.halt is None and not state.ended and state.task is not current_task():
+        state.halt = halt
+        state.task.cancel()
+
+
+def _took_back(state: CallState) -> bool:
+    """Whether it was the runner, and nobody else, that cancelled the call's task; that is taken back once."""
+    if state.halt is None:
+        return False
+    if not state.taken_back:
+        state.taken_back = True
+        state.task.uncancel()
+    return bool(state.task.cancelling() <= state.cancels)
 
 
 def _snapshot(call: ToolCall) -> ToolCall:

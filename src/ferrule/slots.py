@@ -32,13 +32,13 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
     try:
         if plan.locks:
             held.append(await _locked(plan, state, keys, family, until))
-        theirs = {limiter for one in family for limiter in one.plan.limiters}
-        wanted = [limiter for limiter in plan.limiters if limiter not in theirs]
+        theirs = {limiter for one in family for limiter in _limiters(one)}
+        wanted = [limiter for limiter in _limiters(state) if limiter not in theirs]
         for early in plan.limiters[:ready]:
             early.release()
             held.remove(early)
         while (occupied := _first_busy(wanted, held)) is not None:
-            if not await occupied.acquire(_left_until(until, loop)):
+            if not await occupied.acquire(_left_until(until, loop), (plan.name, state.given[1])):
                 raise busy(plan, f"{occupied.limit} calls run already, the most that may run at once")
             held.append(occupied)
     except BaseException:
@@ -46,6 +46,13 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
             one.release()
         raise
     return held
+
+
+def _limiters(state: CallState) -> list[Limiter]:
+    """The tool's slots, then the principal's, and the runner's, which all others want too, last."""
+    plan: Plan = state.plan
+    shares = [shares.of(state.given[1]) for shares in plan.shares]
+    return [*plan.limiters[:-1], *shares, *plan.limiters[-1:]]
 
 
 async def _locked(plan: Plan, state: CallState, keys: KeyLocks, family: list[CallState], until: float | None) -> Hold:

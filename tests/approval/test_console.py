@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import io
 import os
 import re
@@ -36,13 +37,14 @@ class Terminal:
         self.input: TextIO = os.fdopen(slave, "r")
         self.output: TextIO = os.fdopen(os.dup(slave), "w")
         self.seen = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")()  # a read may end in the middle of a character
 
     def until(self, text: str, times: int = 1) -> str:
         """What is on the screen once `text` has come up so often."""
         ends = time.monotonic() + BOUND
         while self.seen.count(text) < times:
             assert select.select([self.master], [], [], ends - time.monotonic())[0], self.seen
-            self.seen += os.read(self.master, 65536).decode()
+            self.seen += self.decoder.decode(os.read(self.master, 65536))
         return self.seen
 
     def type(self, text: str) -> None:

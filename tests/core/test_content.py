@@ -178,13 +178,13 @@ def test_keys_that_are_cut_do_not_hide_each_other() -> None:
     assert pairs[-1][0] == "[cut]"
 
 
-def test_a_megabyte_is_cut_within_a_second() -> None:
+def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
     value: Any = "x" * 40
     for _ in range(14):
         value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
-    started = time.perf_counter()
+    started = time.process_time()
     cut(json.dumps(value), 10_000)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 10  # it takes a tenth of a second; the square of a megabyte takes minutes
 
 
 @pytest.mark.parametrize("value", [0, "", [], {}, False, None])

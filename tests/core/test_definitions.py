@@ -552,7 +552,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", TakesMore), "fields"),
     (lambda: Tool("t", AliasedByPath), "alias"),
     (lambda: Tool("t", yields), "yields"),
-    (lambda: Tool("t", yields_too), "yields"),
     (lambda: Tool("t", starred), "args"),
     (lambda: Tool("t", unserialisable), "'value'"),
     (lambda: Tool("t", foreign), "'value'"),

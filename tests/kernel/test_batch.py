@@ -291,7 +291,7 @@ def test_a_batch_that_is_cancelled_has_all_its_results(timeout: float | None) ->
         going = asyncio.ensure_future(_awaited(batch))
         await reached.wait()
         assert [result.status for result in batch.results][:3] == ["ok", "unknown", "cancelled"]
-        batch.cancel()
+        batch.cancel(now=True)
         results = await going
         assert [result.status for result in results] == ENDED
         assert [result.status for result in batch.results] == ENDED
@@ -356,7 +356,7 @@ def test_a_handler_may_cancel_its_own_batch() -> None:
         @tool
         async def stop() -> None:
             seen.append(batches[0].results[0].status)
-            batches[0].cancel()
+            batches[0].cancel(now=True)
             await asyncio.Event().wait()
 
         watch = Watch()
@@ -393,7 +393,7 @@ def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
         batch = Runner([work], observers=[watch], journal=journal).batch(calls("work"))
         going = asyncio.ensure_future(_awaited(batch))
         await journal.reached.wait()
-        batch.cancel()
+        batch.cancel(now=True)
         results = await going
         assert watch.kinds() == ["tool:pre", "tool:post"]
         assert [result.status for result in results] == ["ok"]
@@ -480,7 +480,7 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
         going = asyncio.ensure_future(_awaited(batch))
         for _ in range(turns):
             await asyncio.sleep(0)
-        going.cancel() if from_outside else batch.cancel()
+        going.cancel() if from_outside else batch.cancel(now=True)
         try:
             await going
         except asyncio.CancelledError:

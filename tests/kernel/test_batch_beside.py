@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kernel.watched import go
+from watched import go
 
 from ferrule import Runner, ToolCall, ToolContext, allow, tool
 

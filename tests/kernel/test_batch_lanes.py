@@ -84,7 +84,7 @@ def test_a_writer_that_still_waits_for_readers_is_cancelled_as_not_started() -> 
         going = asyncio.ensure_future(_awaited(batch))
         await reading.wait()
         assert watch.kinds("w") == []
-        batch.cancel()
+        batch.cancel(now=True)
         await going
         assert [result.executed for result in batch.results] == [None, False]
         assert ran == [False] and watch.kinds("w") == ["tool:pre", "tool:error"]
@@ -139,7 +139,7 @@ def test_a_call_that_cancels_its_own_batch_as_it_begins_is_cancelled_itself(stop
     async def main() -> None:
         batches: list[Any] = []
         watch = Watch()
-        runner = Runner([stops(lambda: batches[0].cancel())], observers=[watch])
+        runner = Runner([stops(lambda: batches[0].cancel(now=True))], observers=[watch])
         batches.append(runner.batch([ToolCall(name, "stop") for name in "abc"]))
         results = await batches[0]
         assert [result.status for result in results] == ["cancelled"] * 3

@@ -388,7 +388,7 @@ def test_a_call_that_was_cut_off_with_its_loop_is_not_counted_on_the_next() -> N
             assert (await runner.run("work")).output == 1
             assert coroutine is not None
             coroutine.close()
-            assert runner._running == 0
+            assert not runner._live
 
     go(main)
 

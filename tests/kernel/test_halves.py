@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.kernel.watched import go, run
+from watched import go, run
 
 from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import after, before

@@ -403,6 +403,6 @@ def test_every_slot_and_key_comes_back(ends: list[str]) -> None:
 
     async def main() -> None:
         await asyncio.gather(*map(one, ends))
-        assert slots(runner) == 0 and not runner._keys._queues and not runner.left_running and not runner._running
+        assert slots(runner) == 0 and not runner._keys._queues and not runner.left_running and not runner._live
 
     go(main())

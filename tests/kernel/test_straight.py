@@ -90,7 +90,7 @@ def test_the_short_way_gives_its_slot_back_whatever_happens() -> None:
         for how in HOWS:
             await runner.run(ToolCall("c1", "act", f'{{"n": 1, "how": "{how}"}}'))
         limiter = runner._plans["act"].limiters[0]
-        assert (limiter.running, runner._running) == (0, 0)
+        assert (limiter.running, runner._live) == (0, set())
 
     go(main)
 

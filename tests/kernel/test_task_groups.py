@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.kernel.watched import go
+from watched import go
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 

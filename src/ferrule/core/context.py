@@ -10,6 +10,7 @@ from typing import Any, Generic
 # TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import TypeVar
 
+from ferrule.core.content import clean
 from ferrule.core.frozen import FrozenDict
 from ferrule.core.values import ToolCall, ToolResult, frozen
 
@@ -21,7 +22,8 @@ _EMPTY: Mapping[str, Any] = FrozenDict()
 class Traits:
     """What the tool of a call is and does, for the arguments of that very call.
 
-    It has the tool's `name`, `description`, `title`, `tags`, `metadata`, `private` and `input_schema`, and `read_only`,
+    It has the tool's `name`, `description`, `title`, `tags`, `metadata`, `private`, `input_schema` and `fingerprint`,
+    and `read_only`,
     `destructive`, `idempotent`, `open_world` and `parallel` as bools.
     """
 
@@ -34,7 +36,7 @@ class Traits:
     def __getattr__(self, name: str) -> Any:
         if name in {"read_only", "destructive", "idempotent", "open_world", "parallel"}:
             return self._tool.trait(name, self._arguments)
-        if name in {"name", "description", "title", "tags", "metadata", "private", "input_schema"}:
+        if name in {"name", "description", "title", "tags", "metadata", "private", "input_schema", "fingerprint"}:
             return getattr(self._tool, name)
         raise AttributeError(f"a tool's traits have no {name!r}")
 
@@ -51,6 +53,7 @@ class CallState:
         observers: Who sees its events.
         cancels: How often the task that the handler runs in had been cancelled before.
         started: When the call arrived, by `perf_counter`.
+        task: The task that the call runs in.
         values: What the handler gets; `None` once it has them.
         executed: Whether the handler was started (`None`) and has ended (`True`).
         ended: Whether the call has.
@@ -64,6 +67,9 @@ class CallState:
         resumed: The answer to a suspended call.
         waiter: Who waits for the handler's own task to end.
         beside: Whether its batch lets it run beside others because of its arguments.
+        pieces: What the handler has yielded so far.
+        halt: The answer with which the runner has stopped it from outside.
+        taken_back: Whether the cancellation by which it did so has been taken back.
     """
 
     __slots__ = (
@@ -81,6 +87,7 @@ class CallState:
         "repairs",
         "sent",
         "started",
+        "task",
         "values",
     )
 
@@ -92,6 +99,7 @@ class CallState:
     observers: tuple[Any, ...]
     cancels: int
     started: float
+    task: Any
     values: Any
     executed: bool | None
     ended: bool
@@ -107,6 +115,9 @@ class CallState:
     resumed: Any = None
     waiter: Any = None
     beside: bool = False
+    pieces: tuple[Any, ...] | list[Any] = ()
+    halt: Any = None
+    taken_back: bool = False
 
     @property
     def context(self) -> ToolContext[Any]:
@@ -199,7 +210,17 @@ class ToolContext(Generic[Deps]):
         """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
         where nobody observes, and says nothing once the call has ended."""
         if self._state is not None:
-            self._state.plan.progress(self._state, done, total, message)
+            self.announce({"done": done, "total": total, "message": clean(str(message))[:500]})
+
+    def announce(self, what: Mapping[str, Any]) -> None:
+        """Emit a `tool:progress` with `what` as its data, for a middleware that has something of its own to say."""
+        if self._state is not None:
+            self._state.plan.announce(self._state, what)
+
+    @property
+    def pieces(self) -> tuple[Any, ...]:
+        """What the handler, an async generator, has yielded so far; others have seen it."""
+        return () if self._state is None else tuple(self._state.pieces)
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call: judged like any other, and it does not wait
@@ -235,6 +256,7 @@ def new_state(
     call: ToolCall,
     parent: CallState | None,
     started: float,
+    task: Any = None,
     cancels: int = 0,
     observers: tuple[Any, ...] = (),
 ) -> CallState:
@@ -246,6 +268,7 @@ def new_state(
     state.call = call
     state.parent = parent
     state.started = started
+    state.task = task
     state.cancels = cancels
     state.observers = observers
     state.values = state.made = state._context = None

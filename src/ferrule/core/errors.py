@@ -5,6 +5,8 @@ FerruleError
 │   ├── ValidationError     the arguments do not fit; nothing was run
 │   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
 │   ├── HandlerError        the tool was run and raised
+│   ├── NotStartedError     the process for an isolated tool was not to be had; nothing was run
+│   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
 │   └── ToolTimeoutError    the deadline came before the tool was done
 └── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
 """
@@ -28,11 +30,15 @@ class ToolError(FerruleError):
 
     Args:
         message: What was wrong, what would be right, and whether anything was run.
+        retry_after: Seconds after which it may go well; a `retry` waits that long.
         result: The result of the call, where there is one.
     """
 
-    def __init__(self, message: str = "", *, result: ToolResult | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, retry_after: float | None = None, result: ToolResult | None = None
+    ) -> None:
         super().__init__(message)
+        self.retry_after = retry_after
         self.result = result
 
 
@@ -50,6 +56,14 @@ class HandlerError(ToolError):
 
 class ToolTimeoutError(ToolError):
     """The deadline came before the tool was done."""
+
+
+class NotStartedError(ToolError):
+    """An isolated handler was not started; nothing was run."""
+
+
+class WorkerDiedError(ToolError):
+    """The process that an isolated handler ran in ended before the handler did; its effect may have happened."""
 
 
 class DefinitionError(FerruleError):

@@ -21,6 +21,7 @@ from ferrule.core.context import ToolContext
 from ferrule.core.docstring import parse
 from ferrule.core.errors import DefinitionError
 from ferrule.core.parameters import Parameters, SchemaParameters, TypedParameters
+from ferrule.core.pieces import whole, yields
 
 _EMPTY = inspect.Parameter.empty
 _UNKNOWN: Any = object()
@@ -35,6 +36,7 @@ class Handler:
         parameters: What it takes.
         call: `(values, context) -> value`, or an awaitable of it.
         is_async: Whether calling gives a coroutine; all else runs in a thread.
+        streams: Whether calling gives an async generator, whose pieces together are the value.
         direct: The function itself, where the validated values are just its keyword arguments.
         description: From the docstring.
         returns: The return annotation, or `UNKNOWN`.
@@ -42,7 +44,18 @@ class Handler:
         wrap: What was put round it, for whoever makes the handler anew.
     """
 
-    __slots__ = ("call", "description", "direct", "function", "instance", "is_async", "parameters", "returns", "wrap")
+    __slots__ = (
+        "call",
+        "description",
+        "direct",
+        "function",
+        "instance",
+        "is_async",
+        "parameters",
+        "returns",
+        "streams",
+        "wrap",
+    )
     wrap: Callable[[Handler], Handler] | None
 
     def __init__(
@@ -56,6 +69,7 @@ class Handler:
         description: str = "",
         returns: Any = _UNKNOWN,
         instance: bool = False,
+        streams: bool = False,
     ) -> None:
         self.function = function
         self.parameters = parameters
@@ -63,8 +77,9 @@ class Handler:
         self.is_async = is_async
         self.direct = direct
         self.description = description
-        self.returns = returns
+        self.returns = whole(returns, _UNKNOWN) if streams else returns
         self.instance = instance
+        self.streams = streams
         self.wrap = None
 
 
@@ -78,8 +93,8 @@ def is_async(function: Any) -> bool:
 
 
 def _refuse_generators(name: str, function: Any) -> None:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise DefinitionError(f"tool {name!r} yields: return the values, as a list, instead")
+    if inspect.isgeneratorfunction(function):
+        raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
 
 
 def from_function(
@@ -118,6 +133,7 @@ def from_function(
         direct=None if contexts or positional else function,
         description=description,
         returns=returns,
+        streams=yields(function),
     )
 
 
@@ -228,6 +244,7 @@ def _typed(
         nodes[wire] = field["schema"] if wire == parameter.name else {"type": "any"}  # its value has another key
         if is_made:
             made[wire] = parameter.name
+            core_schema.keep_made(field)
     core = core_schema.typed_dict(fields, arguments.get("var_kwargs_schema"))
     exported = arguments
     if definitions:
@@ -347,6 +364,7 @@ def _model_parameters(
         wire = field.validation_alias or field.alias or field_name
         if field.default_factory is not None and isinstance(wire, str):
             made[wire] = field_name
+            core_schema.keep_made(core_schema.root(core)[0][field_name])
         if field_name in private and field.is_required():
             closed.append(field_name)
     if closed:
@@ -387,6 +405,7 @@ def from_handler_class(
         description=parse(own)[0],
         returns=_hints(name, run).get("return", _UNKNOWN),
         instance=True,
+        streams=yields(run),
     )
 
 
@@ -428,6 +447,7 @@ def from_args_model(
         is_async=is_async(function),
         description=parse(inspect.getdoc(function))[0],
         returns=hints.get("return", _UNKNOWN),
+        streams=yields(function),
     )
 
 
@@ -469,6 +489,7 @@ def from_execute(
         execute if takes_context else lambda values, context: execute(values),
         is_async=is_async(execute),
         description=parse(inspect.getdoc(execute))[0],
+        streams=yields(execute),
     )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
@@ -16,6 +17,9 @@ from pydantic_core import PydanticSerializationError, to_json
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 _VEIL = "*" * 10
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
+"""Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
 
 
@@ -32,6 +36,51 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise Malformed(f"the key {key[:80]!r} came twice with different values")
             seen[key] = value
     return found
+
+
+def without_nested(text: str, nested: Iterable[tuple[str, str, int]]) -> str | None:
+    """The text of an object without what is inside its nested values: brackets, and how many values have them.
+
+    `None` where there are more, below them or in strings: then it is not known which is which. What is left out is
+    never outside of them; what is left in may be more than that.
+    """
+    for opening, closing, count in nested:
+        at = text.find(opening, 1)
+        while at > 0:
+            following = text.find(opening, at + 1)
+            end = text.find(closing, at)
+            if not count or 0 < following < end:
+                return None
+            text = text[:at] + text[end:]
+            if following < 0:
+                break
+            at, count = following - end + at, count - 1
+    return text
+
+
+def came_twice(text: str, keys: Sequence[str], *, escaped: bool = False) -> bool:
+    """Whether one of the keys, each with its quotes, may be in `text` more than once.
+
+    Escapes can hide one; with `escaped`, even where it holds no `\\u`.
+    """
+    if "\\" in text and (escaped or "\\u" in text):
+        return True
+    return any(text.find(key) != text.rfind(key) for key in keys)
+
+
+def rounded(text: str) -> frozenset[float]:
+    """What became of the numbers in `text` whose digits a float does not keep; those inside strings are among them."""
+    if not _MANY_DIGITS.search(text):
+        return frozenset()
+    found = [number for number in _NUMBER.findall(text) if not number.lstrip("-").isdigit()]
+    return frozenset(float(number) for number in found if not _kept(number))
+
+
+def _kept(number: str) -> bool:
+    try:
+        return Decimal(repr(float(number))) == Decimal(number)
+    except InvalidOperation:  # an exponent beyond what `Decimal` has
+        return False
 
 
 def same(one: Any, other: Any) -> bool:

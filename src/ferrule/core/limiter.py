@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+from ferrule.core.turns import Turns
+
+_Waiter: TypeAlias = tuple[Hashable, asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
 class Limiter:
-    """`limit` slots, given out first come, first served.
+    """`limit` slots. Who waits is served in turn: each group (a tool, a principal) by one call after the other, first
+    come, first served within the group, so that a thousand calls of one do not stand before the first of another.
 
     Tokens in a list make the free case lock-free: `list.pop` and `list.append` are atomic. A waiter registers before it
     looks again for a token, and a release puts its token back before it looks for waiters, so no wake-up is lost.
@@ -25,7 +30,7 @@ class Limiter:
         self.limit = limit
         self._tokens: list[None] = [None] * limit
         self.take: Callable[[], None] = self._tokens.pop
-        self._waiters: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+        self._waiters: Turns[_Waiter] = Turns()
         self._lock = threading.Lock()
 
     @property
@@ -43,14 +48,15 @@ class Limiter:
             return False
         return True
 
-    async def acquire(self, timeout: float | None) -> bool:
+    async def acquire(self, timeout: float | None, group: Hashable = None) -> bool:
         """Wait for a slot, at most `timeout` seconds; whether there is one."""
         if self.try_acquire():
             return True
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        entry = (loop, future)
-        self._waiters.append(entry)
+        entry = (group, loop, future)
+        with self._lock:
+            self._waiters.put(group, entry)
         self._hand_out()
         handle = None if timeout is None else loop.call_later(timeout, _expire, future)
         try:
@@ -74,10 +80,9 @@ class Limiter:
         if self._waiters:
             self._hand_out()
 
-    def _forget(self, entry: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]) -> None:
+    def _forget(self, entry: _Waiter) -> None:
         with self._lock:
-            if entry in self._waiters:
-                self._waiters.remove(entry)
+            self._waiters.remove(entry[0], entry)
 
     def _hand_out(self) -> None:
         """Give free slots to the waiters, in their order."""
@@ -89,7 +94,7 @@ class Limiter:
                     self._tokens.pop()
                 except IndexError:
                     return
-                loop, future = self._waiters.popleft()
+                _, loop, future = self._waiters.take()
             try:
                 running = asyncio.get_running_loop()
             except RuntimeError:
@@ -110,6 +115,26 @@ class Limiter:
             self.release()
         else:
             future.set_result(None)
+
+
+class Shares:
+    """A limit for each principal, so that none takes all slots."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._limiters: dict[str | None, Limiter] = {}
+
+    def of(self, principal: str | None) -> Limiter:
+        """The slots of one principal; calls without one share theirs."""
+        limiter = self._limiters.get(principal)
+        if limiter is None:
+            if len(self._limiters) >= _MANY:
+                self._limiters = {who: one for who, one in self._limiters.items() if one.running or one._waiters}
+            limiter = self._limiters[principal] = Limiter(self._limit)
+        return limiter
+
+
+_MANY = 1000
 
 
 def _expire(future: asyncio.Future[None]) -> None:

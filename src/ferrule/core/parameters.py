@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import SchemaValidator
+from pydantic_core import CoreConfig, SchemaValidator
 
 from ferrule.core import schema as core_schema
 from ferrule.core.arguments import Arguments
 from ferrule.core.content import jsonable
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict, freeze, thaw
-from ferrule.core.jsontext import Malformed, dumps, loads
+from ferrule.core.jsontext import Malformed, came_twice, dumps, loads, rounded, without_nested
 from ferrule.core.ladder import climb, to_object
 from ferrule.core.mistakes import Mistake, Mistakes, explain, from_json_schema, from_pydantic
 
 _EMPTY: Mapping[str, Any] = FrozenDict()
+_NO_FLOATS: frozenset[float] = frozenset()
 _EXACT = 2**53
 _FRACTION = re.compile(r"\d[.eE]")
 """Where an integer may stand that was written as a float, which is judged as the integer that it is."""
+
+_Nested = tuple[tuple[str, str, int], ...]
 
 
 class Invalid(Exception):
@@ -46,6 +49,8 @@ class Parameters:
     """
 
     direct: frozenset[str] = frozenset()
+    exact = False
+    """Whether a number may stand for a `Decimal`, which keeps more digits than a float."""
     quick: Callable[[str], Any] | None = None
     """Strict validation of a text as it is; raises anything where the ladder has to be climbed."""
 
@@ -73,8 +78,8 @@ class Parameters:
         if hidden or drop_unknown:
             self.quick = None
 
-    def values(self, text: str) -> Any:
-        """The validated values of JSON text.
+    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
+        """The validated values of JSON text; `lost` are floats that are no more what was written.
 
         Raises:
             Mistakes: what does not fit.
@@ -96,15 +101,28 @@ class Parameters:
             Invalid: with the text for the model.
         """
         value, repairs = self._object(name, raw)
-        seen = [key for key in value if key in self.hidden]
-        closed = self.schema.get("additionalProperties") is False
-        unknown = [key for key in value if key not in self.known] if self.drop_unknown and closed else []
-        if seen and not unknown:
-            raise Invalid(explain(name, [Mistake((key,), "", kind="unknown") for key in seen], self.known))
-        for key in unknown:
+        for key in self._dropped(value) if self.drop_unknown else ():
             del value[key]
             repairs = (*repairs, f"dropped the unknown argument {key[:80]!r}")
-        return self._climbed(name, {**value, **thaw(self.bound)}, repairs)
+        seen = [key for key in value if key in self.hidden]
+        if seen:
+            raise Invalid(explain(name, [Mistake((key,), "", kind="unknown") for key in seen], self.known))
+        lost = rounded(raw) if self.exact and isinstance(raw, str) else _NO_FLOATS
+        return self._climbed(name, {**value, **thaw(self.bound)}, repairs, lost)
+
+    def foreseen(self, name: str, raw: str | Mapping[str, Any] | None) -> Arguments:
+        """What will be judged of a call that is not decoded yet, without the defaults that are made for each call.
+
+        Raises:
+            Invalid: with the text for the model.
+        """
+        values, text, _ = self.decode(name, raw)
+        return self.arguments(text, values)
+
+    def _dropped(self, value: dict[str, Any]) -> list[str]:
+        """The keys that nothing declares, where other keys are refused."""
+        closed = self.schema.get("additionalProperties") is False
+        return [key for key in value if key not in self.known] if closed else []
 
     def judge(self, name: str, changed: Mapping[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
         """Arguments that a guard or a person gave: hidden parameters may be among them.
@@ -113,7 +131,7 @@ class Parameters:
             Invalid: with a text that says what does not fit.
         """
         value, _ = self._object(name, changed)
-        return self._climbed(name, {**thaw(self.bound), **value}, ())
+        return self._climbed(name, {**thaw(self.bound), **value}, (), _NO_FLOATS)
 
     def _object(self, name: str, raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
@@ -124,9 +142,12 @@ class Parameters:
                 "Nothing was run: send the complete arguments as one JSON object."
             ) from None
 
-    def _climbed(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
+    def _climbed(
+        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: frozenset[float]
+    ) -> tuple[Any, str, tuple[str, ...]]:
+        validate = partial(self.values, lost=lost) if lost else self.values
         try:
-            values, text, more = climb(value, self.values, partial(core_schema.declares, self.schema))
+            values, text, more = climb(value, validate, partial(core_schema.declares, self.schema))
         except Mistakes as mistakes:
             raise Invalid(explain(name, mistakes.found, self.known)) from None
         values, text = self.settled(values, text)
@@ -199,7 +220,9 @@ class TypedParameters(Parameters):
         self._made = made
         self._is_dict = core["type"] == "typed-dict" or core.get("schema", {}).get("type") == "typed-dict"
         self._opaque = core_schema.opaque(core)
-        self._validator = SchemaValidator(core, _use_prebuilt=False)
+        self.exact = core_schema.holds(core, "decimal")
+        self._root, self._plain = core_schema.root(core)
+        self._validator = SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
         super().__init__(schema, hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         if self._is_dict:
             self.direct = frozenset(name for name, node in fields.items() if core_schema.direct(node))
@@ -207,61 +230,82 @@ class TypedParameters(Parameters):
             self.quick = self._quick_reader()
 
     def _quick_reader(self) -> Callable[[str], Any]:
-        read = self._validator.validate_json
-        closer = self._look_closer
-        flat = self._is_dict and self.schema.get("additionalProperties") is False
-        if flat and not self._opaque and all(map(core_schema.flat, self._fields.values())):
-            # Flat text has as many colons as keys, or a colon in a string: then it is looked at.
+        read, closed = self._reader(), self.schema.get("additionalProperties") is False
+        if not closed or self._opaque or not self._plain:
+
+            def quick_open(text: str) -> Any:
+                loads(text)
+                return read(text)
+
+            return quick_open
+
+        names = [node.get("validation_alias") or field for field, node in self._root.items()]
+        twice = partial(came_twice, keys=[dumps(name) for name in names], escaped=any("/" in name for name in names))
+        if not self._is_dict:
+
+            def quick_model(text: str) -> Any:
+                values = read(text)
+                if twice(text):
+                    loads(text)
+                return values
+
+            return quick_model
+
+        if all(map(core_schema.flat, self._fields.values())):
+            # Flat text has as many colons as keys, and a comma less, or some in a string: then it is looked at.
             def quick_flat(text: str) -> Any:
-                values = read(text, strict=True)
-                if text.count(":") != len(values):
-                    closer(text)
+                values = read(text)
+                if text.count(":") != len(values) and text.count(",") >= len(values) and twice(text):
+                    loads(text)
                 return values
 
             return quick_flat
 
-        if self.schema.get("additionalProperties") is not False or self._opaque:
-
-            def quick_open(text: str) -> Any:
-                closer(text)
-                return read(text, strict=True)
-
-            return quick_open
-
-        quoted = {field: json.dumps(name, ensure_ascii=False) for field, name in self._wire_names().items()}
-        is_dict = self._is_dict
+        always, counted = self._nested()
 
         def quick(text: str) -> Any:
-            values = read(text, strict=True)
-            # A key that is seen once came once, where no escape can hide another.
-            if "\\" in text and "\\u" in text:
-                closer(text)
-            else:
-                for field in values if is_dict else values.model_fields_set:
-                    key = quoted[field]
-                    if text.find(key) != text.rfind(key):
-                        closer(text)
-                        break
+            values = read(text)
+            outside = without_nested(text, always or counted(values))
+            if (outside is None or outside.count(",") >= len(values)) and twice(text):
+                loads(text)
             return values
 
         return quick
 
-    def _wire_names(self) -> dict[str, str]:
-        """The names in JSON, by the names in Python."""
-        core = self._core["schema"] if self._core["type"] == "definitions" else self._core
-        while "fields" not in core:
-            root = core.get("schema_ref")
-            core = core["schema"] if root is None else _defined(self._core, root)
-        return {field: node.get("validation_alias") or field for field, node in core["fields"].items()}
+    def _nested(self) -> tuple[_Nested | None, Callable[[Any], _Nested]]:
+        """How many arrays and objects are among the values of a call, where nothing else can be; first if always."""
+        found = {name: (core_schema.container(node["schema"], self._core), node) for name, node in self._root.items()}
+        brackets = {name: bracket for name, (bracket, _) in found.items() if bracket}
+        sure = all(
+            node["required"] and node["schema"]["type"] != "nullable" for bracket, node in found.values() if bracket
+        )
 
-    def _look_closer(self, text: str) -> None:
-        loads(text)
+        def counted(values: Any) -> _Nested:
+            given = [bracket for name, bracket in brackets.items() if values.get(name) is not None]
+            return ("[", "]", given.count("[")), ("{", "}", given.count("{"))
 
-    def values(self, text: str) -> Any:
+        return counted(brackets) if sure else None, counted
+
+    def _reader(self) -> Callable[[str], Any]:
+        read = self._validator.validate_json
+        if not self.exact:
+            return read
+
+        def read_exactly(text: str) -> Any:
+            context: dict[str, Any] = {}
+            values = read(text, context=context)
+            if context and not context[core_schema.FLOATS].isdisjoint(rounded(text)):
+                raise Malformed("digits would be lost")
+            return values
+
+        return read_exactly
+
+    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
+        context: dict[str, Any] | None = {} if self.exact else None
         try:
             if self._opaque:
                 loads(text)
-            return self._validator.validate_json(text, strict=True)
+            values = self._validator.validate_json(text, context=context)
         except Malformed as malformed:
             raise Mistakes([Mistake((), f"cannot be read: {malformed}")]) from None
         except ValidationError as error:
@@ -272,6 +316,11 @@ class TypedParameters(Parameters):
             raise Mistakes(from_pydantic(error, value)) from None
         except Exception as error:  # a validator of the author's own that breaks says no
             raise Mistakes([Mistake((), f"cannot be checked: {type(error).__name__}")]) from error
+        lost = lost & context.get(core_schema.FLOATS, _NO_FLOATS) if context else _NO_FLOATS
+        if lost:
+            expected = "must be a string, since a number in floating point does not keep all its digits"
+            raise Mistakes([Mistake(path, expected) for path in _places(json.loads(text), lost)])
+        return values
 
     def copies(self, values: Any) -> Mapping[str, Any]:
         return values if self._is_dict else _EMPTY
@@ -290,6 +339,29 @@ class TypedParameters(Parameters):
             return self.values(settled), settled
         except Mistakes:  # a default that cannot be read back from its own JSON stays the object that it is
             return values, settled
+
+    def _climbed(
+        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: frozenset[float]
+    ) -> tuple[Any, str, tuple[str, ...]]:
+        if not self._made:
+            return super()._climbed(name, value, repairs, lost)
+        with core_schema.made_once():
+            return super()._climbed(name, value, repairs, lost)
+
+    def foreseen(self, name: str, raw: str | Mapping[str, Any] | None) -> Arguments:
+        if not self._made or not self._plain:
+            return super().foreseen(name, raw)
+        return self._without_made.foreseen(name, raw)
+
+    @cached_property
+    def _without_made(self) -> TypedParameters:
+        """The same, where what is not given is left out: no default is made."""
+        core = core_schema.given_only(self._root, closed=self.schema.get("additionalProperties") is False)
+        if self._core["type"] == "definitions":
+            core = {**self._core, "schema": core}
+        return TypedParameters(
+            core, self.schema, self._fields, hidden=self.hidden, bound=self.bound, drop_unknown=self.drop_unknown
+        )
 
     def _rebuilt(self, hidden: frozenset[str], bound: Mapping[str, Any]) -> Parameters:
         return TypedParameters(
@@ -317,7 +389,7 @@ class SchemaParameters(Parameters):
         super().__init__(_root(schema), hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         self._validator = _schema_validator(thaw(self.schema))
 
-    def values(self, text: str) -> Any:
+    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
         try:
             value = loads(text)
         except Malformed as malformed:
@@ -328,6 +400,28 @@ class SchemaParameters(Parameters):
             raise Mistakes(errors)
         self._integers(value)
         return value
+
+    def _dropped(self, value: dict[str, Any]) -> list[str]:
+        """The keys that the validator itself reports; what it may still take is judged after the repairs.
+
+        Where something else is wrong it also reports keys that a part of the schema declares: these are not dropped.
+        """
+        hidden = [key for key in value if key in self.hidden] if self._closed else []
+        left = {**json.loads(json.dumps(value)), **thaw(self.bound)}
+        for key in hidden:
+            left.pop(key, None)
+        try:
+            climb(left, self.values, partial(core_schema.declares, self.schema))
+        except Mistakes as mistakes:
+            reported = [m.path[0] for m in mistakes.found if m.kind == "unknown" and len(m.path) == 1]
+            if len(reported) < len(mistakes.found):
+                reported = [key for key in reported if not core_schema.declares(self.schema, (key,))]
+            return list(dict.fromkeys([*hidden, *(key for key in reported if key in value)]))
+        return hidden
+
+    @property
+    def _closed(self) -> bool:
+        return any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
 
     def _integers(self, value: Any) -> None:
         """JSON Schema calls 5.0 and 1e30 integers: below 2^53 they become ints, beyond it the digits are not known."""
@@ -356,9 +450,12 @@ class SchemaParameters(Parameters):
         return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)
 
 
-def _defined(core: Mapping[str, Any], ref: str) -> dict[str, Any]:
-    """The core schema that a recursive type refers to."""
-    return next(node for node in core["definitions"] if node.get("ref") == ref)
+def _places(value: Any, floats: frozenset[float], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Where one of these floats stands."""
+    if isinstance(value, float) and value in floats:
+        yield path
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value if isinstance(value, list) else ()):
+        yield from _places(item, floats, (*path, key))
 
 
 def _integral_floats(value: Any, path: tuple[str | int, ...]) -> Any:

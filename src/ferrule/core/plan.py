@@ -9,7 +9,7 @@ from ferrule.core.context import CallState
 from ferrule.core.errors import DefinitionError
 from ferrule.core.half import Ahead, Behind, parted
 from ferrule.core.judging import Judge, judge_of
-from ferrule.core.limiter import Limiter
+from ferrule.core.limiter import Limiter, Shares
 from ferrule.core.tool import Tool
 from ferrule.core.types import Guard, Middleware, Next
 from ferrule.core.values import ToolResult
@@ -18,7 +18,7 @@ from ferrule.core.values import ToolResult
 class Owner(Protocol):
     """What a plan needs of its runner."""
 
-    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None: ...
+    def announce(self, state: CallState, what: Mapping[str, Any]) -> None: ...
 
     def run_nested(
         self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None
@@ -30,7 +30,7 @@ class Owner(Protocol):
 class Settings:
     """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along."""
 
-    __slots__ = ("around", "expose", "guards", "inside", "limiter", "max_output", "timeout")
+    __slots__ = ("around", "expose", "guards", "inside", "limiter", "max_output", "shares", "timeout")
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Settings:
         timeout: float | None = None,
         expose: tuple[type[BaseException], ...] = (),
         max_output: int | None = None,
+        shares: Shares | None = None,
     ) -> None:
         self.guards = guards
         self.around = around
@@ -49,6 +50,7 @@ class Settings:
         self.timeout = timeout
         self.expose = expose
         self.max_output = max_output
+        self.shares = shares
 
 
 class Plan:
@@ -60,10 +62,15 @@ class Plan:
         ahead, behind: What halves do next to decode; `done` is what they do next to the handler.
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
             that who waits for a busy tool holds nothing that others want.
+        shares: The limits for each principal, where there are any.
+        careful: Whether slots are taken one by one, with a look at who holds what.
         hidden: Whether it has parameters that no model fills.
         seals: Whether a middleware may have put another result in the place of the kernel's.
         straight: Whether a call may take the runner's short way.
+        disabled: Why calls are denied at present; `None` where they are not.
         plain: Whether the handler is an async function of just the keyword arguments.
+        execute: How the handler is run where it is not plain: in the loop, in a thread, in a process.
+        isolated: What a worker process is told of the tool, where it runs in one.
         judged: Whether anybody reads the judged call.
     """
 
@@ -73,13 +80,17 @@ class Plan:
         "around",
         "behind",
         "call",
+        "careful",
         "changes",
         "direct",
+        "disabled",
         "done",
+        "execute",
         "expose",
         "hidden",
         "inside",
         "is_async",
+        "isolated",
         "judged",
         "judges",
         "limiters",
@@ -91,7 +102,9 @@ class Plan:
         "plain",
         "quick",
         "seals",
+        "shares",
         "straight",
+        "streams",
         "timeout",
         "tool",
     )
@@ -107,7 +120,10 @@ class Plan:
         self.direct = handling.direct
         self.call = handling.call
         self.is_async = handling.is_async
-        self.plain = handling.is_async and handling.direct is not None
+        self.streams = handling.streams
+        self.plain = handling.is_async and handling.direct is not None and tool.isolation is None
+        self.isolated: Any = None
+        self.execute: Callable[[Plan, Any, CallState], Awaitable[Any]]
         self.output = tool._output
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
@@ -122,15 +138,22 @@ class Plan:
         self.timeout = _first(tool.timeout, *(s.timeout for s in inner_first))
         self.expose: tuple[type[BaseException], ...] = _first(tool.expose, *(s.expose for s in inner_first)) or ()
         self.max_output = min(m for m in (settings.max_output, *(s.max_output for s in mounted)) if m is not None)
+        self.shares: tuple[Shares, ...] = tuple(
+            s.shares for s in (*reversed(mounted), settings) if s.shares is not None
+        )
+        self.careful = self.locks or bool(self.shares)
         self.hidden = bool(handling.parameters.hidden)
         self.seals = False
         self.straight = False
+        self.disabled: str | None = None
         self.ahead: tuple[Ahead, ...] = ()
         self.behind: tuple[Behind, ...] = ()
         self.done: tuple[Behind, ...] = ()
         self.around: Next | None = None
         self.inside: Next | None = None
-        self.judged = bool(self.judges or handling.direct is None or self.locks or handling.parameters.hidden)
+        own_text = tool.isolation is not None  # the process gets the judged text
+        reads = bool(self.judges or self.locks or handling.parameters.hidden)
+        self.judged = reads or own_text or handling.direct is None
 
     def chain(self, settings: Settings, enter: Next, handle: Next) -> None:
         """Link the middleware round `enter` (decode and what follows) and round `handle` (the handler)."""
@@ -151,10 +174,10 @@ class Plan:
     def may_go_straight(self) -> bool:
         """Whether nothing but the runner's limit is configured for an async function of plain arguments."""
         free = not self.seals and self.timeout is None and not self.judged
-        return free and self.plain and self.quick is not None and len(self.limiters) == 1
+        return free and self.plain and self.quick is not None and len(self.limiters) == 1 and not self.careful
 
-    def progress(self, state: CallState, done: float, total: float | None, message: str) -> None:
-        self._owner.progress(state, done, total, message)
+    def announce(self, state: CallState, what: Mapping[str, Any]) -> None:
+        self._owner.announce(state, what)
 
     def run_nested(
         self, state: CallState, name: str, arguments: Mapping[str, Any] | str | None

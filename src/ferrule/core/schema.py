@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from typing import Any
 
@@ -33,16 +35,48 @@ _NESTED = (
     "python_schema",
 )
 _CLOSABLE = {"model-fields", "typed-dict", "dataclass-args"}
+_CONFIGURED = {"model", "dataclass", "typed-dict"}
+_BEFORE = {"function-before", "function-wrap", "function-plain"}
 _OPAQUE = {"any", "is-instance", "is-subclass", "custom-error", "function-plain", "json", "callable"}
 _DEEP = 20
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 
+_FORM = "ferrule_form"
+"""Under this key of its metadata a node that `close` put in the place of another says which."""
+
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = "[0-9]{2}:[0-9]{2}"
+_SECONDS = r":[0-9]{2}(?:\.[0-9]+)?"
+_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+_HOURS = r"T(?:[0-9]+[HM])*[0-9]+(?:[HM]|(?:\.[0-9]+)?S)"
+_DECIMAL = r"^[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+_FORMS = {
+    "datetime": (f"^{_DAY}[Tt ]{_CLOCK}(?:{_SECONDS})?{_OFFSET}?$", "a date and time, such as 2026-03-01T12:30:00Z"),
+    "aware": (f"^{_DAY}[Tt]{_CLOCK}{_SECONDS}{_OFFSET}$", "a date and time with an offset: 2026-03-01T12:30:00Z"),
+    "naive": (f"^{_DAY}[Tt ]{_CLOCK}(?:{_SECONDS})?$", "a date and time without an offset: 2026-03-01T12:30:00"),
+    "date": (f"^{_DAY}$", "a date in the format YYYY-MM-DD"),
+    "time": (f"^{_CLOCK}(?:{_SECONDS}{_OFFSET}?)?$", "a time, such as 12:30:00"),
+    "timedelta": (f"^-?P(?:(?:[0-9]+[YMWD])+(?:{_HOURS})?|{_HOURS})$", "a duration in ISO 8601, such as P1DT2H30M"),
+    "uuid": ("^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$", "a UUID of 36 characters"),
+    "decimal": (_DECIMAL, "a decimal number, best as a string"),
+    "decimal_key": (_DECIMAL, "a decimal number"),
+    "complex": (None, "a complex number as a string, such as 1+2j"),
+    "key": ("^(?:0|-?[1-9][0-9]*)$", "an integer in digits"),
+}
+"""The strings that are taken for these types, and what is wanted in words.
+
+Pydantic takes more than it exports: digits are a time stamp to it, `12:30` is twelve hours, `{…}` a UUID. What is
+taken beyond a format (RFC 3339 has no time without an offset, and no duration of `PT0.5S`, which Pydantic itself
+writes) is exported as the pattern.
+"""
+
 
 def close(schema: CoreSchema) -> CoreSchema:
-    """A copy in which objects that say nothing about extra keys refuse them, floats are finite, and a bool is no int.
+    """A copy that is strict at every depth, and in which objects that say nothing about extra keys refuse them.
 
-    Pydantic's strict JSON mode takes `true` for `Literal[1]` and for an `IntEnum` of 1, because Python calls them
-    equal.
+    Strictness stands in the nodes and not in the call, since some of them read a text that was checked before, which
+    is lax. Floats are finite, a bool is no int, and what is read from strings has one form. Pydantic's strict JSON
+    mode takes `true` for `Literal[1]` and for an `IntEnum` of 1, because Python calls them equal.
     """
     return _closed(schema, None)  # type: ignore[no-any-return]
 
@@ -56,22 +90,120 @@ def _closed(node: Any, extra: str | None) -> Any:
     if not isinstance(kind, str):
         return _named({key: _closed(item, extra) for key, item in node.items()})
     config = node.get("config") or {}
-    if kind in {"model", "dataclass", "typed-dict"}:
+    if kind in _CONFIGURED:
         extra = config.get("extra_fields_behavior")
     found = _named({key: _closed(value, extra) if key in _NESTED else value for key, value in node.items()})
-    if config.get("validate_by_name"):
-        found["config"] = {**config, "validate_by_name": False, "validate_by_alias": True}
+    if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
+        by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
+        found["config"] = {**config, "strict": True, **by_name}
+    if "strict" in found or kind in {"union", "tagged-union"}:  # a strict union would have all below it strict
+        found["strict"] = kind not in {"union", "tagged-union"}
     if kind in _CLOSABLE:
         found["extra_behavior"] = extra or "forbid"
-    elif kind == "float":
-        found.setdefault("allow_inf_nan", False)
-    elif kind == "generator":  # an iterable is checked before anything runs, not while the handler reads it
-        found["type"] = "list"
-    elif kind == "literal":
-        return _members(_exact(found, found["expected"]), found["expected"])
-    elif kind == "enum":
-        return _exact(found, [member.value for member in found["members"]])
-    return found
+    replace = _REPLACED.get(kind)
+    return found if replace is None else replace(found)
+
+
+def _finite(node: CoreSchema) -> CoreSchema:
+    node.setdefault("allow_inf_nan", False)
+    return node
+
+
+def _listed(node: CoreSchema) -> CoreSchema:
+    """An iterable is checked before anything runs, not while the handler reads it."""
+    return {**node, "type": "list"}
+
+
+def _exact_literal(node: CoreSchema) -> CoreSchema:
+    return _members(_exact(node, node["expected"]), node["expected"])
+
+
+def _exact_enum(node: CoreSchema) -> CoreSchema:
+    return _exact(node, [member.value for member in node["members"]])
+
+
+def _keyed(node: CoreSchema) -> CoreSchema:
+    """A key is a string: an integer in the one form that it has, since two forms of it would be one key."""
+    keys = node.get("keys_schema") or {}
+    if keys.get("type") == "int":
+        return {**node, "keys_schema": _read(keys, "key")}
+    if _form(keys) == "decimal":
+        return {**node, "keys_schema": _read(keys["steps"][-1], "decimal_key")}
+    return node
+
+
+def _outside(node: CoreSchema, **more: Any) -> CoreSchema:
+    """What a node that goes round another takes over from it."""
+    ref = {"ref": node.pop("ref")} if "ref" in node else {}
+    return {**ref, **more}
+
+
+def _read(node: CoreSchema, form: str | None = None) -> CoreSchema:
+    """A node whose strings are checked before they are read."""
+    if any(key.endswith("functions") for key in node.get("metadata", {})):
+        return node  # what is exported is its author's word
+    kind = form or str(node["type"])
+    if kind == "datetime" and node.get("tz_constraint") is not None:
+        kind = "naive" if node["tz_constraint"] == "naive" else "aware"
+    pattern, expected = _FORMS[kind]
+    text: CoreSchema = {"type": "str", "strict": True}
+    if pattern is not None:
+        text["pattern"] = pattern
+    if kind == "decimal":
+        text = {"type": "union", "choices": [text, {"type": "int", "strict": True}, _float_seen()], "strict": False}
+    checked = {
+        "type": "custom-error",
+        "schema": text,
+        "custom_error_type": f"{kind}_form",
+        "custom_error_message": f"Input should be {expected}",
+    }
+    outer = _outside(node, type="chain", metadata={_FORM: kind})
+    return {**outer, "steps": [checked, {**node, "strict": False}]}
+
+
+def _float_seen() -> CoreSchema:
+    """A JSON float that becomes a `Decimal`: it is told to whoever reads the text, who knows its digits."""
+
+    def seen(value: float, info: Any) -> float:
+        if info.context is not None:
+            info.context.setdefault(FLOATS, set()).add(value)
+        return value
+
+    node = {"type": "float", "strict": True, "allow_inf_nan": False}
+    return {"type": "function-after", "function": {"type": "with-info", "function": seen}, "schema": node}
+
+
+FLOATS = "ferrule_floats"
+"""The key of the validation context under which the floats that became a `Decimal` are."""
+
+
+def _unique(node: CoreSchema) -> CoreSchema:
+    """A set, from an array in which nothing came twice: `uniqueItems` is what is exported."""
+    make = frozenset if node["type"] == "frozenset" else set
+
+    def unique(items: list[Any]) -> Any:
+        try:
+            found = make(items)
+        except TypeError:
+            raise PydanticCustomError("set_item_not_hashable", "Set items should be hashable") from None
+        if len(found) != len(items):
+            raise PydanticCustomError("not_unique", "Input should have no item twice")
+        return found
+
+    return _after(node, {**node, "type": "list"}, unique)
+
+
+def _from_array(node: CoreSchema) -> CoreSchema:
+    """A named tuple, from an array alone: an object is not what is exported."""
+    cls, items = node["cls"], [field["schema"] for field in node["fields"]]
+    return _after(node, {"type": "tuple", "items_schema": items}, lambda values: cls(*values))
+
+
+def _after(node: CoreSchema, schema: CoreSchema, make: Callable[[Any], Any]) -> CoreSchema:
+    metadata = {**node.get("metadata", {}), _FORM: node["type"]}
+    inner = {key: value for key, value in schema.items() if key not in {"ref", "metadata", "serialization"}}
+    function = {"type": "no-info", "function": make}
+    return _outside(node, type="function-after", function=function, schema=inner, metadata=metadata)
 
 
 def _named(node: CoreSchema) -> CoreSchema:
@@ -99,8 +231,7 @@ def _exact(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
             raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
         return value
 
-    ref = {"ref": node.pop("ref")} if "ref" in node else {}
-    return {"type": "function-before", "function": {"type": "no-info", "function": exactly}, "schema": node, **ref}
+    return _outside(node, type="function-before", function={"type": "no-info", "function": exactly}, schema=node)
 
 
 def _members(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
@@ -113,8 +244,20 @@ def _members(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
         fits = (one for one in members if type(one.value) is type(value) and one.value == value)
         return next(fits, value)
 
-    ref = {"ref": node.pop("ref")} if "ref" in node else {}
-    return {"type": "function-before", "function": {"type": "no-info", "function": member}, "schema": node, **ref}
+    return _outside(node, type="function-before", function={"type": "no-info", "function": member}, schema=node)
+
+
+_REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
+    "float": _finite,
+    "generator": _listed,
+    "literal": _exact_literal,
+    "enum": _exact_enum,
+    "dict": _keyed,
+    "set": _unique,
+    "frozenset": _unique,
+    "named-tuple": _from_array,
+    **dict.fromkeys(["datetime", "date", "time", "timedelta", "uuid", "decimal", "complex"], _read),
+}
 
 
 def opaque(schema: Any) -> bool:
@@ -126,6 +269,8 @@ def opaque(schema: Any) -> bool:
     kind = schema.get("type")
     if not isinstance(kind, str):
         return any(map(opaque, schema.values()))
+    if kind == "chain" and _form(schema):
+        return False
     return kind in _OPAQUE or any(opaque(schema[key]) for key in _NESTED if key in schema)
 
 
@@ -134,8 +279,99 @@ def flat(schema: CoreSchema) -> bool:
     kind = schema.get("type")
     if kind in {"nullable", "default", "function-before", "function-after"}:
         return flat(schema["schema"])
-    return kind in {"int", "str", "bool", "none", "float", "literal", "enum", "date", "datetime", "time", "timedelta",
-                    "decimal", "uuid", "url", "bytes"}  # fmt: skip
+    if kind == "chain":
+        return _form(schema) is not None
+    return kind in {"int", "str", "bool", "none", "float", "literal", "enum", "url", "bytes"}
+
+
+def _form(schema: Mapping[str, Any]) -> Any:
+    return schema.get("metadata", {}).get(_FORM)
+
+
+def holds(schema: Any, form: str) -> bool:
+    """Whether a type that `close` put another node for, such as `decimal`, is somewhere in it."""
+    if isinstance(schema, list | tuple):
+        return any(holds(item, form) for item in schema)
+    if not isinstance(schema, dict):
+        return False
+    if not isinstance(schema.get("type"), str):
+        return any(holds(item, form) for item in schema.values())
+    return _form(schema) == form or any(holds(schema[key], form) for key in _NESTED if key in schema)
+
+
+def container(schema: CoreSchema, whole: CoreSchema) -> str:
+    """The bracket that its JSON begins with, where it is an array or an object for certain; or nothing."""
+    kind = schema.get("type")
+    if kind in {"nullable", "default"} or (kind == "function-after" and _form(schema)):
+        return container(schema["schema"], whole)
+    if kind == "definition-ref":
+        return container(_defined(whole, schema), whole)
+    if kind in {"list", "tuple"}:
+        return "["
+    inner = schema["schema"].get("type") if kind in {"model", "dataclass"} else kind
+    return "{" if inner in {*_CLOSABLE, "dict"} else ""
+
+
+def _defined(whole: CoreSchema, reference: CoreSchema) -> CoreSchema:
+    return next(node for node in whole["definitions"] if node.get("ref") == reference["schema_ref"])
+
+
+def root(schema: CoreSchema) -> tuple[dict[str, CoreSchema], bool]:
+    """The fields of the typed dict or model that it is, and whether nothing of an author's own comes before them."""
+    whole, own = schema, False
+    if schema["type"] == "definitions":
+        schema = schema["schema"]
+    while "fields" not in schema:
+        own = own or schema["type"] in _BEFORE
+        if "schema" not in schema and "schema_ref" not in schema:
+            return {}, False
+        schema = _defined(whole, schema) if "schema_ref" in schema else schema["schema"]
+    return schema["fields"], not own
+
+
+_MADE: ContextVar[dict[Any, Any] | None] = ContextVar("ferrule_made", default=None)
+
+
+@contextmanager
+def made_once() -> Iterator[None]:
+    """Within it each factory that `keep_made` knows is called at most once, however often is validated."""
+    token = _MADE.set({})
+    try:
+        yield
+    finally:
+        _MADE.reset(token)
+
+
+def keep_made(field: CoreSchema) -> None:
+    """Have the default factory of a field keep to `made_once`."""
+    node = field["schema"]
+    factory = node.get("default_factory")
+    if factory is None:
+        return
+
+    def made(*data: Any) -> Any:
+        kept = _MADE.get()
+        if kept is None:
+            return factory(*data)
+        if made not in kept:
+            kept[made] = factory(*data)
+        return kept[made]
+
+    field["schema"] = {**node, "default_factory": made}
+
+
+def given_only(fields: Mapping[str, CoreSchema], *, closed: bool) -> CoreSchema:
+    """The typed dict of these fields without any default."""
+    found = {}
+    for name, field in fields.items():
+        node, optional = field["schema"], field["schema"]["type"] == "default"
+        found[name] = {
+            **{key: field[key] for key in ("validation_alias",) if key in field},
+            "type": "typed-dict-field",
+            "schema": node["schema"] if optional else node,
+            "required": field.get("required", True) and not optional,
+        }
+    return typed_dict(found, None if closed else {"type": "any"})
 
 
 def direct(schema: CoreSchema) -> bool:
@@ -182,6 +418,32 @@ class _Generator(GenerateJsonSchema):
     def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
         return _plain(super().typed_dict_schema(schema), schema)
 
+    def chain_schema(self, schema: Any) -> JsonSchemaValue:
+        form = _form(schema)
+        if form is None:
+            return super().chain_schema(schema)
+        found = self.generate_inner(schema["steps"][-1])
+        return _worded(found, form, _FORMS[form][0])
+
+    def function_after_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().function_after_schema(schema)
+        form = _form(schema)
+        if form in {"set", "frozenset"}:
+            found["uniqueItems"] = True
+        elif form == "named-tuple":
+            least = sum(item["type"] != "default" for item in schema["schema"]["items_schema"])
+            found = {key: value for key, value in found.items() if key != "minItems"}
+            found |= {"minItems": least} if least else {}
+        return found
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().dict_schema(schema)
+        if "patternProperties" in found:
+            found["additionalProperties"] = False
+        elif _form(schema.get("keys_schema", {})):
+            found["propertyNames"] = self.generate_inner(schema["keys_schema"])
+        return found
+
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().enum_schema(schema)
         if found.get("title") == schema["cls"].__name__:
@@ -189,6 +451,18 @@ class _Generator(GenerateJsonSchema):
         if found.get("description") == Enum.__doc__:
             del found["description"]
         return found
+
+
+def _worded(found: JsonSchemaValue, form: str, pattern: str | None) -> JsonSchemaValue:
+    """What is exported for strings of a form: the format that every model knows, and the pattern beside it."""
+    if form in {"aware", "date", "uuid", "complex"}:
+        return found
+    text = {"type": "string", "pattern": pattern}
+    rest = {key: value for key, value in found.items() if key not in {"type", "format", "anyOf"}}
+    if form in {"naive", "key", "decimal_key"}:
+        return {**text, **(rest if form == "naive" else {})}
+    first = found["anyOf"][0] if form == "decimal" else {"type": "string", "format": found["format"]}
+    return {"anyOf": [first, text], **rest}
 
 
 def _plain(found: JsonSchemaValue, schema: Mapping[str, Any]) -> JsonSchemaValue:
@@ -283,6 +557,7 @@ def _below(node: Mapping[str, Any], part: str | int) -> Iterator[Any]:
 def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> CoreSchema:
     """A core schema whose validated value is the keyword arguments that were given, and no others."""
     found: CoreSchema = {"type": "typed-dict", "fields": dict(fields), "extra_behavior": "forbid"}
+    found["config"] = {"strict": True}
     if extras is not None:
         found |= {"extra_behavior": "allow", "extras_schema": extras}
     return found

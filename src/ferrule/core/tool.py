@@ -18,6 +18,7 @@ from ferrule.core.context import UNSET
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict, freeze, thaw
 from ferrule.core.handlers import Handler
+from ferrule.core.importable import importable
 from ferrule.core.limiter import Limiter
 from ferrule.core.output import Output
 from ferrule.core.types import Guard, Middleware
@@ -26,6 +27,10 @@ Trait: TypeAlias = bool | Callable[[Mapping[str, Any]], bool]
 """A fact about a tool, or a function of a call's arguments that tells it."""
 
 _TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
+_MAKING = frozenset(
+    ("handler", "unknown", "private", "isolation", "transfer", "args_model", "input_schema", "output_schema")
+)
+"""What a tool is made of anew when it changes."""
 _WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -50,6 +55,9 @@ class Tool:
         parallel: Whether it may run beside others; what `read_only` says where it is left out.
         resources: The keys that a call locks, a function of its arguments.
         private: Parameters that the model neither sees nor fills.
+        isolation: `"process"` for a handler that runs in a process of its own, which is killed with all that it has
+            started at the deadline; it must be importable.
+        transfer: How arguments and results cross to that process: as `"json"`, or by `"pickle"`.
         expose: Kinds of exceptions whose text the model may see, instead of the runner's.
         args_model: The model of the arguments, for a handler that takes them as one object.
         input_schema: A JSON Schema, for a handler that takes a payload.
@@ -80,6 +88,7 @@ class Tool:
         "idempotent",
         "input_schema",
         "inside",
+        "isolation",
         "metadata",
         "name",
         "open_world",
@@ -90,6 +99,7 @@ class Tool:
         "tags",
         "timeout",
         "title",
+        "transfer",
         "unknown",
         "version",
         "wire_name",
@@ -117,6 +127,8 @@ class Tool:
     parallel: Trait
     resources: Any
     private: tuple[str, ...]
+    isolation: Literal["process"] | None
+    transfer: Literal["json", "pickle"]
     expose: tuple[type[BaseException], ...] | None
     tags: tuple[str, ...]
     title: str | None
@@ -152,6 +164,8 @@ class Tool:
         parallel: Trait | None = None,
         resources: Callable[[Mapping[str, Any]], Iterable[str]] | None = None,
         private: Iterable[str] = (),
+        isolation: Literal["process"] | None = None,
+        transfer: Literal["json", "pickle"] = "json",
         expose: tuple[type[BaseException], ...] | None = None,
         tags: Iterable[str] = (),
         title: str | None = None,
@@ -168,6 +182,8 @@ class Tool:
         fill("handler", handler)
         fill("unknown", _one_of("unknown", unknown, ("refuse", "drop"), name))
         fill("private", _strings("private", private, name))
+        fill("isolation", _isolation(isolation, transfer, handler, args_model, name))
+        fill("transfer", transfer)
         handling = _handling(self, args_model, input_schema)
         fill("_handling", handling)
         fill("_output", Output(name, handling.returns, output_schema))
@@ -222,8 +238,8 @@ class Tool:
         kept: dict[str, Any] = {
             key: getattr(self, key)
             for key in ("name", "handler", "description", "guards", "around", "inside", "concurrency", "timeout",
-                        "context", "unknown", *_TRAITS, "resources", "private", "expose", "tags", "title", "version",
-                        "examples", "metadata")
+                        "context", "unknown", *_TRAITS, "resources", "private", "isolation", "transfer", "expose",
+                        "tags", "title", "version", "examples", "metadata")
         }  # fmt: skip
         kept |= self._kinds
         said = self._said | ({"parallel", "destructive"} & changes.keys())
@@ -234,9 +250,7 @@ class Tool:
             follow = {"parallel": read_only, "destructive": _default_destructive(read_only, None)}
             changes = {**{key: follow[key] for key in derived}, **changes}
         if not changes.keys() - {*kept, "args_model", "input_schema", "output_schema"}:
-            unchanged = {"handler", "unknown", "private", "args_model", "input_schema", "output_schema"}.isdisjoint(
-                changes
-            )
+            unchanged = _MAKING.isdisjoint(changes)
             copy = self._copied(changes) if unchanged else self._rebuilt({**kept, **changes})
             object.__setattr__(copy, "_said", said)
             if "concurrency" not in changes:
@@ -391,6 +405,18 @@ def _handling(tool: Tool, args_model: Any, input_schema: Any) -> Handler:
     return handlers.from_function(name, handler, **options)
 
 
+def _isolation(value: Any, transfer: Any, handler: Any, args_model: Any, name: str) -> Any:
+    _one_of("isolation", value, (None, "process"), name)
+    _one_of("transfer", transfer, ("json", "pickle"), name)
+    if value is not None:
+        for target in (handler, args_model):
+            if target is not None:
+                importable(target, name)
+    elif transfer != "json":
+        raise DefinitionError(f"tool {name!r}: transfer={transfer!r} is for a tool with isolation='process'")
+    return value
+
+
 def _require_function(name: str, handler: Any) -> None:
     if isinstance(handler, Tool):
         raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(name={name!r})")
@@ -410,6 +436,7 @@ def _rehandled(handling: Handler, parameters: Any) -> Handler:
         description=handling.description,
         returns=handling.returns,
         instance=handling.instance,
+        streams=handling.streams,
     )
     made.wrap = handling.wrap
     return made
@@ -445,7 +472,7 @@ def _mappings(key: str, value: Any, name: str) -> tuple[FrozenDict, ...]:
     return tuple(_mapping(key, item, name) for item in value)
 
 
-def _one_of(key: str, value: Any, allowed: tuple[str, ...], name: str) -> Any:
+def _one_of(key: str, value: Any, allowed: tuple[Any, ...], name: str) -> Any:
     if value not in allowed:
         raise DefinitionError(f"tool {name!r}: {key} must be one of {allowed!r}, not {value!r}")
     return value
@@ -537,6 +564,8 @@ class ToolOptions(TypedDict, total=False):
     parallel: Trait | None
     resources: Callable[[Mapping[str, Any]], Iterable[str]] | None
     private: Iterable[str]
+    isolation: Literal["process"] | None
+    transfer: Literal["json", "pickle"]
     expose: tuple[type[BaseException], ...] | None
     tags: Iterable[str]
     title: str | None

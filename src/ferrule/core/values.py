@@ -7,6 +7,7 @@ a frozen dataclass does.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from time import time as now
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
@@ -379,6 +380,22 @@ def success(output: Any, call: ToolCall, tool_name: str, repairs: tuple[str, ...
     return result
 
 
+def limited(error: str, retry_after: float | None = None) -> ToolResult:
+    """What a middleware answers where a limit stands in the way: nothing was run.
+
+    Args:
+        error: What the limit is; when to try again is added.
+        retry_after: Seconds until it may go well; `None` where waiting does not help.
+    """
+    when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
+    metadata = None if retry_after is None else {"retry_after": retry_after}
+    return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"
+
+
 def keep_seal(result: ToolResult, duration_ms: float, repairs: tuple[str, ...]) -> None:
     """What the kernel alone fills in, at the end, in a result that it made for this very call."""
     _keep_duration(result, duration_ms)
@@ -409,7 +426,8 @@ class Event:
     @property
     def data(self) -> Mapping[str, Any]:
         """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event; the
-        `decision` of a `tool:decided` and a `tool:suspended`; `done`, `total` and `message` of a `tool:progress`."""
+        `decision` of a `tool:decided` and a `tool:suspended`; of a `tool:progress` `done`, `total` and `message`, or
+        the `piece` that the handler yielded, or the `attempt` that failed with its `status`, `error` and `wait`."""
         data = self._data
         if data is None:
             data = FrozenDict(self._build())
@@ -476,5 +494,6 @@ __all__ = [
     "frozen",
     "judged_call",
     "keep_seal",
+    "limited",
     "success",
 ]

@@ -1,0 +1,618 @@
+"""Text by text: what a tool takes is what its exported schema allows, with formats, and the other way round."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import IPv4Address
+from typing import Annotated, Any, Literal, NamedTuple, Optional
+from uuid import UUID
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NaiveDatetime,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
+
+from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
+from ferrule.core.mistakes import Mistakes
+from ferrule.core.parameters import Invalid, Parameters
+from ferrule.runner import Runner
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str = "r"
+    when: datetime | None = None
+
+
+class Lax(BaseModel):
+    model_config = ConfigDict(strict=False)
+    number: Annotated[int, Field(strict=False, ge=0)]
+    when: datetime
+    some: set[int] = set()
+
+
+IDENTITY = "12345678-1234-5678-1234-567812345678"
+STAMPS = [
+    "1700000000",
+    "0",
+    "170",
+    "-1",
+    "1700000000000",
+    "1700000000.5",
+    "0000001700000000",
+    "1e9",
+    1700000000,
+    0,
+    1.5,
+]
+
+# The annotation, what fits, and what does not: of the one the schema has to say yes, of the other no.
+KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "datetime": (
+        datetime,
+        [
+            "2026-03-01T12:00:00Z",
+            "2026-03-01t12:00:00z",
+            "2026-03-01T12:00:00.123456789+01:30",
+            "2026-03-01T12:00:00-00:00",
+            "2026-03-01T12:00:00",
+            "2026-03-01 12:00",
+        ],
+        [*STAMPS, "2026-03-01", "2026-03-01_12:00:00Z", "2026-03-01T12:00:00+0100", "2026-03-01T12:00:00,5Z", "x", ""],
+    ),
+    "aware": (
+        AwareDatetime,
+        ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5+01:00"],
+        [*STAMPS, "2026-03-01T12:00:00", "2026-03-01T12:00Z", "2026-03-01 12:00:00"],
+    ),
+    "naive": (
+        NaiveDatetime,
+        ["2026-03-01T12:00:00", "2026-03-01 12:00:00.5"],
+        [*STAMPS, "2026-03-01T12:00:00Z", "2026-03-01T12:00:00+01:00"],
+    ),
+    "datetime after another": (
+        Annotated[datetime, Field(gt=datetime(2020, 1, 1, tzinfo=UTC), description="When")],
+        ["2026-03-01T12:00:00Z"],
+        STAMPS,
+    ),
+    "date": (date, ["2026-03-01"], [*STAMPS, "19000", 19000, "2026-03-01T00:00:00", "20260301", "2026-3-1"]),
+    "time": (
+        time,
+        ["12:30:00", "12:30", "12:30:00.5", "12:30:00Z", "12:30:00+01:00"],
+        [*STAMPS, "3600", 3600, "12:30Z", "T12:30:00", "12"],
+    ),
+    "timedelta": (
+        timedelta,
+        ["P1D", "PT36H", "P1DT2H3M4S", "PT0.5S", "-P1D", "P1Y35DT1S", "PT1H1S", "P2W", "PT0S"],
+        [*STAMPS, "12:30:00", "12:30", "1 day, 02:00:00", "1d", "+P1D", "P1DT", "P1.5D", "PT1,5S", "P", "PT", 3600],
+    ),
+    "decimal": (
+        Decimal,
+        ["1.10", "1e5", "1E-5", "+1", "-.5", "1.", "00012", 1, 1.5, -7, 10**30, 1e22],
+        ["1_000", " 1 ", "\u0661", "0x1", "-.", "", "NaN", "Infinity", "x", True, None, [], {}],
+    ),
+    "uuid": (
+        UUID,
+        [IDENTITY, IDENTITY[:-1] + "A"],
+        [IDENTITY.replace("-", ""), "{" + IDENTITY + "}", "urn:uuid:" + IDENTITY, IDENTITY + " ", 5],
+    ),
+    "complex": (complex, ["1+2j", "1"], [1, 1.5, True]),
+    "set": (set[int], [[], [1], [1, 2]], [[1, 1], [1, 2, 1], ["a"], {"a": 1}]),
+    "frozenset": (frozenset[str], [["a", "b"]], [["a", "a"], [1]]),
+    "set with bounds": (Annotated[set[int], Field(min_length=2, max_length=3)], [[1, 2]], [[1, 1], [1], [1, 1, 1, 1]]),
+    "set of dates": (set[date], [["2026-03-01"]], [["2026-03-01", "2026-03-01"], [0]]),
+    "named tuple": (
+        Pair,
+        [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"], [1, "a", None]],
+        [{"left": 1}, {"left": 1, "right": "a"}, [], ["1"], [1, "a", "0"], [1, "a", None, 1], {}],
+    ),
+    "keys of integers": (
+        dict[int, int],
+        [{"1": 1, "-12": 2, "0": 3}, {}],
+        [{"01": 1}, {"1_0": 1}, {" 1": 1}, {"+1": 1}],
+    ),
+    "keys of dates": (
+        dict[datetime, int],
+        [{"2026-03-01T12:00:00Z": 1}, {"2026-03-01T12:00:00": 1}],
+        [{"0": 1}, {"1700000000": 1}],
+    ),
+    "keys of naive dates": (dict[NaiveDatetime, int], [{"2026-03-01T12:00:00": 1}], [{"2026-03-01T12:00:00Z": 1}]),
+    "keys of times": (dict[time, int], [{"12:30": 1}], [{"3600": 1}]),
+    "keys of durations": (dict[timedelta, int], [{"PT0.5S": 1}], [{"12:30:00": 1}, {"5": 1}]),
+    "keys of decimals": (dict[Decimal, int], [{"1.5": 1}], [{"1_0": 1}, {"x": 1}]),
+    "keys of identities": (dict[UUID, int], [{IDENTITY: 1}], [{IDENTITY.replace("-", ""): 1}]),
+    "keys with a pattern": (dict[Annotated[str, Field(pattern="^a")], int], [{"ab": 1}], [{"b": 1}, {"ab": "x"}]),
+    "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
+    "union of two": (date | timedelta, ["2026-03-01", "P1D"], ["5", 5, "12:30:00"]),
+    "a model that would be lax": (
+        Lax,
+        [{"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1]}],
+        [
+            {"number": "1", "when": "2026-03-01T12:00:00Z"},
+            {"number": 1, "when": "0"},
+            {"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1, 1]},
+            {"number": 1, "when": "2026-03-01T12:00:00Z", "other": 1},
+        ],
+    ),
+    "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
+}
+PLACES: dict[str, tuple[Any, Any]] = {
+    "alone": (lambda kind: kind, lambda value: value),
+    "list": (lambda kind: list[kind], lambda value: [value]),  # type: ignore[valid-type]
+    "dict": (lambda kind: dict[str, kind], lambda value: {"k": value}),  # type: ignore[valid-type]
+    "tuple": (lambda kind: tuple[kind, int], lambda value: [value, 1]),  # type: ignore[valid-type]
+    "optional": (lambda kind: Optional[kind], lambda value: value),  # noqa: UP045
+    "member of a union": (lambda kind: kind | Literal["none"], lambda value: value),
+    "model": (lambda kind: create_model("Made", field=(kind, ...)), lambda value: {"field": value}),
+}
+
+
+def parameters_of(annotation: Any) -> Parameters:
+    async def take(value):  # type: ignore[no-untyped-def]
+        """Take."""
+        return value
+
+    take.__annotations__ = {"value": annotation}
+    return tool(take)._handling.parameters
+
+
+def taken(parameters: Parameters, value: Any) -> bool:
+    text = json.dumps({"value": value})
+    found = []
+    for read in (parameters.values, parameters.quick):
+        assert read is not None
+        try:
+            read(text)
+            found.append(True)
+        except Exception:
+            found.append(False)
+    assert found[0] == found[1], "the quick way and the other differ"
+    return found[0]
+
+
+def valid(parameters: Parameters, value: Any) -> bool:
+    schema = copy.deepcopy(parameters.exported)
+    jsonschema_rs.meta.validate(schema)
+    return bool(jsonschema_rs.validator_for(schema, validate_formats=True).is_valid({"value": value}))
+
+
+def run(one: Any, arguments: Any = None, **options: Any) -> ToolResult:
+    made = one if isinstance(one, Tool) else tool(one)
+    return asyncio.run(Runner([made], **options).run(ToolCall("c1", made.name, arguments)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_taken_is_what_is_exported_wherever_it_stands(kind: str, place: str) -> None:
+    annotation, fits, refused = KINDS[kind]
+    around, put = PLACES[place]
+    parameters = parameters_of(around(annotation))
+    for value in fits:
+        assert (taken(parameters, put(value)), valid(parameters, put(value))) == (True, True), value
+    for value in refused:
+        if value is not None or place != "optional":
+            assert (taken(parameters, put(value)), valid(parameters, put(value))) == (False, False), value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ladder_makes_no_guess_of_it_either(kind: str) -> None:
+    annotation, _, refused = KINDS[kind]
+    parameters = parameters_of(annotation)
+    for value in refused:
+        if not isinstance(value, dict | list) and kind not in {"union", "union of two"}:  # "5" is lossless for an int
+            with pytest.raises(Invalid):
+                parameters.decode("take", json.dumps({"value": value}))
+
+
+OBJECTS = {
+    "datetime": (datetime, st.datetimes(timezones=st.none() | st.just(UTC) | st.just(timezone(timedelta(hours=-3))))),
+    "date": (date, st.dates()),
+    "time": (time, st.times(timezones=st.none() | st.just(UTC))),
+    "timedelta": (timedelta, st.timedeltas()),
+    "decimal": (Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
+    "uuid": (UUID, st.uuids()),
+    "set": (set[int], st.sets(st.integers())),
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS)
+@given(st.data())
+def test_what_pydantic_writes_is_exported_and_read_back(kind: str, data: st.DataObject) -> None:
+    annotation, objects = OBJECTS[kind]
+    parameters = parameters_of(annotation)
+    value = data.draw(objects)
+    values, text, _ = parameters.decode("take", {"value": value})
+    assert values["value"] == value and type(values["value"]) is type(value)
+    assert valid(parameters, json.loads(text)["value"])
+
+
+@pytest.mark.parametrize("kind", ["datetime", "aware", "naive", "date", "time", "timedelta", "decimal", "uuid"])
+@given(st.data())
+def test_no_string_is_taken_that_is_not_exported(kind: str, data: st.DataObject) -> None:
+    parameters = parameters_of(KINDS[kind][0])
+    known = [value for value in KINDS[kind][1] + KINDS[kind][2] if isinstance(value, str)]
+    parts = st.sampled_from([*known, *"0123456789-+:.,TtZzPYMWDHS _{}eE\u0661\u2212", "2026-03-01", "12:30"])
+    value = data.draw(st.lists(parts, min_size=1, max_size=4).map("".join))
+    cut = data.draw(st.integers(0, len(value)))
+    for text in (value, value[:cut], value[cut:]):
+        if taken(parameters, text):
+            assert valid(parameters, text), text
+
+
+@pytest.mark.parametrize("kind", ["aware", "uuid", "decimal", "timedelta", "set", "keys of integers"])
+@given(st.data())
+def test_nothing_is_exported_that_is_not_taken(kind: str, data: st.DataObject) -> None:
+    parameters = parameters_of(KINDS[kind][0])
+    drawn = {
+        "aware": st.datetimes(timezones=st.just(UTC)).map(lambda d: d.isoformat()),
+        "uuid": st.uuids().map(str).map(str.upper),
+        "decimal": st.from_regex(r"\A[+-]?([0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,3})?\Z"),
+        "timedelta": st.from_regex(
+            r"\A-?P([0-9]{1,3}[YMWD]){1,3}(T([0-9]{1,3}[HM]){0,2}[0-9]{1,2}(\.[0-9]{1,6})?S)?\Z"
+        ),
+        "set": st.lists(st.integers(0, 5), max_size=4),
+        "keys of integers": st.dictionaries(st.text("0123-+ ", max_size=3), st.integers(0, 1)),
+    }
+    value = data.draw(drawn[kind])
+    if valid(parameters, value):
+        assert taken(parameters, value), value
+
+
+def test_an_errors_text_says_what_is_wanted() -> None:
+    async def plan(when: datetime, wait: timedelta, price: Decimal, tags: set[str], id: UUID) -> str:
+        return "ran"
+
+    error = str(run(plan, {"when": "1700000000", "wait": 5, "price": "x", "tags": ["a", "a"], "id": "x"}).error)
+    for word in ("2026-03-01T12:30:00Z", "ISO 8601", "decimal number", "twice", "UUID"):
+        assert word in error, error
+    assert "pattern" not in error and "[0-9]" not in error
+
+
+def test_a_schema_of_the_authors_own_word_is_left_as_it_is() -> None:
+    parameters = parameters_of(Annotated[datetime, WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"})])
+    assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
+    assert taken(parameters, "1700000000")
+
+
+def test_formats_and_descriptions_are_still_shown() -> None:
+    async def plan(when: Annotated[datetime, Field(description="When")], until: AwareDatetime, id: UUID) -> str:
+        return "ran"
+
+    shown = tool(plan).input_schema["properties"]
+    assert shown["when"]["description"] == "When"
+    assert shown["when"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert shown["until"] == {"type": "string", "format": "date-time"}
+    assert shown["id"] == {"type": "string", "format": "uuid"}
+
+
+# Digits of decimals
+
+LONG = [
+    "0.1000000000000000055511151231257827",
+    "123456789012345678.5",
+    "1e-400",
+    "4.9e-324",
+    "1.00000000000000000001e0",
+]
+
+
+class Priced(BaseModel):
+    price: Decimal
+    weight: float = 0.0
+
+
+@tool
+async def price(
+    value: Decimal, other: float = 0.0, more: Priced | None = None, rest: dict[str, Decimal] | None = None
+) -> Any:
+    """Price."""
+    return [str(value), other, str(more), str(rest)]
+
+
+@pytest.mark.parametrize("number", LONG)
+def test_a_decimal_is_never_rounded(number: str) -> None:
+    for text in (
+        f'{{"value": {number}}}',
+        f'{{"value": 1, "more": {{"price": {number}}}}}',
+        f'{{"value": 1, "rest": {{"a": {number}}}}}',
+    ):
+        for sent in (text, f"```json\n{text}\n```"):
+            result = run(price, sent)
+            assert (result.status, result.executed) == ("invalid", False), sent
+            assert "must be a string" in str(result.error)
+    assert run(price, json.dumps({"value": number})).output[0] == str(Decimal(number))
+
+
+@pytest.mark.parametrize("number", LONG)
+def test_a_float_beside_a_decimal_takes_what_a_float_takes(number: str) -> None:
+    result = run(price, f'{{"value": 1.5, "other": {number}, "more": {{"price": "1", "weight": {number}}}}}')
+    assert (result.status, result.output[:2]) == ("ok", ["1.5", float(number)])
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers())
+def test_a_number_that_a_double_keeps_is_taken_with_its_digits(number: float, whole: int) -> None:
+    for text in (repr(number), str(whole)):
+        assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
+
+
+@given(st.from_regex(r"\A-?[1-9][0-9]{0,24}(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,3})?\Z"))
+def test_a_number_for_a_decimal_is_exact_or_refused(number: str) -> None:
+    result = run(price, f'{{"value": {number}}}')
+    assert result.status == "invalid" or Decimal(result.output[0]) == Decimal(number)
+
+
+def test_an_exponent_beyond_decimals_breaks_nothing() -> None:
+    assert run(price, '{"value": 1e-99999999999999999999}').status == "invalid"
+    assert run(price, '{"value": 1e99999999999999999999}').status == "invalid"
+    assert run(price, '{"value": "1e99999999999999999999"}').status == "invalid"
+
+
+# Keys that came twice
+
+
+class Item(BaseModel):
+    id: str
+    note: str = ""
+
+
+@tool
+async def order(
+    id: str,
+    items: list[Item],
+    customer: Item,
+    tags: set[str] | None = None,
+    note: str = "",
+    extra: dict[str, str] | None = None,
+    when: datetime | None = None,
+    either: list[str] | str = "",
+) -> str:
+    """Order."""
+    return id
+
+
+TEXTS = st.sampled_from(["x", "a,b", '"id": 1', "[", "]", "{", "}", "a: b", "\\", ",", '","id":"', "\u00e4", "\n"])
+ITEM = st.fixed_dictionaries({"id": TEXTS}, optional={"note": TEXTS})
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "id": TEXTS,
+    "items": st.lists(ITEM, max_size=2),
+    "customer": ITEM,
+    "tags": st.none() | st.lists(TEXTS, max_size=2, unique=True),
+    "note": TEXTS,
+    "extra": st.none() | st.dictionaries(TEXTS, TEXTS, max_size=2),
+    "when": st.none() | st.just("2026-03-01T12:00:00Z"),
+    "either": TEXTS | st.lists(TEXTS, max_size=2),
+}
+
+
+@given(st.data(), st.sampled_from([None, 1]), st.booleans())
+def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObject, indent: Any, escape: bool) -> None:
+    more = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=4))
+    names = data.draw(st.permutations(["id", "items", "customer", *more]))
+    pairs = [(name, data.draw(FIELDS[name])) for name in names]
+    keys = [json.dumps(name) for name, _ in pairs]
+    if escape:
+        keys[-1] = '"' + "".join(f"\\u{ord(char):04x}" for char in pairs[-1][0]) + '"'
+    space = data.draw(st.sampled_from(["", " ", "\n"]))
+    values = [json.dumps(value, indent=indent, ensure_ascii=False) for _, value in pairs]
+    text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
+    differ = any(one[0] == other[0] and one[1] != other[1] for one in pairs for other in pairs)
+    result = run(order, text)
+    assert result.status == ("invalid" if differ else "ok"), result.error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"items": [], "note": "[", "id": "a", "id": "b", "customer": {"id": "]"}}',
+        '{"note": "[", "id": "a", "id": "b", "items": [], "customer": {"id": "c"}}',
+        '{"items": [], "customer": {"id": "c"}, "note": "{", "id": "a", "id": "b", "extra": {}}',
+        ' {"items": [], "customer": {"id": "}"}, "id": "a", "id": "b", "extra": {"a": "{"}}',
+        '{"items": [], "customer": {"id": "c"}, "either": "[", "id": "a", "id": "b", "note": "]"}',
+    ],
+)
+def test_brackets_in_strings_hide_no_key(text: str) -> None:
+    assert run(order, text).status == "invalid"
+    assert run(order, text.replace('"id": "a", ', "")).status == "ok"
+
+
+def test_a_key_that_can_be_written_with_an_escaped_slash_is_found_twice() -> None:
+    @tool
+    async def take(path: str = Field(alias="a/b"), lines: list[int] = Field(alias="c/d")) -> str:  # noqa: B008
+        """Take."""
+        return path
+
+    assert run(take, '{"a/b": "x", "c/d": []}').status == "ok"
+    assert run(take, '{"a/b": "x", "c/d": [], "a\\/b": "y"}').status == "invalid"
+
+
+def test_what_a_models_own_validator_makes_of_the_keys_hides_none() -> None:
+    class Old(ToolHandler):
+        path: str = ""
+        parts: list[str] = []
+
+        @model_validator(mode="before")
+        @classmethod
+        def rename(cls, data: Any) -> Any:
+            return {"path": data["file"]} if "file" in data else data
+
+        @model_validator(mode="after")
+        def forget(self) -> Old:
+            self.__pydantic_fields_set__.clear()
+            return self
+
+        async def __call__(self) -> str:
+            return self.path
+
+    for text in ('{"file": "a", "file": "b"}', '{"path": "a", "path": "b"}'):
+        assert run(Tool("old", Old), text).status == "invalid"
+
+
+# Defaults that are made
+
+
+def counted() -> tuple[list[int], Any]:
+    made: list[int] = []
+
+    def make() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    return made, make
+
+
+def maker(way: str) -> tuple[list[int], Tool]:
+    """A tool with a default that is made for each call, and how often it was."""
+    made, make = counted()
+
+    async def function(count: int, value: int = Field(default_factory=make)) -> Any:
+        return value
+
+    class Handling(ToolHandler):
+        count: int
+        value: int = Field(default_factory=make)
+
+        async def __call__(self) -> Any:
+            return self.value
+
+    class Checked(Handling):
+        def model_post_init(self, context: Any) -> None:
+            assert isinstance(self.value, int)
+
+    return made, {"function": tool(function), "class": Tool("h", Handling), "checked": Tool("h", Checked)}[way]
+
+
+@pytest.mark.parametrize("way", ["function", "class", "checked"])
+@pytest.mark.parametrize(
+    "arguments", ['{"count": 1}', '{"count": "1"}', '```json\n{"count": "1"}\n```', {"count": "1"}]
+)
+def test_a_default_is_made_once_whatever_is_repaired(way: str, arguments: Any) -> None:
+    made, one = maker(way)
+    result = run(one, arguments)
+    assert (result.status, result.output, made) == ("ok", 0, [0])
+    assert run(one, arguments).output == 1
+
+
+@pytest.mark.parametrize("way", ["function", "class", "checked"])
+def test_what_will_be_judged_can_be_read_without_a_default_being_made(way: str) -> None:
+    made, one = maker(way)
+    parameters = one._handling.parameters
+    assert dict(parameters.foreseen("take", '{"count": "1"}')) == {"count": 1}
+    assert dict(parameters.foreseen("take", '{"count": 1, "value": 5}')) == {"count": 1, "value": 5}
+    with pytest.raises(Invalid):
+        parameters.foreseen("take", '{"count": "x"}')
+    assert made == []
+
+
+def test_what_will_be_judged_is_the_same_where_nothing_is_made() -> None:
+    async def take(a: int, b: str = "x", **rest: Any) -> str:
+        return b
+
+    _, make = counted()
+
+    async def made(a: int, c: int = Field(default_factory=make), b: str = "x", **rest: Any) -> str:
+        return b
+
+    for one in (tool(take), tool(made)):
+        assert dict(one._handling.parameters.foreseen("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2}
+
+
+# Unknown keys of raw schemas that are composed
+
+
+def raw(schema: dict[str, Any], **more: Any) -> Tool:
+    async def execute(payload: dict[str, Any]) -> Any:
+        return payload
+
+    return Tool("raw", execute, input_schema=schema, description="Take.", **more)
+
+
+INTEGER = {"type": "integer"}
+COMPOSED: dict[str, dict[str, Any]] = {
+    "allOf": {"properties": {"a": INTEGER}, "allOf": [{"properties": {"b": INTEGER}}]},
+    "anyOf": {"properties": {"a": INTEGER}, "anyOf": [{"properties": {"b": INTEGER}}, {"required": ["z"]}]},
+    "$ref": {"properties": {"a": INTEGER}, "$ref": "#/$defs/more", "$defs": {"more": {"properties": {"b": INTEGER}}}},
+    "pattern": {"properties": {"a": INTEGER}, "patternProperties": {"^b$": INTEGER}, "additionalProperties": False},
+    "own word": {"allOf": [{"properties": {"a": INTEGER, "b": INTEGER}}], "unevaluatedProperties": False},
+    "plain": {"properties": {"a": INTEGER, "b": INTEGER}},
+}
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_unknown_keys_of_a_composed_schema_are_dropped_and_recorded(kind: str) -> None:
+    one = raw(COMPOSED[kind], unknown="drop")
+    result = run(one, '{"a": 1, "b": 2, "c": 3, "d": {"e": 1}}')
+    assert (result.status, result.output) == ("ok", {"a": 1, "b": 2}), result.error
+    assert len(result.repairs) == 2 and "'c'" in result.repairs[0] and "'d'" in result.repairs[1]
+    assert run(raw(COMPOSED[kind]), '{"a": 1, "b": 2, "c": 3}').status == "invalid"
+    assert run(one, '{"a": 1, "b": 2}').repairs == ()
+
+
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_a_known_key_that_is_wrong_is_not_dropped(kind: str) -> None:
+    one = raw(COMPOSED[kind], unknown="drop")
+    assert run(one, '{"a": 1, "b": "x", "c": 3}').status == "invalid"
+    assert run(one, '{"a": "x", "b": 1}').status == "invalid"
+    mended = run(one, '{"a": "1", "b": 2, "c": 3}')
+    assert (mended.status, mended.output) == ("ok", {"a": 1, "b": 2}), mended.error
+
+
+def test_a_key_of_another_branch_is_dropped_where_the_validator_reports_it() -> None:
+    cat = {"properties": {"kind": {"const": "cat"}, "lives": INTEGER}, "required": ["kind"]}
+    dog = {"properties": {"kind": {"const": "dog"}, "name": {"type": "string"}}, "required": ["kind"]}
+    one = raw({"properties": {}, "oneOf": [cat, dog]}, unknown="drop")
+    assert run(one, '{"kind": "cat", "lives": 9, "name": "x"}').output == {"kind": "cat", "lives": 9}
+    assert run(one, '{"kind": "cow", "lives": 9}').status == "invalid"
+
+
+def test_what_a_model_may_not_fill_is_dropped_there_too() -> None:
+    schema = {"properties": {"a": INTEGER, "pin": {"type": "string"}}, "allOf": [{"properties": {"b": INTEGER}}]}
+    one = raw(schema, unknown="drop", private=("pin",))
+    seen: list[Any] = []
+    run(one, '{"a": 1, "pin": "1234", "c": 1}', guards=[lambda call, context: seen.append(dict(call.arguments))])
+    assert seen and all(arguments == {"a": 1} for arguments in seen)
+
+
+def test_an_open_schema_keeps_what_it_takes() -> None:
+    for schema in ({}, {"properties": {"a": {}}, "additionalProperties": True}):
+        assert run(raw(schema, unknown="drop"), '{"c": 3}').output == {"c": 3}
+
+
+# What an author's own validators see
+
+
+def test_a_validator_sees_no_context_where_nobody_gave_one() -> None:
+    contexts: list[Any] = []
+
+    def look(value: int, info: ValidationInfo) -> int:
+        contexts.append(info.context)
+        return value
+
+    async def take(value):  # type: ignore[no-untyped-def]
+        return value
+
+    take.__annotations__ = {"value": Annotated[int, AfterValidator(look)]}
+    assert run(take, '{"value": 1}').output == run(take, '{"value": "1"}').output == 1
+    assert set(contexts) == {None}
+
+
+def test_a_mistake_is_still_told_by_its_place() -> None:
+    parameters = parameters_of(list[Priced])
+    with pytest.raises(Mistakes) as caught:
+        parameters.values('{"value": [{"price": "1"}, {"price": "x"}]}')
+    assert [mistake.path for mistake in caught.value.found] == [("value", 1, "price")]

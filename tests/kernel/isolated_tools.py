@@ -1,0 +1,350 @@
+"""Functions that the tests run in processes of their own, which import this module."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from ferrule import (
+    CONTEXT,
+    Media,
+    Text,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolHandler,
+    ToolResult,
+    orders,
+    tool,
+    workers,
+)
+from ferrule.core.context import running
+
+workers.shared().warm(2)
+
+
+class Item(BaseModel):
+    name: str
+    count: int
+
+
+class OutOfStock(ToolError):
+    """A tool's own."""
+
+
+class Coded(Exception):
+    """An exception that cannot be made from its text."""
+
+    def __init__(self, code: int, *, because: str) -> None:
+        super().__init__()
+        self.code = code
+        self.because = because
+        open(os.devnull).close()
+
+    def __str__(self) -> str:
+        return f"code {self.code}: {self.because}"
+
+
+class Unpicklable(Exception):
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+        self.lock = threading.Lock()
+
+
+def add(a: int, b: int = 2) -> int:
+    return a + b
+
+
+async def add_async(a: int, b: int) -> int:
+    await asyncio.sleep(0)
+    return a + b
+
+
+@tool
+def decorated(a: int) -> int:
+    return a * 2
+
+
+@tool(context={"db": object(), "shared": "module"})
+def own_context() -> list[str]:
+    return [type(CONTEXT.get()["db"]).__name__, CONTEXT.get()["shared"]]
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def describe(item: Item, when: date) -> list[str]:
+    return [type(item).__name__, item.name, type(when).__name__, when.isoformat()]
+
+
+def of_model(args: Item) -> str:
+    return f"{type(args).__name__} {args.name}"
+
+
+def execute(payload: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+    return {"success": True, "output": [payload, context.session]}
+
+
+class Greet(ToolHandler):
+    name: str
+
+    async def __call__(self) -> str:
+        return f"hello {self.name}"
+
+
+class Kept:
+    @classmethod
+    def shout(cls, text: str) -> str:
+        return f"{cls.__name__}: {text.upper()}"
+
+    def bound(self, text: str) -> str:
+        return text
+
+
+def progress(context: ToolContext) -> str:
+    context.progress(1, 3, "one")
+    thread = threading.Thread(target=context.progress, args=(2, 3, "two"))
+    thread.start()
+    thread.join()
+    KEPT.append(context)
+    return "done"
+
+
+KEPT: list[ToolContext] = []
+
+
+def late_progress() -> int:
+    KEPT[-1].progress(9, 9, "late")
+    return len(KEPT)
+
+
+def context(context: ToolContext) -> dict[str, Any]:
+    call, traits = context.call, context.tool
+    assert call is not None and traits is not None
+    return {
+        "session": context.session,
+        "principal": context.principal,
+        "directory": context.working_directory,
+        "deps": context.deps,
+        "metadata": dict(context.metadata),
+        "secret": context.secrets.get("token"),
+        "call": [call.id, call.name, dict(call.arguments), call.parent],
+        "traits": [traits.name, traits.read_only],
+        "remaining": context.remaining(),
+        "own": dict(CONTEXT.get()),
+        "running": running() is not None,
+    }
+
+
+def metadata(context: ToolContext, key: str) -> Any:
+    return context.metadata[key]
+
+
+def calls_another(context: ToolContext) -> Any:
+    return context.run("add", {"a": 1})
+
+
+def where() -> list[str | None]:
+    return [os.getcwd(), os.environ.get("FERRULE_TEST"), sys.path[-1]]
+
+
+def wander(place: str) -> str:
+    os.chdir(place)
+    return os.getcwd()
+
+
+def prints(text: str) -> str:
+    print(text)
+    print(text, file=sys.stderr)
+    os.write(1, b"raw\n")
+    print("to the end", end="")
+    return sys.stdin.read()
+
+
+def prints_and_waits(path: str) -> None:
+    print("said")
+    waits(path)
+
+
+def echo(text: str) -> str:
+    return text
+
+
+def raises(kind: str) -> None:
+    if kind == "value":
+        raise ValueError("no such value")
+    if kind == "stock":
+        raise OutOfStock("none left")
+    if kind == "coded":
+        raise Coded(7, because="so")
+    if kind == "unpicklable":
+        raise Unpicklable(1, 2)
+    if kind == "key":
+        raise KeyError("k")
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "file":
+        os.stat("/no/such/file")
+    if kind == "unicode":
+        b"\xff".decode()
+    if kind == "group":
+        raise ExceptionGroup("several", [ValueError("one")])
+    local = type("Local", (LookupError,), {"__module__": "nowhere"})
+    raise local("of no module")
+
+
+async def exits_async() -> None:
+    sys.exit(4)
+
+
+def gives(what: str) -> Any:
+    return {
+        "object": object(),
+        "set": {1},
+        "bytes": b"\xff\x00",
+        "surrogate": "\ud800",
+        "text": Text("a"),
+        "media": [Text("a"), Media("image", b"\xff", "image/png", None, "n")],
+        "result": ToolResult([1, b"\xfe".hex()], metadata={"m": 1}, content=[Media("file", b"\x00", "a/b")]),
+        "error": ToolResult(None, "went wrong", status="failed"),
+        "complex": 1j,
+        "item": Item(name="i", count=1),
+    }[what]
+
+
+def takes_any(value: Any) -> str:
+    return repr(value)
+
+
+def leaves(code: int) -> None:
+    os._exit(code)
+
+
+def crashes() -> None:
+    ctypes.string_at(0)
+
+
+def closes_everything() -> None:
+    os.closerange(3, 100)
+    signal.pause()
+
+
+def note(path: str, *lines: Any) -> None:
+    """Write it so that whoever sees the file sees all of it."""
+    temporary = Path(f"{path}.{os.getpid()}")
+    temporary.write_text("\n".join(map(str, lines)))
+    temporary.rename(path)
+
+
+def waits(path: str) -> None:
+    note(path, os.getpid())
+    signal.pause()
+
+
+def ignores_sigterm(path: str) -> None:
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(one, signal.SIG_IGN)
+    note(path, os.getpid())
+    while True:
+        signal.pause()
+
+
+def holds_the_gil(path: str) -> None:
+    note(path, os.getpid())
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def has_children(path: str) -> None:
+    """One by exec that starts another, and one by fork, none of which ends by itself."""
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    grandchild = child.stdout.readline().strip()
+    forked = os.fork()
+    if forked == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
+    note(path, os.getpid(), child.pid, grandchild, forked)
+    signal.pause()
+
+
+def dies_beside_its_child(path: str) -> None:
+    child = subprocess.Popen(["sleep", "600"])
+    forked = os.fork()
+    if forked == 0:
+        signal.pause()
+    note(path, child.pid, forked)
+    os._exit(1)
+
+
+def counts_its_children() -> int:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return 0
+    return 1
+
+
+def touches(path: str) -> None:
+    Path(path).touch()
+
+
+async def leaves_a_task() -> str:
+    async def more() -> None:
+        await asyncio.Event().wait()
+
+    LEFT.append(asyncio.create_task(more()))
+    await asyncio.sleep(0)
+    return "done"
+
+
+LEFT: list[asyncio.Task[None]] = []
+
+
+async def left_tasks() -> list[bool]:
+    return [task.cancelled() for task in LEFT]
+
+
+async def waits_async(path: str) -> None:
+    note(path, os.getpid())
+    await asyncio.Event().wait()
+
+
+def own_workers() -> int:
+    return len(workers.shared()._alive)
+
+
+async def has_an_isolated_call(path: str) -> None:
+    recipe = orders.Recipe(tool(waits))
+    call = ToolCall("inner", "waits", f'{{"path": "{path}"}}')
+    await workers.shared().submit(orders.Order(recipe, call, ToolContext()._given, None, None)).future
+
+
+def naps(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+async def speaks(count: int, path: str = "") -> AsyncIterator[str]:
+    """Say words; with a path, note itself and wait after the last."""
+    for n in range(count):
+        yield f"word {n} "
+    if path:
+        note(path, os.getpid())
+        await asyncio.Event().wait()

@@ -1,0 +1,153 @@
+"""Who waits for a slot takes turns with the others; no tool and no principal stands before all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from watched import go
+
+from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule.core.turns import Turns
+
+
+class Steps:
+    """Tools whose calls are let through one at a time, in the order in which they got their slot."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def named(self, name: str) -> Any:
+        async def step() -> None:
+            self.order.append(name)
+            await asyncio.sleep(0)
+
+        return tool(step, name=name, parallel=True, description="A step.")
+
+
+def test_a_thousand_calls_of_one_tool_do_not_stand_before_the_first_of_another() -> None:
+    async def main() -> None:
+        steps = Steps()
+        runner = Runner([steps.named("slow"), steps.named("quick")], concurrency=2)
+        calls = [ToolCall(f"s{n}", "slow", "{}") for n in range(1000)]
+        crowd = asyncio.ensure_future(runner.run_all(calls))
+        while runner.waiting < 900:
+            await asyncio.sleep(0)
+        before = len(steps.order)
+        assert (await runner.run("quick")).success
+        assert steps.order.index("quick") - before <= 4
+        await crowd
+
+    go(main())
+
+
+def test_principals_take_turns_too() -> None:
+    async def main() -> None:
+        steps = Steps()
+        runner = Runner([steps.named("act")], concurrency=1)
+        many = asyncio.ensure_future(
+            runner.run_all([ToolCall(f"a{n}", "act", "{}") for n in range(100)], ToolContext(principal="many"))
+        )
+        while runner.waiting < 90:
+            await asyncio.sleep(0)
+        before = len(steps.order)
+        await runner.run("act", None, ToolContext(principal="one"))
+        assert len(steps.order) - before <= 4
+        await many
+
+    go(main())
+
+
+def test_a_principal_takes_no_more_slots_than_its_share() -> None:
+    running: dict[str | None, int] = {}
+    most: dict[str | None, int] = {}
+
+    @tool(parallel=True)
+    async def act(context: ToolContext) -> None:
+        who = context.principal
+        running[who] = running.get(who, 0) + 1
+        most[who] = max(most.get(who, 0), running[who])
+        await asyncio.sleep(0)
+        running[who] -= 1
+
+    async def main() -> None:
+        runner = Runner([act], concurrency=8, per_principal=3)
+        batches = [
+            runner.run_all([ToolCall(f"{who}{n}", "act", "{}") for n in range(20)], ToolContext(principal=who))
+            for who in ("a", "b", None)
+        ]
+        results = await asyncio.gather(*batches)
+        assert all(result.success for batch in results for result in batch)
+        assert {who: count <= 3 for who, count in most.items()} == {"a": True, "b": True, None: True}
+        assert most["a"] == 3
+        share = runner._settings.shares
+        assert share is not None and all(share.of(who).running == 0 for who in ("a", "b", None))
+        assert runner._plans["act"].limiters[0].running == 0 and runner.waiting == 0
+
+    go(main())
+
+
+def test_a_nested_call_does_not_wait_for_its_own_principals_share() -> None:
+    @tool(parallel=True)
+    async def inner() -> str:
+        return "inner"
+
+    @tool(parallel=True)
+    async def outer(context: ToolContext) -> str:
+        return str((await context.run("inner")).output)
+
+    runner = Runner([inner, outer], concurrency=4, per_principal=1, queue_timeout=5)
+    assert go(runner.run("outer", None, ToolContext(principal="p"))).output == "inner"
+
+
+def test_many_principals_that_come_once_leave_little_behind() -> None:
+    async def main() -> None:
+        runner = Runner([tool(_nothing)], per_principal=1)
+        for n in range(2500):
+            await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
+        assert runner._settings.shares is not None and len(runner._settings.shares._limiters) <= 1000
+
+    go(main())
+
+
+async def _nothing() -> None:
+    """Nothing."""
+
+
+def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
+    async def main() -> None:
+        open_ = asyncio.Event()
+
+        @tool(parallel=True)
+        async def hold() -> None:
+            await open_.wait()
+
+        runner = Runner([hold], concurrency=1, queue_timeout=0.01)
+        first = asyncio.ensure_future(runner.run("hold"))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(runner.run("hold"))
+        while not runner.waiting:
+            await asyncio.sleep(0)
+        assert (await second).status == "limited" and runner.waiting == 0
+        open_.set()
+        assert (await first).success
+
+    go(main())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
+@settings(deadline=None)
+def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
+    turns: Turns[tuple[str, int]] = Turns()
+    for entry in entries:
+        turns.put(entry[0], entry)
+    taken = []
+    while turns:
+        taken.append(turns.take())
+    assert {g: [e for e in taken if e[0] == g] for g in "abc"} == {g: [e for e in entries if e[0] == g] for g in "abc"}
+    for place, (group, _) in enumerate(taken):
+        others = {e[0] for e in taken[place:]} - {group}
+        if others and place + 1 < len(taken):
+            assert taken[place + 1][0] != group

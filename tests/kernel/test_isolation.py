@@ -1,0 +1,277 @@
+"""Isolated tools through a runner: judged here, run there, and killed at the deadline with all that they started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import isolated_tools as tools
+import pytest
+from watched import BOUND, Watch, go
+
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
+from ferrule.core.errors import NotStartedError
+
+
+def isolated(handler: Any, **options: Any) -> Tool:
+    if isinstance(handler, Tool):
+        return handler.replace(isolation="process", **options)
+    return tool(handler, isolation="process", **options)
+
+
+def until(condition: Callable[[], Any], seconds: float = BOUND) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.001)
+    return found
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def noted(path: Path) -> list[int]:
+    await asyncio.to_thread(until, path.exists)
+    return [int(line) for line in path.read_text().split()]
+
+
+def test_an_isolated_handler_runs_in_another_process_on_the_judged_arguments() -> None:
+    def adds_one(call: ToolCall, context: ToolContext) -> Any:
+        return allow({**call.arguments, "a": call.arguments["a"] + 1})
+
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([isolated(tools.add), isolated(tools.pid)], guards=[], observers=[watch], timeout=30)
+        assert (await runner.run("pid")).output != os.getpid()
+        changing = Runner([isolated(tools.add, guards=[adds_one])])
+        assert (await changing.run("add", {"a": 1, "b": 5})).output == 7
+        result = await runner.run("add", '{"a": "x"}')
+        assert (result.status, result.executed) == ("invalid", False)
+
+    go(main())
+
+
+def test_objects_context_and_progress_cross() -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([isolated(tools.describe), isolated(tools.progress)], observers=[watch])
+        result = await runner.run("describe", {"item": {"name": "n", "count": 1}, "when": "2026-01-02"})
+        assert result.output == ["Item", "n", "date", "2026-01-02"]
+        assert (await runner.run("progress")).success
+        assert "tool:progress" in watch.kinds()
+        assert watch.kinds()[-1] == "tool:post"
+
+    go(main())
+
+
+@pytest.mark.parametrize("timeout", [0.05, None])
+def test_pieces_come_from_the_process_and_are_kept_when_it_is_killed(timeout: float | None, tmp_path: Path) -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([isolated(tools.speaks)], observers=[watch])
+        assert (await runner.run("speaks", {"count": 2})).output == "word 0 word 1 "
+        path = tmp_path / "pid"
+        batch = runner.batch([ToolCall("c1", "speaks", {"count": 2, "path": str(path)})])
+        going = asyncio.ensure_future(waited(batch))
+        (pid,) = await noted(path)
+        while watch.kinds("c1").count("tool:progress") < 2:
+            await asyncio.sleep(0)
+        batch.cancel(now=True)
+        (result,) = await going
+        assert (result.status, result.output) == ("cancelled", "word 0 word 1 ")
+        await asyncio.to_thread(until, lambda: gone(pid))
+
+    go(main())
+
+
+async def waited(batch: Any) -> Any:
+    return await batch
+
+
+@pytest.mark.parametrize("handler", [tools.waits, tools.waits_async, tools.ignores_sigterm, tools.holds_the_gil])
+def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        watch, path = Watch(), tmp_path / "pid"
+        runner = Runner([isolated(handler), isolated(tools.add)], observers=[watch])
+        assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
+        going = asyncio.ensure_future(runner.run(handler.__name__, {"path": str(path)}, timeout=0.3))
+        (pid,) = await noted(path)
+        result = await going
+        assert (result.status, result.executed) == ("timeout", None)
+        assert "was stopped at its deadline" in str(result.error)
+        await asyncio.to_thread(until, lambda: gone(pid), 0.2)
+        assert runner.left_running == 0 and not runner._live
+        assert (await runner.run("add", {"a": 1})).output == 3
+        assert len(watch.ends()) == 3
+
+    go(main())
+
+
+def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "pids"
+        runner = Runner([isolated(tools.has_children)], timeout=0.5)
+        going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}))
+        pids = await noted(path)
+        assert len(pids) == 4 and (await going).status == "timeout"
+        await asyncio.to_thread(until, lambda: all(map(gone, pids)), 0.2)
+
+    go(main())
+
+
+def test_a_process_that_dies_fails_its_own_call_only_and_says_that_its_effect_may_have_happened() -> None:
+    async def main() -> None:
+        runner = Runner([isolated(tools.crashes, parallel=True), isolated(tools.add, parallel=True)])
+        calls = [ToolCall(f"c{n}", "add" if n % 2 else "crashes", '{"a": 1}' if n % 2 else None) for n in range(6)]
+        results = await runner.run_all(calls)
+        assert [result.status for result in results] == ["failed", "ok"] * 3
+        assert [result.executed for result in results] == [None, True] * 3
+        assert "its effect may have happened" in str(results[0].error)
+
+    go(main())
+
+
+def test_guards_approvals_and_slots_stay_here() -> None:
+    asked: list[int] = []
+
+    def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
+        asked.append(os.getpid())
+        return True
+
+    async def main() -> None:
+        guarded = isolated(tools.pid, guards=[lambda call, context: ask("?")], concurrency=1)
+        runner = Runner([guarded], approve=approve)
+        results = await runner.run_all([ToolCall(f"c{n}", "pid", "{}") for n in range(3)])
+        assert all(result.success for result in results) and asked == [os.getpid()] * 3
+        denied = Runner([isolated(tools.touches, guards=[lambda call, context: deny("no")])])
+        assert (await denied.run("touches", {"path": "x"})).executed is False
+
+    go(main())
+
+
+def test_what_cannot_cross_is_not_started() -> None:
+    async def main() -> None:
+        runner = Runner([isolated(tools.add)])
+        result = await runner.run("add", {"a": 1}, ToolContext(metadata={"lock": threading.Lock()}))
+        assert result.success  # what nobody reads there need not cross
+        endless: dict[str, Any] = {}
+        endless["itself"] = endless
+        result = await runner.run("add", {"a": 1}, ToolContext(session=endless))  # type: ignore[arg-type]
+        assert (result.status, result.executed) == ("failed", False)
+        assert isinstance(result.exception, NotStartedError) and "Nothing was run" in str(result.error)
+
+    go(main())
+
+
+def test_a_direct_call_is_isolated_too() -> None:
+    async def main() -> int:
+        found: int = await isolated(tools.pid)()
+        return found
+
+    assert go(main()) != os.getpid()
+
+
+def test_run_sync_and_many_threads_share_the_workers() -> None:
+    runner = Runner([isolated(tools.add)])
+    assert runner.run_sync("add", {"a": 1}).output == 3
+    found: list[Any] = []
+    threads = [
+        threading.Thread(
+            target=lambda n=n: found.append(Runner([isolated(tools.add)]).run_sync("add", {"a": n}).output)
+        )
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+    assert sorted(found) == [2, 3, 4, 5]
+
+
+def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
+    async def main() -> None:
+        runner = Runner([isolated(tools.gives, transfer="pickle", name="pickled"), isolated(tools.gives)])
+        assert (await runner.run("pickled", {"what": "set"})).output == {1}
+        plain = await runner.run("gives", {"what": "set"})
+        assert plain.output == [1] or (plain.status, plain.executed) == ("failed", True)
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (lambda: tool(lambda: 1, name="x", isolation="process"), "lambda"),
+        (lambda: tool(isolated_locally(), isolation="process"), "top level"),
+        (lambda: tool(tools.add, isolation="thread"), "isolation"),
+        (lambda: tool(tools.add, transfer="pickle"), "isolation='process'"),
+        (lambda: tool(tools.add, isolation="process", transfer="yaml"), "transfer"),
+        (lambda: tool(tools.add).replace(isolation="process", handler=isolated_locally()), "top level"),
+        (lambda: tool(Bound().method, isolation="process"), "object"),
+    ],
+)
+def test_a_handler_that_another_process_cannot_find_is_refused_at_once(define: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        define()
+
+
+def isolated_locally() -> Any:
+    def local() -> None: ...
+
+    return local
+
+
+class Bound:
+    def method(self) -> None: ...
+
+
+def test_a_copy_stays_isolated() -> None:
+    made = isolated(tools.add).replace(name="plus").bind(b=5)
+    assert (made.isolation, made.transfer) == ("process", "json")
+    assert go(Runner([made]).run("plus", {"a": 1})).output == 6
+
+
+SCRIPT = """
+    import asyncio, sys
+    print("top")
+    sys.path.insert(0, sys.argv[1])
+    import isolated_tools as tools
+    from ferrule import DefinitionError, Runner, tool
+
+    def here() -> int:
+        return 1
+
+    try:
+        tool(here, isolation="process")
+    except DefinitionError as error:
+        print("refused" if "my_tools.py" in str(error) else error)
+    print(asyncio.run(Runner([tool(tools.add, isolation="process")]).run("add", {"a": 1})).output)
+"""
+
+
+def test_a_script_is_never_run_again_and_its_own_functions_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, str(script), here], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["top", "refused", "3"], done.stderr
+
+
+def test_importing_ferrule_starts_and_imports_nothing_of_this() -> None:
+    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.workers', 'subprocess')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout.replace("'", '"')) in ([], ["subprocess"]), done.stderr

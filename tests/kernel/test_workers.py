@@ -1,0 +1,739 @@
+"""The processes of isolated tools: what crosses, what ends them, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import isolated_tools as tools
+import pytest
+import uvloop
+from pydantic import SecretStr
+from watched import BOUND, go
+
+from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
+from ferrule.core.errors import NotStartedError, WorkerDiedError
+from ferrule.crossing import CannotCross, Transfer
+from ferrule.orders import Order, Recipe
+from ferrule.pool import Raised
+from ferrule.workers import Job, WorkerPool
+
+HERE = str(Path(__file__).parent)
+BUFFERED = {"PYTHONUNBUFFERED": ""}
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_pool() -> Iterator[WorkerPool]:
+    made = WorkerPool(1)
+    yield made
+    made.close()
+
+
+def order(
+    handler: Any,
+    arguments: Any = None,
+    *,
+    context: ToolContext | None = None,
+    values: Any = None,
+    transfer: Transfer = "json",
+    remaining: float | None = None,
+    **options: Any,
+) -> Order:
+    made = handler if isinstance(handler, Tool) else tool(handler, **options)
+    call = ToolCall("c1", made.name, json.dumps(arguments or {}), parent="p1")
+    return Order(Recipe(made, transfer), call, (context or ToolContext())._given, values, remaining)
+
+
+async def outcome(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
+    on_progress = options.pop("on_progress", None)
+    return await pool.submit(order(handler, arguments, **options), on_progress).future
+
+
+def value(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
+    found = go(outcome(pool, handler, arguments, **options))
+    if isinstance(found, Raised):
+        raise found.error
+    return found
+
+
+def error(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> BaseException:
+    found = go(outcome(pool, handler, arguments, **options))
+    assert isinstance(found, Raised), found
+    return found.error
+
+
+def until(condition: Callable[[], Any], seconds: float = BOUND) -> Any:
+    """What `condition` gives once it is true. The ends of others' processes have no event to wait for."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.001)
+    return found
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def noted(path: Path) -> list[int]:
+    """The process ids that a handler has written."""
+    until(path.exists)
+    return [int(line) for line in path.read_text().split()]
+
+
+async def started(pool: WorkerPool, handler: Any, path: Path) -> tuple[Job, list[int]]:
+    job = pool.submit(order(handler, {"path": str(path)}))
+    return job, await asyncio.to_thread(noted, path)
+
+
+# -- what crosses ----------------------------------------------------------------------------------------------------
+
+
+def test_sync_and_async_functions_run_in_another_process(pool: WorkerPool) -> None:
+    assert value(pool, tools.add, {"a": 1}) == 3
+    assert value(pool, tools.add_async, {"a": 1, "b": 5}) == 6
+    assert value(pool, tools.pid) not in {os.getpid(), os.getppid()}
+
+
+def test_a_warm_worker_is_used_again(own_pool: WorkerPool) -> None:
+    assert len({value(own_pool, tools.pid) for _ in range(5)}) <= 2
+
+
+def test_a_decorated_function_is_found_through_the_tool_that_it_became(pool: WorkerPool) -> None:
+    assert value(pool, tools.decorated, {"a": 4}) == 8
+    assert value(pool, tools.decorated.replace(name="twice"), {"a": 5}) == 10
+
+
+def test_the_handler_gets_objects_and_not_their_json(pool: WorkerPool) -> None:
+    given = {"item": {"name": "pen", "count": 2}, "when": "2024-05-06"}
+    assert value(pool, tools.describe, given) == ["Item", "pen", "date", "2024-05-06"]
+
+
+def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
+    assert value(pool, tools.of_model, {"name": "pen", "count": 1}, args_model=tools.Item) == "Item pen"
+    assert value(pool, Tool("greet", tools.Greet), {"name": "Ada"}) == "hello Ada"
+    assert value(pool, tools.Kept.shout, {"text": "a"}) == "Kept: A"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    built = build_tool({"name": "built", "input_schema": schema, "execute": tools.execute})
+    result = value(pool, built, {"n": 1}, context=ToolContext("s1"))
+    assert isinstance(result, ToolResult) and result.output == [{"n": 1}, "s1"]
+
+
+def test_bound_and_private_parameters_come_with_the_judged_text(pool: WorkerPool) -> None:
+    for made in (tool(tools.add).bind(b=40), tool(tools.add, private=("b",)).bind(b=40).replace(name="plus")):
+        text = made._handling.parameters.decode(made.name, '{"a": 2}')[1]
+        assert value(pool, made, json.loads(text)) == 42
+
+
+def test_arguments_that_do_not_fit_in_the_worker_start_nothing(pool: WorkerPool, tmp_path: Path) -> None:
+    wrong = error(pool, tools.touches, {"path": 3})
+    assert isinstance(wrong, NotStartedError) and "path" in str(wrong)
+
+
+def test_values_that_json_cannot_hold_cross_pickled_by_choice(pool: WorkerPool) -> None:
+    values = {"value": {date(2024, 1, 1), 1j}}
+    assert "datetime.date(2024, 1, 1)" in value(pool, tools.takes_any, {"value": 1}, values=values, transfer="pickle")
+    assert value(pool, tools.gives, {"what": "complex"}, values={"what": "complex"}, transfer="pickle") == 1j
+    item = value(pool, tools.gives, {"what": "item"}, values={"what": "item"}, transfer="pickle")
+    assert type(item) is tools.Item
+    with pytest.raises(CannotCross, match="its arguments cannot be pickled"):
+        order(tools.takes_any, {"value": 1}, values={"value": threading.Lock()}, transfer="pickle")
+
+
+def test_results_of_the_kernels_own_kinds_arrive_as_they_were(pool: WorkerPool) -> None:
+    gives = partial(value, pool, tools.gives)
+    assert gives({"what": "bytes"}) == b"\xff\x00"
+    assert gives({"what": "surrogate"}) == "\ud800"
+    assert gives({"what": "text"}) == Text("a")
+    assert gives({"what": "media"}) == [Text("a"), Media("image", b"\xff", "image/png", None, "n")]
+    assert gives({"what": "item"}) == {"name": "i", "count": 1}
+    result = gives({"what": "result"})
+    assert (result.output, dict(result.metadata), result.status) == ([1, "fe"], {"m": 1}, "ok")
+    assert result.content == (Media("file", b"\x00", "a/b"),)
+    failed = gives({"what": "error"})
+    assert (failed.error, failed.status, failed.text) == ("went wrong", "failed", "went wrong")
+
+
+def test_a_result_without_a_json_form_fails_and_says_what_to_choose(pool: WorkerPool) -> None:
+    wrong = error(pool, tools.gives, {"what": "object"})
+    assert isinstance(wrong, CannotCross) and "transfer='pickle'" in str(wrong) and "object" in str(wrong)
+    assert value(pool, tools.add, {"a": 1}) == 3
+
+
+@pytest.mark.parametrize("transfer", ["json", "pickle"])
+def test_five_megabytes_cross_both_ways(pool: WorkerPool, transfer: Transfer) -> None:
+    text = "ü€😀x" * 500_000
+    assert value(pool, tools.echo, {"text": text}, values={"text": text}, transfer=transfer) == text
+
+
+def test_submitting_a_large_call_does_not_wait_for_the_worker_to_read_it(pool: WorkerPool) -> None:
+    async def main() -> float:
+        await outcome(pool, tools.add, {"a": 1})
+        large = order(tools.echo, {"text": "x" * 20_000_000})
+        pids = set(pool.pids)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.perf_counter()
+            job = pool.submit(large)
+            took = time.perf_counter() - begin
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        assert len(await job.future) == 20_000_000
+        return took
+
+    assert go(main()) < 1
+
+
+def test_what_a_handler_prints_does_not_disturb_the_line(pool: WorkerPool, capfd: pytest.CaptureFixture[str]) -> None:
+    made = WorkerPool(1)
+    try:
+        assert value(made, tools.prints, {"text": "said"}) == ""
+        until(lambda: made.idle)
+    finally:
+        made.close()
+    captured = capfd.readouterr()
+    assert captured.out.splitlines() == ["said", "raw", "to the end"] and "said" in captured.err
+
+
+def test_the_handler_is_where_the_program_is(pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    value(pool, tools.wander, {"place": "/"})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FERRULE_TEST", "set after the workers were started")
+    monkeypatch.syspath_prepend("/nowhere/else")
+    sys.path.append("/the/last")
+    try:
+        for _ in range(3):
+            found = value(pool, tools.where)
+            assert found == [str(tmp_path), "set after the workers were started", "/the/last"]
+    finally:
+        sys.path.remove("/the/last")
+
+
+# -- the context -----------------------------------------------------------------------------------------------------
+
+
+def test_the_context_crosses_without_deps(pool: WorkerPool) -> None:
+    given = ToolContext("s1", "ada", "/tmp", deps=object(), metadata={"k": [1]}, secrets={"token": SecretStr("t")})
+    named = Tool("named", tools.context, context={"own": 1}, read_only=True)
+    found = value(pool, named, context=given, remaining=30)
+    assert 25 < found.pop("remaining") <= 30
+    assert found == {
+        "session": "s1",
+        "principal": "ada",
+        "directory": "/tmp",
+        "deps": None,
+        "metadata": {"k": [1]},
+        "secret": "t",
+        "call": ["c1", "named", {}, "p1"],
+        "traits": ["named", True],
+        "own": {"own": 1},
+        "running": True,
+    }
+    bare = value(pool, tools.context)
+    assert (bare["remaining"], bare["session"], bare["directory"], bare["own"]) == (None, None, os.getcwd(), {})
+
+
+def test_what_of_the_context_cannot_cross_is_missed_only_by_who_asks(pool: WorkerPool) -> None:
+    given = ToolContext(metadata={"request": object(), "fine": 1})
+    assert value(pool, tools.metadata, {"key": "fine"}, context=given) == 1
+    missing = error(pool, tools.metadata, {"key": "request"}, context=given)
+    assert isinstance(missing, KeyError) and "did not come to the isolated process" in str(missing)
+
+
+def test_helpers_find_the_tools_own_context_with_what_only_its_module_can_make(pool: WorkerPool) -> None:
+    assert value(pool, tools.own_context) == ["object", "module"]
+    changed = tools.own_context.replace(context={"db": object(), "shared": "changed"})
+    assert value(pool, changed) == ["object", "changed"]
+
+
+def test_progress_comes_back_in_order_and_not_after_the_end(own_pool: WorkerPool) -> None:
+    told: list[Any] = []
+    assert value(own_pool, tools.progress, on_progress=told.append) == "done"
+    assert told == [{"done": n, "total": 3, "message": text} for n, text in ((1, "one"), (2, "two"))]
+    value(own_pool, tools.late_progress, on_progress=told.append)
+    assert len(told) == 2
+
+
+def test_calling_another_tool_from_there_says_where_it_is_possible(pool: WorkerPool) -> None:
+    wrong = error(pool, tools.calls_another)
+    assert isinstance(wrong, RuntimeError) and "call other tools from the parent" in str(wrong)
+
+
+# -- what is raised --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "text"),
+    [
+        ("value", ValueError, "no such value"),
+        ("stock", tools.OutOfStock, "none left"),
+        ("coded", tools.Coded, "code 7: so"),
+        ("unpicklable", tools.Unpicklable, "1 and 2"),
+        ("key", KeyError, "'k'"),
+        ("exit", SystemExit, "3"),
+        ("interrupt", RuntimeError, "KeyboardInterrupt raised in an isolated process"),
+        ("file", FileNotFoundError, "[Errno 2] No such file or directory: '/no/such/file'"),
+        ("unicode", UnicodeDecodeError, "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("group", Exception, "several (1 sub-exception)"),
+        ("local", LookupError, "of no module"),
+    ],
+)
+def test_exceptions_keep_kind_and_text(pool: WorkerPool, kind: str, made: type, text: str) -> None:
+    raised = error(pool, tools.raises, {"kind": kind})
+    assert isinstance(raised, made) and str(raised) == text
+    assert "raises" in str(raised.__cause__) and "isolated_tools.py" in str(raised.__cause__)
+
+
+def test_exceptions_keep_simple_attributes_and_names(pool: WorkerPool) -> None:
+    coded: Any = error(pool, tools.raises, {"kind": "coded"})
+    assert (coded.code, coded.because, type(coded).__name__) == (7, "so", "Coded")
+    missing: Any = error(pool, tools.raises, {"kind": "file"})
+    assert (missing.errno, missing.filename) == (2, "/no/such/file")
+    stock: Any = error(pool, tools.raises, {"kind": "stock"})
+    assert isinstance(stock, ToolError) and stock.result is None
+    assert type(error(pool, tools.raises, {"kind": "local"})).__name__ == "Local"
+
+
+def test_leaving_in_a_handler_ends_the_call_and_not_the_worker(own_pool: WorkerPool) -> None:
+    before = value(own_pool, tools.pid)
+    assert isinstance(error(own_pool, tools.exits_async), SystemExit)
+    for kind in ("exit", "interrupt"):
+        error(own_pool, tools.raises, {"kind": kind})
+    assert before in own_pool.pids
+
+
+def test_tasks_that_a_handler_leaves_behind_end_with_its_call(own_pool: WorkerPool) -> None:
+    assert value(own_pool, tools.leaves_a_task) == "done"
+    assert value(own_pool, tools.left_tasks) in ([True], [])
+
+
+def test_a_module_that_cannot_be_imported_there_starts_nothing(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "only_here.py"
+    file.write_text(
+        "import os\nif os.path.exists(__file__ + '.gone'): raise ImportError('gone')\ndef f() -> int: return 1"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    only_here = __import__("only_here")
+    try:
+        made = tool(only_here.f)
+        Path(f"{file}.gone").touch()
+        wrong = error(pool, made)
+        assert isinstance(wrong, NotStartedError) and "gone" in str(wrong)
+    finally:
+        del sys.modules["only_here"]
+
+
+def test_a_module_that_was_loaded_from_a_file_is_loaded_from_it_there(pool: WorkerPool, tmp_path: Path) -> None:
+    file = tmp_path / "loaded.py"
+    file.write_text("def f() -> str: return __name__")
+    name = f"file:{file}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        assert value(pool, module.f) == name
+    finally:
+        del sys.modules[name]
+
+
+# -- what can be isolated --------------------------------------------------------------------------------------------
+
+
+def test_functions_that_no_other_process_finds_are_refused_with_the_way_out() -> None:
+    def local() -> None: ...
+
+    unnamed = lambda: None  # noqa: E731
+    script: dict[str, Any] = {"__name__": "__main__"}
+    exec("def in_script() -> None: ...", script)
+    for handler, match in (
+        (local, "top level"),
+        (unnamed, "lambda"),
+        (script["in_script"], "a module of its own"),
+        (tools.Kept().bound, "which cannot find"),
+        (partial(tools.add, a=1), "which cannot find"),
+    ):
+        with pytest.raises(DefinitionError, match=match):
+            Recipe(tool(handler, name="some"))
+
+
+def test_a_function_whose_name_leads_to_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tool(tools.echo)
+    monkeypatch.setattr(tools, "echo", tools.add)
+    with pytest.raises(DefinitionError, match=r"isolated_tools:echo would be <function add"):
+        Recipe(made)
+    monkeypatch.delattr(tools, "echo")
+    with pytest.raises(DefinitionError, match="would be None"):
+        Recipe(made)
+
+
+# -- what ends a worker ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("handler", "arguments", "why"),
+    [
+        (tools.leaves, {"code": 3}, "exit code 3"),
+        (tools.crashes, {}, "SIGSEGV"),
+        (tools.closes_everything, {}, "closed its connection"),
+    ],
+)
+def test_a_crash_fails_its_own_call_only(own_pool: WorkerPool, handler: Any, arguments: Any, why: str) -> None:
+    async def main() -> None:
+        crashed = own_pool.submit(order(handler, arguments))
+        behind = [own_pool.submit(order(tools.add, {"a": n})) for n in range(3)]
+        died = await crashed.future
+        assert isinstance(died, Raised) and isinstance(died.error, WorkerDiedError) and why in str(died.error)
+        assert [await job.future for job in behind] == [2, 3, 4]
+
+    go(main())
+
+
+@pytest.mark.parametrize("handler", [tools.ignores_sigterm, tools.holds_the_gil, tools.has_children, tools.waits_async])
+def test_a_kill_ends_the_whole_group_within_200_ms(pool: WorkerPool, tmp_path: Path, handler: Any) -> None:
+    async def main() -> None:
+        job, pids = await started(pool, handler, tmp_path / "pids")
+        assert job.pid == pids[0] and all(map(lives, pids))
+        begin = time.monotonic()
+        assert job.kill() is False
+        await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
+        assert time.monotonic() - begin < 0.2
+        assert isinstance((await job.future).error, WorkerDiedError)
+        assert job.kill() is False
+        assert await outcome(pool, tools.add, {"a": 1}) == 3
+
+    go(main())
+
+
+def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    assert isinstance(error(pool, tools.dies_beside_its_child, {"path": str(path)}), WorkerDiedError)
+    children = noted(path)
+    until(lambda: not any(map(lives, children)), 0.5)
+
+
+def test_a_worker_that_dies_while_it_is_idle_is_replaced_unnoticed(own_pool: WorkerPool) -> None:
+    for _ in range(3):
+        assert value(own_pool, tools.add, {"a": 1}) == 3
+        for pid in until(lambda: own_pool.pids):
+            os.kill(pid, signal.SIGKILL)
+        assert value(own_pool, tools.add, {"a": 2}) == 4
+
+
+def test_a_worker_whose_warden_is_killed_does_not_go_on_alone(pool: WorkerPool, tmp_path: Path) -> None:
+    async def main() -> None:
+        job, (pid,) = await started(pool, tools.waits, tmp_path / "pid")
+        warden = int(Path(f"/proc/{pid}/stat").read_text().split()[3])
+        os.kill(warden, signal.SIGKILL)
+        assert isinstance((await job.future).error, WorkerDiedError)
+
+    go(main())
+
+
+def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -> None:
+    async def main() -> None:
+        job, (inner,) = await started(pool, tools.has_an_isolated_call, tmp_path / "pid")
+        assert job.pid != inner and lives(inner)
+        job.kill()
+        await asyncio.to_thread(until, lambda: not lives(inner), 0.5)
+
+    go(main())
+
+
+def test_a_module_that_warms_the_pool_when_imported_starts_no_workers_of_workers(pool: WorkerPool) -> None:
+    assert value(pool, tools.own_workers) == 0
+
+
+def test_a_handler_has_no_children_but_its_own(pool: WorkerPool) -> None:
+    assert value(pool, tools.counts_its_children) == 0
+
+
+def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path: Path) -> None:
+    async def main() -> None:
+        job, _ = await started(own_pool, tools.waits, tmp_path / "pid")
+        queued = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "touched")}))
+        after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}))
+        await asyncio.to_thread(until, lambda: own_pool.idle)  # the spare, which is no more than that
+        assert queued.pid is None and after.pid is None
+        assert queued.kill() is True
+        assert isinstance((await queued.future).error, NotStartedError)
+        job.kill()
+        await after.future
+        assert (tmp_path / "after").exists() and not (tmp_path / "touched").exists()
+
+    go(main())
+
+
+def test_calls_beyond_the_bound_wait_in_order(tmp_path: Path) -> None:
+    pool = WorkerPool(2)
+
+    async def main() -> None:
+        order_of_ends: list[int] = []
+        jobs = [pool.submit(order(tools.naps, {"seconds": 0.01})) for _ in range(12)]
+        for number, job in enumerate(jobs):
+            job.future.add_done_callback(lambda _, number=number: order_of_ends.append(number))
+        pids = {await job.future for job in jobs}
+        assert len(pids) <= 3 and len(pool.pids) <= 3
+        assert all(abs(place - number) <= 2 for place, number in enumerate(order_of_ends))
+
+    try:
+        go(main())
+    finally:
+        pool.close()
+
+
+def test_idle_workers_beyond_one_end_after_a_while() -> None:
+    pool = WorkerPool(3, idle_seconds=0.05)
+    try:
+        pool.warm(3)
+        until(lambda: len(pool.pids) == 3)
+        until(lambda: len(pool.pids) == 1)
+        (last,) = pool._idle
+        assert not pool._retires(last)
+        assert value(pool, tools.add, {"a": 1}) == 3
+    finally:
+        pool.close()
+
+
+def test_a_module_that_kills_whoever_imports_it_ahead_stops_no_other_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os\nif os.getpid() != int(os.environ['TEST_PID']): os._exit(9)\ndef f() -> None: ..."
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TEST_PID", str(os.getpid()))
+    deadly = __import__("deadly")
+    pool = WorkerPool(2)
+    try:
+        pool.warm(1, [Recipe(tool(deadly.f))])
+        assert value(pool, tools.add, {"a": 1}) == 3
+        assert isinstance(error(pool, deadly.f), WorkerDiedError)
+    finally:
+        pool.close()
+        del sys.modules["deadly"]
+
+
+def test_where_no_process_can_be_started_the_call_fails_and_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    pool = WorkerPool(1)
+    wrong = error(pool, tools.add, {"a": 1})
+    assert isinstance(wrong, NotStartedError) and "FileNotFoundError" in str(wrong)
+    pool.close()
+
+
+# -- programs --------------------------------------------------------------------------------------------------------
+
+
+def test_two_threads_with_loops_of_their_own_share_the_pool(pool: WorkerPool) -> None:
+    found: list[list[int]] = []
+
+    async def many(start: int) -> list[int]:
+        return list(await asyncio.gather(*(outcome(pool, tools.add, {"a": start + n}) for n in range(30))))
+
+    threads = [threading.Thread(target=lambda s=s: found.append(go(many(s)))) for s in (0, 1000)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(BOUND)
+    assert sorted(found) == [[start + n + 2 for n in range(30)] for start in (0, 1000)]
+
+
+def test_it_works_under_uvloop(pool: WorkerPool, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(BOUND):
+            assert await outcome(pool, tools.echo, {"text": "x" * 1_000_000}) == "x" * 1_000_000
+            job, _ = await started(pool, tools.waits, tmp_path / "pid")
+            job.kill()
+            assert isinstance((await job.future).error, WorkerDiedError)
+
+    uvloop.run(main())
+
+
+def test_a_forked_child_has_workers_of_its_own_and_keeps_none_alive(pool: WorkerPool, tmp_path: Path) -> None:
+    value(pool, tools.add, {"a": 1})
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            from ferrule import workers
+
+            assert value(workers.shared(), tools.add, {"a": 1}) == 3
+            os.write(writing, b"1")
+            workers.shared().close()
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 1) == b"1"
+    os.close(reading)
+    os.waitpid(child, 0)
+    assert value(pool, tools.add, {"a": 1}) == 3
+
+
+def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
+    """A program of its own, which has `tools`, `order` and `pool`."""
+    head = """
+        import asyncio, atexit, os, signal, sys, threading
+        import isolated_tools as tools
+        from ferrule import ToolCall, ToolContext, orders, tool, workers
+        import json
+        pool = workers.shared()
+        def order(handler, arguments):
+            made = tool(handler)
+            call = ToolCall("c1", made.name, json.dumps(arguments))
+            return orders.Order(orders.Recipe(made), call, ToolContext()._given, None, None)
+        async def call(handler, **arguments):
+            return await pool.submit(order(handler, arguments)).future
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(text), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")]), **BUFFERED},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("handler", ["has_children", "holds_the_gil"])
+def test_no_process_survives_a_program_that_is_killed(tmp_path: Path, handler: str) -> None:
+    path = tmp_path / "pids"
+    with program(f"asyncio.run(call(tools.{handler}, path=sys.argv[1]))", str(path)) as parent:
+        pids = noted(path)
+        parent.kill()
+        parent.wait(BOUND)
+        until(lambda: not any(map(lives, pids)), 1)
+        assert parent.stdout is not None and parent.stdout.read() == ""
+
+
+def test_no_process_survives_a_program_that_is_killed_while_a_forked_child_of_it_lives(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    text = """
+        async def main():
+            job = pool.submit(order(tools.waits, {"path": sys.argv[1]}))
+            while not os.path.exists(sys.argv[1]):
+                await asyncio.sleep(0.01)
+            if os.fork() == 0:
+                print(os.getpid(), flush=True)
+                signal.pause()
+            await job.future
+        asyncio.run(main())
+    """
+    with program(text, str(path)) as parent:
+        (pid,) = noted(path)
+        assert parent.stdout is not None
+        forked = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait(BOUND)
+        try:
+            until(lambda: not lives(pid), 1)
+            assert lives(forked)
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
+def test_a_program_ends_while_a_call_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    text = """
+        thread = threading.Thread(target=lambda: asyncio.run(call(tools.waits, path=sys.argv[1])), daemon=True)
+        thread.start()
+        while not os.path.exists(sys.argv[1]):
+            thread.join(0.01)
+        print("left")
+    """
+    with program(text, str(path)) as parent:
+        out, _ = parent.communicate(timeout=BOUND)
+        assert (out, parent.returncode) == ("left\n", 0)
+        (pid,) = noted(path)
+        until(lambda: not lives(pid), 1)
+
+
+def test_isolated_calls_work_while_the_program_is_being_shut_down() -> None:
+    text = """
+        assert asyncio.run(call(tools.add, a=1)) == 3
+        atexit.register(lambda: print(asyncio.run(call(tools.add, a=2))))
+        def later():
+            threading.main_thread().join()
+            print(asyncio.run(call(tools.add, a=3)), flush=True)
+        threading.Thread(target=later).start()
+    """
+    with program(text) as parent:
+        out, _ = parent.communicate(timeout=BOUND)
+        assert (out, parent.returncode) == ("5\n4\n", 0)
+
+
+def test_workers_start_without_the_programs_standard_streams(tmp_path: Path) -> None:
+    path = tmp_path / "found"
+    text = """
+        os.closerange(0, 3)
+        sys.stdin = sys.stdout = sys.stderr = None
+        tools.note(sys.argv[1], asyncio.run(call(tools.add, a=1)))
+    """
+    with program(text, str(path)):
+        assert noted(path) == [3]
+
+
+def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncio, sys\nprint('top')\nsys.path.insert(0, sys.argv[1])\nimport isolated_tools as tools\n"
+        "from ferrule import ToolCall, ToolContext, orders, tool, workers\n"
+        "recipe = orders.Recipe(tool(tools.add))\n"
+        "async def main():\n"
+        "    made = orders.Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext()._given, None, None)\n"
+        "    print(await workers.shared().submit(made).future)\n"
+        "asyncio.run(main())\n"
+    )
+    ended = subprocess.run([sys.executable, script, HERE], capture_output=True, text=True, timeout=BOUND)
+    assert (ended.stdout, ended.stderr) == ("top\n3\n", "")
+
+
+def test_what_is_typed_is_the_programs_and_not_the_handlers() -> None:
+    text = """
+        asyncio.run(call(tools.prints, text="said"))
+        print(sys.stdin.read())
+    """
+    with program(text, stdin=subprocess.PIPE) as parent:
+        out, _ = parent.communicate("typed", timeout=BOUND)
+        assert out == "said\nraw\nto the end" + "typed\n"
+
+
+def test_what_a_killed_handler_has_printed_is_not_lost(tmp_path: Path) -> None:
+    text = """
+        async def main():
+            job = pool.submit(order(tools.prints_and_waits, {"path": sys.argv[1]}))
+            while not os.path.exists(sys.argv[1]):
+                await asyncio.sleep(0.01)
+            job.kill()
+            await job.future
+        asyncio.run(main())
+    """
+    with program(text, str(tmp_path / "pid")) as parent:
+        assert parent.communicate(timeout=BOUND)[0] == "said\n"
