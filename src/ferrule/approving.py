@@ -179,7 +179,7 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
 
 def _changed(plan: Plan, call: ToolCall, arguments: Mapping[str, Any], state: CallState) -> tuple[Any, ToolCall]:
     values, text, _ = plan.parameters.judge(plan.name, arguments)
-    changed = judged_call(call, text, plan.parameters.arguments(text, values))
+    changed = judged_call(call, text, values, plan.parameters)
     state.call = changed
     return values, changed
 

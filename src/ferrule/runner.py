@@ -32,7 +32,6 @@ from typing import Any, overload
 
 from ferrule import approving, execution, results, slots, sync
 from ferrule.batch import Batch, Seat
-from ferrule.core.arguments import Arguments
 from ferrule.core.content import clean, cut, jsonable
 from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
@@ -458,7 +457,7 @@ class Runner:
                     except Exception:  # the ladder says what is wrong, or mends it
                         values, text = self._decoded(plan, call, state)
                     if plan.judged:
-                        state.call = call = judged_call(state.call, text, plan.parameters.arguments(text, values))
+                        state.call = call = judged_call(state.call, text, values, plan.parameters)
                         first = approving.first_word(plan.judges, call, state.context) if plan.judges else None
                         if first is not None or plan.hidden:
                             values = await self._judged(plan, call, values, state, first)
@@ -533,7 +532,7 @@ class Runner:
             values, text, state.repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
         except Invalid as invalid:
             raise Halt("invalid", str(invalid)) from None
-        state.call = judged_call(state.call, text, plan.parameters.arguments(text, values))
+        state.call = judged_call(state.call, text, values, plan.parameters)
         verdict = approving.Verdict(state.resumed.decision, state.call, values)
         return await self._decided(plan, verdict, state, state.resumed.approve)
 
@@ -744,7 +743,7 @@ class Runner:
             values, text = self._decoded(plan, arrived, state)
         except Halt as halt:
             return Decision("deny", halt.error)
-        state.call = judged = judged_call(arrived, text, plan.parameters.arguments(text, values))
+        state.call = judged = judged_call(arrived, text, values, plan.parameters)
         verdict = await approving.judged(plan, judged, values, state)
         state.ended = True
         if verdict.decision.kind == "allow" and plan.hidden and plan.parameters.missing(verdict.call.arguments):
@@ -926,7 +925,7 @@ def _snapshot(call: ToolCall) -> ToolCall:
         text = dumps(call.raw)
     except ValueError:  # answered at decode
         return call
-    return judged_call(call, text, Arguments(text))
+    return judged_call(call, text)
 
 
 def _state_of(plan: Plan, context: ToolContext[Any]) -> CallState:

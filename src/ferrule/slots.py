@@ -32,8 +32,10 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
     try:
         if plan.locks:
             held.append(await _locked(plan, state, keys, family, until))
-        theirs = {limiter for one in family for limiter in _limiters(one)}
-        wanted = [limiter for limiter in _limiters(state) if limiter not in theirs]
+        wanted = _limiters(state) if plan.shares else list(plan.limiters)
+        if family:
+            theirs = {limiter for one in family for limiter in _limiters(one)}
+            wanted = [limiter for limiter in wanted if limiter not in theirs]
         for early in plan.limiters[:ready]:
             early.release()
             held.remove(early)

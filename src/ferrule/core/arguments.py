@@ -4,49 +4,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ferrule.core.frozen import FrozenDict, freeze
 from ferrule.core.jsontext import Malformed, loads_repaired
 
-_NONE: Mapping[str, Any] = FrozenDict()
-_NO_NAMES: frozenset[str] = frozenset()
+
+class Shape(Protocol):
+    """What `Arguments` need of the parameters that validated them.
+
+    Attributes:
+        direct: The names whose validated value is their JSON value.
+        defaults: The JSON values of what may be left out.
+    """
+
+    @property
+    def direct(self) -> frozenset[str]: ...
+
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
 
 
 class Arguments(Mapping[str, Any]):
     """Read-only JSON values by name, built only when somebody reads them.
 
-    With `defaults`, even with none in them, `raw` is text that was validated; without, it is what came.
-
-    `given` are the validated values and `direct` the names among them whose validated value is their JSON value, so
-    that a guard which reads one number of a large order does not pay for the order.
+    With a `shape`, `raw` is text that was validated, and `given` are the values; without, it is what came. What is
+    `direct` is read off these, so that a guard which reads one number of a large order does not pay for the order.
     """
 
-    __slots__ = ("_defaults", "_direct", "_full", "_given", "_raw")
+    __slots__ = ("_full", "_given", "_raw", "_shape")
 
-    def __init__(
-        self,
-        raw: str | Mapping[str, Any] | None,
-        given: Mapping[str, Any] = _NONE,
-        direct: frozenset[str] = _NO_NAMES,
-        defaults: Mapping[str, Any] = _NONE,
-    ) -> None:
+    def __init__(self, raw: str | Mapping[str, Any] | None, given: Any = None, shape: Shape | None = None) -> None:
         self._raw = raw
         self._given = given
-        self._direct = direct
-        self._defaults = defaults
+        self._shape = shape
         self._full: FrozenDict | None = None
 
     def _load(self) -> FrozenDict:
         full = self._full
         if full is None:
-            values = decoded(self._raw) if self._defaults is _NONE else validated(self._raw)
-            missing = {name: value for name, value in self._defaults.items() if name not in values}
-            full = self._full = FrozenDict({**values, **missing}) if missing else values
+            shape = self._shape
+            if shape is None:
+                full = decoded(self._raw)
+            else:
+                full = validated(self._raw)
+                missing = {name: value for name, value in shape.defaults.items() if name not in full}
+                full = FrozenDict({**full, **missing}) if missing else full
+            self._full = full
         return full
 
     def __getitem__(self, name: str) -> Any:
-        if self._full is None and name in self._direct and name in self._given:
+        if self._full is None and self._shape is not None and name in self._shape.direct and name in self._given:
             return self._given[name]
         return self._load()[name]
 

@@ -86,10 +86,6 @@ class Parameters:
         """
         raise NotImplementedError(type(self))
 
-    def copies(self, values: Any) -> Mapping[str, Any]:
-        """Those of the values that `Arguments` may read off, cut loose from what the handler may change."""
-        return _EMPTY
-
     def settled(self, values: Any, text: str) -> tuple[Any, str]:
         """The same with defaults that were made for this call written down, so that they are made once."""
         return values, text
@@ -116,6 +112,11 @@ class Parameters:
         Raises:
             Invalid: with the text for the model.
         """
+        if self.quick is not None and isinstance(raw, str):
+            try:
+                return self.arguments(raw, self.quick(raw))
+            except Exception:  # the ladder says what is wrong, or mends it
+                pass
         values, text, _ = self.decode(name, raw)
         return self.arguments(text, values)
 
@@ -155,7 +156,7 @@ class Parameters:
 
     def arguments(self, text: str, values: Any) -> Arguments:
         """What is judged: the JSON of `text` with the defaults of the top level filled in."""
-        return Arguments(text, self.copies(values), self.direct, self.defaults)
+        return Arguments(text, values, self)
 
     def missing(self, arguments: Mapping[str, Any]) -> list[str]:
         """Hidden parameters that nobody has filled."""
@@ -321,9 +322,6 @@ class TypedParameters(Parameters):
             expected = "must be a string, since a number in floating point does not keep all its digits"
             raise Mistakes([Mistake(path, expected) for path in _places(json.loads(text), lost)])
         return values
-
-    def copies(self, values: Any) -> Mapping[str, Any]:
-        return values if self._is_dict else _EMPTY
 
     def settled(self, values: Any, text: str) -> tuple[Any, str]:
         if not self._made:

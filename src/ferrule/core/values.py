@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import time as now
 from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast
 
-from ferrule.core.arguments import Arguments
+from ferrule.core.arguments import Arguments, Shape
 from ferrule.core.content import Block, Media, Text, checked, jsonable, render
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict
@@ -147,8 +147,13 @@ _keep_arguments = cast("Any", ToolCall.__dict__["_arguments"]).__set__
 _FrozenCall = frozen(ToolCall)
 
 
-def judged_call(call: ToolCall, raw: str, arguments: Arguments) -> ToolCall:
-    """`call` with the arguments that are judged and run: as the constructor makes it, at a third of the cost."""
+def judged_call(call: ToolCall, raw: str, given: Any = None, shape: Shape | None = None) -> ToolCall:
+    """`call` with the arguments that are judged and run: as the constructors make both, at a third of the cost."""
+    arguments = object.__new__(Arguments)
+    arguments._raw = raw
+    arguments._given = given
+    arguments._shape = shape
+    arguments._full = None
     judged = object.__new__(ToolCall)
     judged.id = call.id
     judged.name = call.name
