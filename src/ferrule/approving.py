@@ -87,7 +87,11 @@ async def judged(
                     values, call = _changed(plan, call, said.arguments, state)
                 except Invalid as invalid:
                     log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
-                    return Verdict(deny(f"a guard changed the arguments{_what(plan, invalid)}"), call, values)
+                    return Verdict(
+                        deny(f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"),
+                        call,
+                        values,
+                    )
                 except Exception as error:  # a mapping of the guard's own may raise anything when it is read
                     return Verdict(_broken(plan, guard, error), call, values)
                 break
@@ -127,9 +131,9 @@ def _both(one: Decision, other: Decision) -> Decision:
     return one.stricter(other)
 
 
-def _what(plan: Plan, invalid: Invalid) -> str:
-    """What does not fit, for the model; nothing of a value that it is not to see."""
-    return " to what does not fit" if plan.hidden else f" to what does not fit: {invalid}"
+def _misfit(plan: Plan, invalid: Invalid) -> str:
+    """What does not fit, for the model, which cannot mend it; nothing of a value that it is not to see."""
+    return "" if plan.hidden else f": {str(invalid).partition(' Nothing was run')[0]}"
 
 
 class _Cancelled(BaseException):
@@ -200,7 +204,7 @@ async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Appr
             values, call = _changed(plan, call, edited, state)
         except Invalid as invalid:
             log.warning("an answer for tool %r does not fit: %s", plan.name, invalid)
-            return Verdict(deny(f"the answer's arguments{_what(plan, invalid)}"), call, values)
+            return Verdict(deny(f"the answer's arguments do not fit{_misfit(plan, invalid)}"), call, values)
         except Exception as error:
             log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
             return Verdict(deny("the answer's arguments cannot be read"), call, values)

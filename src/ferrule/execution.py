@@ -35,7 +35,7 @@ else:
 
 
 WATCHED = sys.version_info < (3, 13)
-"""Whether a handler has to be `watched`.
+"""Whether what others wrote has to be `watched`.
 
 Before Python 3.13 an `asyncio.TaskGroup` that cancelled its own task while it waited for its children leaves that
 task's `cancelling()` raised (CPython issue 116720). That must not be taken for a cancellation from outside.
@@ -43,9 +43,8 @@ task's `cancelling()` raised (CPython issue 116720). That must not be taken for 
 
 
 @coroutine
-def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
-    """Await `handler`; what its task groups leave behind in `cancelling()` goes into `state.cancels`."""
-    seen: WeakSet[Any] | None = None
+def watched(handler: Any) -> Generator[Any, Any, Any]:
+    """Await `handler`; a cancellation that its own task group made, and would leave behind, is taken back."""
     steps: Any = handler if hasattr(handler, "send") else handler.__await__()
     try:
         waits_for = steps.send(None)
@@ -57,8 +56,7 @@ def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
                 raise
             except BaseException as error:
                 if isinstance(error, asyncio.CancelledError):
-                    seen = WeakSet() if seen is None else seen
-                    state.cancels += _left_by_groups(handler, seen)
+                    _take_back(handler)
                 waits_for = steps.throw(error)
             else:
                 waits_for = steps.send(sent)
@@ -66,17 +64,20 @@ def watched(handler: Any, state: CallState) -> Generator[Any, Any, Any]:
         return ended.value
 
 
-def _left_by_groups(handler: Any, seen: WeakSet[Any]) -> int:
-    """How many groups that wait for their children have cancelled their task, and were not `seen` before."""
-    found = 0
+def _take_back(handler: Any) -> None:
+    """Uncancel the task once for each group that has cancelled it while it waited for its children.
+
+    One that did so before takes it back itself, and knows of a `CancelledError` when it begins to wait.
+    """
+    task = asyncio.current_task()
     for frame in _frames(handler):
-        group = frame.f_locals.get("self")
-        if group._parent_cancel_requested and group not in seen:
-            seen.add(group)
-            found += 1
-    return found
+        group, before = frame.f_locals.get("self"), frame.f_locals.get("et")
+        if before is None and group._parent_cancel_requested and group not in _TAKEN_BACK and task is not None:
+            _TAKEN_BACK.add(group)
+            task.uncancel()
 
 
+_TAKEN_BACK: WeakSet[Any] = WeakSet()
 _WAITS_FOR_CHILDREN: CodeType = asyncio.TaskGroup.__aexit__.__code__
 _WATCHED: CodeType = watched.__code__
 
@@ -103,13 +104,13 @@ def _frames(awaited: Any) -> Iterator[Any]:
 _SUSPENDED = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
-def own(handling: _Coroutine, state: CallState, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
+def own(handling: _Coroutine, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any]:
     """Start what handles a call in a task of its own."""
-    return start(_watched_in_task(handling, state) if WATCHED else handling, loop)
+    return start(_watched_in_task(handling) if WATCHED else handling, loop)
 
 
-async def _watched_in_task(handling: _Coroutine, state: CallState) -> Any:
-    return await watched(handling, state)
+async def _watched_in_task(handling: _Coroutine) -> Any:
+    return await watched(handling)
 
 
 async def contained(inside: Awaitable[ToolResult], state: CallState) -> ToolResult:

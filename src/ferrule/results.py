@@ -23,6 +23,7 @@ from ferrule.pool import PoolExhausted
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
 _MAY_HAVE = "It had been started, so its effect may have happened."
+_STILL = "It is still running; its effect may yet happen. Do not repeat it."
 _LARGE = 1 << 63
 # A scheme has few characters, or a long text without one would be looked through again from every word of it.
 _CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]{0,31}://)[^\s/?#]+@")
@@ -51,10 +52,14 @@ def made(
     output: Any = None,
     metadata: Mapping[str, Any] | None = None,
     exception: BaseException | None = None,
+    keeps: bool = False,
 ) -> ToolResult:
-    """The kernel's own result for anything but a success; what the handler had yielded by then is kept."""
+    """The kernel's own result for anything but a success.
+
+    What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
+    """
     content: tuple[Block, ...] | None = None
-    if state.pieces:
+    if keeps and state.pieces:
         output = joined(state.pieces) if output is None else output
         content = (Text(error), *render(output))
     state.made = ToolResult(
@@ -83,7 +88,13 @@ def halted(state: CallState, halt: Halt) -> ToolResult:
         error = error.replace(NOTHING_RUN, _MAY_HAVE)
     elif state.executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
-    return made(state, halt.status, error, metadata=halt.metadata)
+    return made(state, halt.status, error, metadata=halt.metadata, keeps=not state.plan.seals)
+
+
+def problem(call: ToolCall) -> Halt:
+    """The end of a call of which its sender, or a middleware, says why it must not run."""
+    said = cut(clean(call.problem or ""), 500)
+    return Halt("invalid", said if NOTHING_RUN in said else f"{said} {NOTHING_RUN}")
 
 
 def denied(reason: str) -> Halt:
@@ -119,9 +130,17 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     log.warning("tool %r raised", plan.name, exc_info=error)
     text = safe_text(error, plan.expose)
     after = f" {_MAY_HAVE}" if plan.changes else ""
+    return made(
+        state, "failed", f"{plan.name} failed: {text}.{after}", metadata=_later(error), exception=error, keeps=True
+    )
+
+
+def _later(error: BaseException) -> dict[str, Any] | None:
+    """When to try again, where the exception says so as a number of seconds."""
     seconds = getattr(error, "retry_after", None)
-    later = {"retry_after": float(seconds)} if isinstance(seconds, int | float) else None
-    return made(state, "failed", f"{plan.name} failed: {text}.{after}", metadata=later, exception=error)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LARGE:
+        return None
+    return {"retry_after": float(seconds)}
 
 
 def shaped(plan: Plan, state: CallState, value: Any) -> ToolResult:
@@ -168,15 +187,16 @@ def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
         text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
     else:
         text = f"{plan.name} was stopped at {limit}; its effect may have happened."
-    return made(state, "timeout", text)
+    return made(state, "timeout", text, keeps=plan.inside is None and not plan.done)
 
 
 def cut_off(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     """The result of a call that was cancelled from outside."""
     executed = cause.executed if isinstance(cause, ToolResult) else state.executed
-    said = f"The call was cancelled. {NOTHING_RUN if executed is False else _MAY_HAVE}"
+    ran = NOTHING_RUN if executed is False else _STILL if state.left else _MAY_HAVE
     exception = cause if isinstance(cause, BaseException) else None
-    result = _bounded(made(state, "cancelled", said, exception=exception), state.plan.max_output)
+    result = made(state, "cancelled", f"The call was cancelled. {ran}", exception=exception, keeps=not state.plan.seals)
+    result = _bounded(result, state.plan.max_output)
     result = result.replace(executed=executed)
     keep_seal(result, milliseconds(state), state.repairs)
     return result
@@ -185,9 +205,9 @@ def cut_off(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
 def broke(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
     log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
-    ran = NOTHING_RUN if state.executed is False else "The tool had been started."
     text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__} outside the tool itself"
-    said = f"{state.plan.name} could not be run: {cut(clean(text), 500)}. {ran}"
+    what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
+    said = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
     return made(state, "failed", said, exception=error)
 
 

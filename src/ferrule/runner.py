@@ -35,13 +35,14 @@ from ferrule.batch import Batch, Seat
 from ferrule.core.content import clean, cut, jsonable
 from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
 from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.core.frozen import freeze
 from ferrule.core.half import settled
 from ferrule.core.jsontext import dumps
 from ferrule.core.keys import KeyLocks
 from ferrule.core.limiter import Limiter, Shares
 from ferrule.core.mistakes import nearest
 from ferrule.core.parameters import Invalid
-from ferrule.core.plan import Plan, Settings
+from ferrule.core.plan import Mount, Plan, Settings
 from ferrule.core.tool import Tool, _callables, _count, _direct, _kinds, _seconds
 from ferrule.core.toolset import Toolset
 from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
@@ -124,10 +125,13 @@ class Runner:
             _count("max_output", max_output, "") or 100_000,
             None if share is None else Shares(share),
         )
+        self._settings.runners.add(self)
         self._plans: dict[str, Plan] = {}
         recipes = execution.isolated(self._tools)
         for one in self._tools:
             plan = self._compiled(one, recipes.get(one.name))
+            for mount in one._mounted or ():
+                mount.settings.runners.add(self)
             self._plans[one.name] = self._plans[one.wire_name] = plan
         self._keys = KeyLocks()
         self._live: set[CallState] = set()
@@ -152,7 +156,8 @@ class Runner:
             return self._handled_unchanged(plan, call, context)
 
         plan.chain(self._settings, enter, handle)
-        plan.straight = plan.may_go_straight() and not self._observers and not self._journals(plan)
+        plan.disabled = plan.turned_off()
+        plan.straight = plan.disabled is None and self._may_go_straight(plan)
         return plan
 
     def _journals(self, plan: Plan) -> bool:
@@ -248,8 +253,7 @@ class Runner:
         if plan is None:
             return self._answered(call, "not_found", self._unknown(call.name), seat)
         if call.problem is not None:
-            said = cut(clean(call.problem), 500)
-            return self._answered(call, "invalid", said if NOTHING_RUN in said else f"{said} {NOTHING_RUN}", seat)
+            return self._answered(call, "invalid", results.problem(call).error, seat)
         if plan.straight and timeout is None and parent is None and resumed is None and not (seat and seat.observers):
             return self._straight(plan, call, given, seat)
         return self._performed(plan, call, given, timeout, parent, seat, resumed)
@@ -323,10 +327,10 @@ class Runner:
             if observers and resumed is None:
                 emit(observers, "tool:pre", arrived)
             try:
-                if plan.around is None:
-                    result = await self._entered(plan, arrived, state)
-                else:
-                    result = await plan.around(arrived, state.context)
+                way = (
+                    self._entered(plan, arrived, state) if plan.around is None else plan.around(arrived, state.context)
+                )
+                result = await (execution.watched(way) if execution.WATCHED else way)
             except BaseException as error:
                 result = self._broke(state, arrived, error, seat)
             if state.made is None or result is not state.made or not results.fits(result, plan.max_output):
@@ -347,7 +351,8 @@ class Runner:
             kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
             emit(observers, "tool:suspended" if result.status == "suspended" else kind, arrived, result)
         if self._journal is not None and plan.changes:
-            await self._kept(result, seat)
+            keeping = self._kept(result, seat)
+            await (execution.watched(keeping) if execution.WATCHED else keeping)
         return result
 
     async def _straight(
@@ -360,13 +365,15 @@ class Runner:
         """
         started = perf_counter()
         current = CURRENT.get()
-        try:
-            values = plan.quick(call.raw)  # type: ignore[misc,arg-type]
-        except Exception:
-            return await self._performed(plan, call, given, seat=seat)
         limiter = plan.limiters[0]
-        nested = current is not None and (not current.ended or current.parent is not None)
-        if nested or self._closing or get_running_loop() is not self._loop or not limiter.try_acquire():
+        values = None
+        if current is None or (current.ended and current.parent is None):
+            try:  # noqa: SIM105, `suppress` costs as much as the validation
+                values = plan.quick(call.raw)  # type: ignore[misc,arg-type]
+            except Exception:  # the long way says what is wrong, or mends it
+                pass
+        late = self._closing or not plan.straight  # it was turned off since `run` was called
+        if values is None or late or get_running_loop() is not self._loop or not limiter.try_acquire():
             return await self._performed(plan, call, given, seat=seat)
         task: Any = current_task()
         cancels = task.cancelling()
@@ -380,7 +387,7 @@ class Runner:
         try:
             try:
                 handling = plan.direct(**values)  # type: ignore[misc]
-                value = await (execution.watched(handling, state) if execution.WATCHED else handling)
+                value = await (execution.watched(handling) if execution.WATCHED else handling)
             except BaseException as error:
                 result = results.raised(plan, state, error)
             else:
@@ -446,6 +453,8 @@ class Runner:
             if call is not state.call and (call.id, call.name) != (state.call.id, plan.name):
                 raise DefinitionError("a middleware gave `next` a call with another id or name")
             try:
+                if call.problem is not None:
+                    raise results.problem(call)
                 if plan.disabled is not None:
                     raise results.denied(plan.disabled)
                 if state.resumed is None:
@@ -493,11 +502,9 @@ class Runner:
                         result = await self._timed(plan, state, values)
                     elif plan.inside is not None:
                         state.values = values
-                        chain = plan.inside(state.call, state.context)
-                        result = await (execution.watched(chain, state) if execution.WATCHED else chain)
+                        result = await plan.inside(state.call, state.context)
                     else:
-                        handling = self._handled(plan, state, values)
-                        result = await (execution.watched(handling, state) if execution.WATCHED else handling)
+                        result = await self._handled(plan, state, values)
                 finally:
                     if state.left:
                         self._release_later(state, held)
@@ -518,6 +525,9 @@ class Runner:
             values, text, state.repairs = plan.parameters.decode(plan.name, call.raw)
         except Invalid as invalid:
             raise Halt("invalid", str(invalid)) from None
+        except Exception as error:  # a mapping of the sender's own may raise anything when it is read
+            log.error("the arguments for tool %r cannot be read", plan.name, exc_info=error)
+            raise Halt("invalid", f"The arguments for {plan.name} cannot be read. {NOTHING_RUN}") from None
         return values, text
 
     async def _taken_up(self, plan: Plan, state: CallState) -> Any:
@@ -632,7 +642,7 @@ class Runner:
             else:
                 state.values = values
                 handling = execution.contained(plan.inside(state.call, state.context), state)
-            task = execution.own(handling, state, loop)
+            task = execution.own(handling, loop)
             if task.done() and loop.time() <= state.deadline:
                 return task.result()  # type: ignore[no-any-return]
             return await execution.within(task, plan, state, seconds, self._grace)
@@ -682,10 +692,11 @@ class Runner:
         loop = self._loop
         if not state.observers or state.ended or loop is None:
             return
+        told = freeze(jsonable(dict(what)))  # the handler may change a piece, and no observer may
 
         def tell() -> None:
             if not state.ended:
-                emit(state.observers, "tool:progress", state.call, what)
+                emit(state.observers, "tool:progress", state.call, told)
 
         try:
             here = asyncio.get_running_loop() is loop
@@ -803,7 +814,7 @@ class Runner:
 
         There is one path and one event for each call, and the outer runner's approver.
         """
-        return [one._with(_mounted=(self._settings, *(one._mounted or ()))) for one in self._tools]
+        return [one._with(_mounted=(Mount(self._settings, one.name), *(one._mounted or ()))) for one in self._tools]
 
     # -- one loop at a time, and the end ------------------------------------------------------------------------------
 
@@ -853,7 +864,7 @@ class Runner:
     # -- turning tools off --------------------------------------------------------------------------------------------
 
     def disable(self, glob: str, reason: str) -> None:
-        """From now on, deny every call of the tools whose name fits `glob`, with `reason`.
+        """From now on, deny every call of the tools whose name fits `glob`, with `reason`; where they are mounted, too.
 
         Calls that wait for a slot or for a person are denied at once; those whose handler runs are left to run. It may
         be called from any thread.
@@ -864,10 +875,15 @@ class Runner:
         given: Any = reason
         if not isinstance(given, str) or not given.strip():
             raise DefinitionError(f"disable({glob!r}, reason): say why, the model is told; not {reason!r}")
-        plans = self._fitting(glob)
-        for plan in plans:
-            plan.disabled = reason
-            plan.straight = False
+        for name in self._fitting(glob):
+            self._settings.off[name] = reason
+        self._settings.changed()
+
+    def look_disabled(self) -> None:
+        """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
+        for plan in self._plans.values():
+            plan.disabled = plan.turned_off()
+            plan.straight = plan.disabled is None and self._may_go_straight(plan)
         loop = self._loop
         if self._live and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._stop_waiting)
@@ -883,15 +899,18 @@ class Runner:
         Raises:
             DefinitionError: where no tool fits.
         """
-        for plan in self._fitting(glob):
-            plan.disabled = None
-            plan.straight = plan.may_go_straight() and not self._observers and not self._journals(plan)
+        for name in self._fitting(glob):
+            self._settings.off.pop(name, None)
+        self._settings.changed()
 
-    def _fitting(self, glob: str) -> list[Plan]:
-        names = {one.name for one in self._tools.only(glob)}
+    def _fitting(self, glob: str) -> list[str]:
+        names = [one.name for one in self._tools.only(glob)]
         if not names:
             raise DefinitionError(f"no tool fits {glob!r}: there are {', '.join(self._tools._by_name) or 'none'}")
-        return [self._plans[name] for name in names]
+        return names
+
+    def _may_go_straight(self, plan: Plan) -> bool:
+        return plan.may_go_straight() and not self._observers and not self._journals(plan)
 
 
 def _given_back(held: slots.Held, halt: Halt) -> Halt:
@@ -923,7 +942,7 @@ def _snapshot(call: ToolCall) -> ToolCall:
         return call
     try:
         text = dumps(call.raw)
-    except ValueError:  # answered at decode
+    except Exception:  # answered at decode
         return call
     return judged_call(call, text)
 

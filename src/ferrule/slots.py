@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ferrule.core.context import CURRENT, CallState
@@ -18,9 +18,10 @@ Held: TypeAlias = "list[Limiter | Hold]"
 
 
 async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | None, ready: int = 0) -> Held:
-    """Wait, at most `timeout` seconds, for all keys and slots, without those that an ancestor holds.
+    """Wait, at most `timeout` seconds, for all keys and slots.
 
-    The first `ready` slots are there already.
+    Keys that an ancestor holds are not waited for, and a slot that an ancestor holds is lent to one of its children at
+    a time; the others take free ones. The first `ready` slots are there already.
 
     Raises:
         Halt: where they are not to be had in time, or the keys are not known.
@@ -29,32 +30,81 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
     until = None if timeout is None else loop.time() + timeout
     family = list(_ancestors(state))
     held: Held = list(plan.limiters[:ready])
+    slots: dict[_Wanted, Limiter] = {}
     try:
         if plan.locks:
             held.append(await _locked(plan, state, keys, family, until))
-        wanted = _limiters(state) if plan.shares else list(plan.limiters)
-        if family:
-            theirs = {limiter for one in family for limiter in _limiters(one)}
-            wanted = [limiter for limiter in wanted if limiter not in theirs]
         for early in plan.limiters[:ready]:
             early.release()
             held.remove(early)
-        while (occupied := _first_busy(wanted, held)) is not None:
-            if not await occupied.acquire(_left_until(until, loop), (plan.name, state.given[1])):
-                raise busy(plan, f"{occupied.limit} calls run already, the most that may run at once")
-            held.append(occupied)
+        wanted = [_Wanted(limiter, _loan(limiter, family)) for limiter in _limiters(state)]
+        while (occupied := _first_busy(wanted, slots)) is not None:
+            found = await occupied.acquire(_left_until(until, loop), (plan.name, state.given[1]))
+            if found is None:
+                raise busy(plan, f"{occupied.limiter.limit} calls run already, the most that may run at once")
+            slots[occupied] = found
+        return [*held, *slots.values()]
     except BaseException:
-        for one in held:
+        for one in (*held, *slots.values()):
             one.release()
         raise
-    return held
+
+
+class _Wanted:
+    """A slot that a call needs: one of its own, or the one that its parent lends it."""
+
+    __slots__ = ("limiter", "loan")
+
+    def __init__(self, limiter: Limiter, loan: Limiter | None) -> None:
+        self.limiter = limiter
+        self.loan = loan
+
+    def try_acquire(self) -> Limiter | None:
+        for limiter in (self.loan, self.limiter):
+            if limiter is not None and limiter.try_acquire():
+                return limiter
+        return None
+
+    async def acquire(self, timeout: float | None, group: Hashable) -> Limiter | None:
+        """Wait for either; `None` where there was none in time."""
+        if self.loan is None:
+            return self.limiter if await self.limiter.acquire(timeout, group) else None
+        waits = {asyncio.ensure_future(one.acquire(timeout, group)): one for one in (self.limiter, self.loan)}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            for limiter in _got(waits):
+                limiter.release()
+            raise
+        got = _got(waits)
+        for spare in got[1:]:
+            spare.release()
+        return got[0] if got else None
+
+
+def _got(waits: dict[asyncio.Task[bool], Limiter]) -> list[Limiter]:
+    """Those of the slots waited for that were to be had; the waiting for the others ends."""
+    return [limiter for wait, limiter in waits.items() if not wait.cancel() and wait.result()]
 
 
 def _limiters(state: CallState) -> list[Limiter]:
     """The tool's slots, then the principal's, and the runner's, which all others want too, last."""
     plan: Plan = state.plan
+    if not plan.shares:
+        return list(plan.limiters)
     shares = [shares.of(state.given[1]) for shares in plan.shares]
     return [*plan.limiters[:-1], *shares, *plan.limiters[-1:]]
+
+
+def _loan(limiter: Limiter, family: list[CallState]) -> Limiter | None:
+    """The one slot that the nearest ancestor which has one of `limiter` lends to its descendants."""
+    for ancestor in family:
+        if limiter in _limiters(ancestor):
+            if not ancestor.loans:
+                ancestor.loans = {}
+            loan: Limiter = ancestor.loans.setdefault(limiter, Limiter(1))
+            return loan
+    return None
 
 
 async def _locked(plan: Plan, state: CallState, keys: KeyLocks, family: list[CallState], until: float | None) -> Hold:
@@ -67,20 +117,21 @@ async def _locked(plan: Plan, state: CallState, keys: KeyLocks, family: list[Cal
     return hold
 
 
-def _first_busy(wanted: list[Limiter], held: Held) -> Limiter | None:
+def _first_busy(wanted: list[_Wanted], slots: dict[_Wanted, Limiter]) -> _Wanted | None:
     """Take all slots, or give back those that were taken: the first that is not free.
 
     Who held one slot while it waits for another could be waited for by the one that it waits for.
     """
-    for limiter in wanted:
-        if limiter in held:
+    for one in wanted:
+        if one in slots:
             continue
-        if not limiter.try_acquire():
-            for one in [one for one in held if one in wanted]:
-                one.release()
-                held.remove(one)
-            return limiter
-        held.append(limiter)
+        found = one.try_acquire()
+        if found is None:
+            for limiter in slots.values():
+                limiter.release()
+            slots.clear()
+            return one
+        slots[one] = found
     return None
 
 

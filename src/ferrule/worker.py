@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from ferrule import crossing
 from ferrule.core.context import CURRENT, UNSET, CallState, new_state
+from ferrule.core.errors import ToolError
 from ferrule.core.mistakes import Mistakes
 from ferrule.core.pieces import collected
 from ferrule.core.tool import Tool
@@ -150,7 +151,7 @@ class Plan:
 
     def run_nested(self, state: CallState, name: str, arguments: Any) -> NoReturn:
         """Refuse: guards, approvals and slots are in the program."""
-        raise RuntimeError(
+        raise ToolError(
             f"context.run({name!r}) is not available in an isolated process: call other tools from the parent"
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import go
@@ -107,7 +108,7 @@ def test_many_principals_that_come_once_leave_little_behind() -> None:
         runner = Runner([tool(_nothing)], per_principal=1)
         for n in range(2500):
             await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
-        assert runner._settings.shares is not None and len(runner._settings.shares._limiters) <= 1000
+        assert runner._settings.shares is not None and len(runner._settings.shares._limiters) <= 1
 
     go(main())
 
@@ -151,3 +152,73 @@ def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int
         others = {e[0] for e in taken[place:]} - {group}
         if others and place + 1 < len(taken):
             assert taken[place + 1][0] != group
+
+
+def test_children_together_stay_within_the_limit_that_their_parent_is_under() -> None:
+    most = [0, 0]
+
+    @tool(parallel=True)
+    async def child(n: int) -> int:
+        most[0] += 1
+        most[1] = max(most)
+        await asyncio.sleep(0)
+        most[0] -= 1
+        return n
+
+    @tool(parallel=True)
+    async def fan(context: ToolContext) -> int:
+        results = await asyncio.gather(*(context.run("child", {"n": n}) for n in range(50)))
+        return sum(result.success for result in results)
+
+    async def main() -> None:
+        runner = Runner([child, fan], concurrency=4, queue_timeout=5)
+        assert (await runner.run("fan")).output == 50
+        assert most[1] == 4  # three slots of their own, and the one that the parent lends
+        assert runner._plans["fan"].limiters[0].running == 0 and runner.waiting == 0
+
+    go(main())
+
+
+def test_children_of_children_do_not_deadlock_in_a_single_slot() -> None:
+    @tool(parallel=True)
+    async def nested(depth: int, context: ToolContext) -> int:
+        if not depth:
+            return 1
+        results = await asyncio.gather(*(context.run("nested", {"depth": depth - 1}) for _ in range(2)))
+        return sum(result.output for result in results)
+
+    runner = Runner([nested.replace(concurrency=1)], concurrency=1, queue_timeout=5)
+    assert go(runner.run("nested", {"depth": 4})).output == 16
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> None:
+    async def main() -> None:
+        open_, inside = asyncio.Event(), asyncio.Event()
+
+        @tool(parallel=True)
+        async def hold() -> None:
+            inside.set()
+            await open_.wait()
+
+        @tool(parallel=True)
+        async def fan(context: ToolContext) -> str:
+            first = asyncio.ensure_future(context.run("hold"))
+            await inside.wait()
+            second = asyncio.ensure_future(context.run("hold"))
+            while not runner.waiting:
+                await asyncio.sleep(0)
+            if cancelled:
+                second.cancel()
+                await asyncio.wait({second})
+            else:
+                assert (await second).status == "limited"
+            open_.set()
+            return (await first).status
+
+        runner = Runner([hold, fan], concurrency=1, queue_timeout=5 if cancelled else 0.02)
+        assert (await runner.run("fan")).output == "ok"
+        assert runner._plans["fan"].limiters[0].running == 0 and not runner._live
+        assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+    go(main())

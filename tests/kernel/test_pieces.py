@@ -10,6 +10,7 @@ import pytest
 from watched import Watch, go, run
 
 from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolHandler, ToolResult, build_tool, tool
+from ferrule.middleware import after, untrusted
 
 
 async def words(count: int = 3) -> AsyncIterator[str]:
@@ -208,3 +209,55 @@ def test_progress_is_an_event_and_says_nothing_after_the_end() -> None:
     event.data["message"].encode()
     kept[0].progress(2, 2)
     assert watch.kinds() == ["tool:pre", "tool:progress", "tool:post"]
+
+
+async def leaves_marks() -> AsyncIterator[str]:
+    """Say a secret."""
+    yield "secret=hunter2"
+
+
+def breaks(value: Any) -> Any:
+    raise RuntimeError("inside of the program")
+
+
+async def breaks_after(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    await next(call, context)
+    raise RuntimeError("inside of the program")
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize(
+    "options", [{"around": [untrusted, breaks_after]}, {"around": [after(breaks)]}, {"inside": [after(breaks)]}]
+)
+def test_pieces_do_not_pass_by_a_middleware_that_broke(options: dict[str, Any], timeout: float | None) -> None:
+    result, _ = run(tool(leaves_marks), "leaves_marks", timeout=timeout, **options)
+    assert result.status == "failed"
+    assert "hunter2" not in f"{result.content} {result.output} {result.record()}"
+
+
+def test_pieces_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -> None:
+    async def main() -> None:
+        for options in ({"inside": [after(lambda result: None)], "timeout": 0.02}, {"around": [untrusted]}):
+            speaker = Halfway("waits")
+            runner = Runner([tool(speaker.speak, name="speak")], **options)  # type: ignore[arg-type]
+            batch = runner.batch([ToolCall("c1", "speak", "{}")])
+            going = asyncio.ensure_future(waited(batch))
+            await speaker.said.wait()
+            if "timeout" not in options:
+                batch.cancel(now=True)
+            (result,) = await going
+            assert result.status in {"timeout", "cancelled"} and "one " not in str(result.content)
+
+    go(main())
+
+
+def test_an_observer_cannot_change_a_piece() -> None:
+    async def records() -> AsyncIterator[dict[str, Any]]:
+        yield {"x": 1, "y": [1]}
+
+    def meddles(event: Any) -> None:
+        if "piece" in event.data:
+            event.data["piece"]["x"] = 2
+
+    result, _ = run(tool(records), "records", observers=[meddles])
+    assert result.output == [{"x": 1, "y": [1]}]

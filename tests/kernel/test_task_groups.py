@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from watched import go
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule.middleware import after, before
 
 
 async def soon_raises() -> None:
@@ -133,5 +134,98 @@ def test_a_cancellation_from_outside_counts_although_groups_failed_before_or_wit
         with pytest.raises(asyncio.CancelledError):
             await task
         assert [result.status for result in batch.results] == ["cancelled"]
+
+    go(main())
+
+
+# -- wherever somebody else's code is awaited --------------------------------------------------------------------------
+
+
+async def round_it(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    result = await goes_round(call, context, next)
+    await outlives(1)
+    return result
+
+
+async def early(arguments: Any) -> None:
+    await outlives(1)
+
+
+async def late(result: ToolResult) -> None:
+    await outlives(1)
+
+
+async def guards_it(call: ToolCall, context: ToolContext) -> Decision:
+    await outlives(1)
+    return ask("?")
+
+
+async def approves(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+    await outlives(1)
+    return True
+
+
+class Journal:
+    async def intent(self, record: dict[str, Any]) -> None:
+        await outlives(1)
+
+    async def result(self, record: dict[str, Any]) -> None:
+        await outlives(1)
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "around": {"around": [round_it]},
+    "before": {"around": [before(early)]},
+    "after": {"around": [after(late)]},
+    "after, inside": {"inside": [after(late)]},
+    "guard and approver": {"guards": [guards_it], "approve": approves},
+    "journal": {"journal": Journal()},
+}
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+@pytest.mark.parametrize("place", PLACES)
+def test_groups_that_fail_in_other_places_do_not_cancel_either(place: str, timeout: float | None) -> None:
+    async def main() -> None:
+        runner = Runner([tool(outlives)], timeout=timeout, **PLACES[place])
+        result = await runner.run(ToolCall("c1", "outlives", '{"times": 1}'))
+        assert (result.status, result.output) == ("ok", "done")
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+
+    go(main())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outside(way: str) -> None:
+    """It takes its own cancellation back when it begins to wait, and a later one is another's."""
+    leaving = asyncio.Event()
+
+    async def slow_to_leave() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            leaving.set()
+            await asyncio.sleep(0.05)
+
+    @tool
+    async def swallows() -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(slow_to_leave())
+                group.create_task(soon_raises())
+                await asyncio.Event().wait()
+        except ExceptionGroup:
+            pass
+        return "went on"
+
+    async def main() -> None:
+        runner = Runner([swallows], **WAYS[way])
+        await runner.run("swallows", "{")
+        task = asyncio.ensure_future(runner.run(ToolCall("c1", "swallows", "{}")))
+        await leaving.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 5)
 
     go(main())

@@ -324,3 +324,59 @@ def test_a_call_that_waits_for_a_person_is_not_started_by_a_batch_that_is_cancel
 
 async def runs(batch: Any) -> Any:
     return await batch
+
+
+# -- where `run` was called before, and where tools are mounted --------------------------------------------------------
+
+
+def test_a_call_that_was_made_and_has_not_begun_is_denied_too() -> None:
+    async def main() -> None:
+        ran: list[int] = []
+
+        @tool
+        async def pay(n: int) -> None:
+            ran.append(n)
+
+        runner = Runner([pay])
+        await runner.run(ToolCall("c0", "pay", '{"n": 0}'))
+        made = runner.run(ToolCall("c1", "pay", '{"n": 1}'))
+        task = asyncio.ensure_future(runner.run(ToolCall("c2", "pay", '{"n": 2}')))
+        runner.disable("pay", "incident")
+        assert [(await made).status, (await task).status, ran] == ["denied", "denied", [0]]
+
+    go(main())
+
+
+def test_a_tool_that_is_turned_off_is_off_where_it_is_mounted_under_another_name_too() -> None:
+    async def main() -> None:
+        inner = Runner([send, look])
+        outer = Runner([*(one.replace(name=f"their_{one.name}") for one in inner.as_tools())])
+        inner.disable("send", "incident")
+        late = Runner(inner.as_tools())
+        assert (await inner.run("send")).status == "denied"
+        assert [(await one.run(name)).status for one, name in ((outer, "their_send"), (late, "send"))] == ["denied"] * 2
+        assert (await outer.run("their_look")).success
+        outer.disable("their_send", "here too")
+        inner.enable("send")
+        assert (await outer.run("their_send")).error == "Denied: here too. Nothing was run."
+        outer.enable("*")
+        assert (await outer.run("their_send")).success and (await late.run("send")).success
+
+    go(main())
+
+
+def test_turning_off_reaches_what_waits_in_the_runner_that_a_tool_is_mounted_in() -> None:
+    async def main() -> None:
+        gate = Gate()
+        inner = Runner([tool(gate.wait, name="wait", parallel=True)])
+        outer = Runner(inner.as_tools(), concurrency=1)
+        first = asyncio.ensure_future(outer.run("wait"))
+        await gate.inside.wait()
+        second = asyncio.ensure_future(outer.run("wait"))
+        await until(lambda: outer.waiting == 1)
+        inner.disable("wait", "stop")
+        assert (await second).status == "denied"
+        gate.open.set()
+        assert (await first).success
+
+    go(main())

@@ -282,7 +282,7 @@ def test_progress_comes_back_in_order_and_not_after_the_end(own_pool: WorkerPool
 
 def test_calling_another_tool_from_there_says_where_it_is_possible(pool: WorkerPool) -> None:
     wrong = error(pool, tools.calls_another)
-    assert isinstance(wrong, RuntimeError) and "call other tools from the parent" in str(wrong)
+    assert isinstance(wrong, ToolError) and "call other tools from the parent" in str(wrong)
 
 
 # -- what is raised --------------------------------------------------------------------------------------------------

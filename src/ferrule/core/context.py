@@ -69,6 +69,7 @@ class CallState:
         beside: Whether its batch lets it run beside others because of its arguments.
         pieces: What the handler has yielded so far.
         halt: The answer with which the runner has stopped it from outside.
+        loans: The slots that it lends to its children, one of each limiter.
         taken_back: Whether the cancellation by which it did so has been taken back.
     """
 
@@ -118,6 +119,7 @@ class CallState:
     pieces: tuple[Any, ...] | list[Any] = ()
     halt: Any = None
     taken_back: bool = False
+    loans: Any = ()
 
     @property
     def context(self) -> ToolContext[Any]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Hashable
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from ferrule.core.turns import Turns
 
@@ -24,7 +25,7 @@ class Limiter:
             which another thread hands one on.
     """
 
-    __slots__ = ("_lock", "_tokens", "_waiters", "limit", "take")
+    __slots__ = ("__weakref__", "_lock", "_tokens", "_waiters", "limit", "take")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -118,23 +119,18 @@ class Limiter:
 
 
 class Shares:
-    """A limit for each principal, so that none takes all slots."""
+    """A limit for each principal, so that none takes all slots; it is there as long as a call holds it or waits."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._limiters: dict[str | None, Limiter] = {}
+        self._limiters: WeakValueDictionary[str | None, Limiter] = WeakValueDictionary()
 
     def of(self, principal: str | None) -> Limiter:
         """The slots of one principal; calls without one share theirs."""
         limiter = self._limiters.get(principal)
         if limiter is None:
-            if len(self._limiters) >= _MANY:
-                self._limiters = {who: one for who, one in self._limiters.items() if one.running or one._waiters}
             limiter = self._limiters[principal] = Limiter(self._limit)
         return limiter
-
-
-_MANY = 1000
 
 
 def _expire(future: asyncio.Future[None]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
 
 from ferrule.core.context import CallState
 from ferrule.core.errors import DefinitionError
@@ -26,11 +27,18 @@ class Owner(Protocol):
 
     def remaining(self, deadline: float) -> float: ...
 
+    def look_disabled(self) -> None: ...
+
 
 class Settings:
-    """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along."""
+    """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along.
 
-    __slots__ = ("around", "expose", "guards", "inside", "limiter", "max_output", "shares", "timeout")
+    Attributes:
+        off: Why tools are turned off, by name.
+        runners: Those that use these settings, and are told when `off` changes.
+    """
+
+    __slots__ = ("around", "expose", "guards", "inside", "limiter", "max_output", "off", "runners", "shares", "timeout")
 
     def __init__(
         self,
@@ -51,6 +59,20 @@ class Settings:
         self.expose = expose
         self.max_output = max_output
         self.shares = shares
+        self.off: dict[str, str] = {}
+        self.runners: WeakSet[Owner] = WeakSet()
+
+    def changed(self) -> None:
+        """Tell all runners that tools were turned off or on."""
+        for runner in list(self.runners):
+            runner.look_disabled()
+
+
+class Mount(NamedTuple):
+    """Where a mounted tool comes from: its runner's settings, and its name there."""
+
+    settings: Settings
+    name: str
 
 
 class Plan:
@@ -76,6 +98,7 @@ class Plan:
 
     __slots__ = (
         "_owner",
+        "_switches",
         "ahead",
         "around",
         "behind",
@@ -111,7 +134,9 @@ class Plan:
 
     def __init__(self, tool: Tool, owner: Owner, settings: Settings) -> None:
         handling = tool._handling
-        mounted: tuple[Settings, ...] = tool._mounted or ()
+        mounts: tuple[Mount, ...] = tool._mounted or ()
+        mounted = [mount.settings for mount in mounts]
+        self._switches = (Mount(settings, tool.name), *mounts)
         self._owner = owner
         self.tool = tool
         self.name = tool.name
@@ -157,7 +182,7 @@ class Plan:
 
     def chain(self, settings: Settings, enter: Next, handle: Next) -> None:
         """Link the middleware round `enter` (decode and what follows) and round `handle` (the handler)."""
-        mounted: tuple[Settings, ...] = self.tool._mounted or ()
+        mounted = [mount.settings for mount in self.tool._mounted or ()]
         around = (*settings.around, *(m for s in mounted for m in s.around), *self.tool.around)
         inside = (*settings.inside, *(m for s in mounted for m in s.inside), *self.tool.inside)
         self.seals = bool(around or inside)
@@ -170,6 +195,12 @@ class Plan:
             self.around = linked(around, enter)
         if outer:
             self.inside = linked(outer, handle)
+
+    def turned_off(self) -> str | None:
+        """Why its calls are denied: what its own runner says, or one that it is mounted from."""
+        return next(
+            (mount.settings.off[mount.name] for mount in self._switches if mount.name in mount.settings.off), None
+        )
 
     def may_go_straight(self) -> bool:
         """Whether nothing but the runner's limit is configured for an async function of plain arguments."""

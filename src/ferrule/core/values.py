@@ -94,6 +94,8 @@ class ToolCall:
         data: Any = None,
         parent: str | None = None,
     ) -> None:
+        if not isinstance(id, str) or not isinstance(name, str):  # type: ignore[redundant-expr]
+            raise TypeError(f"the id and the name of a call are texts, not {id!r} and {name!r}")
         self.id = id
         self.name = name
         self.raw = arguments
@@ -432,7 +434,8 @@ class Event:
     def data(self) -> Mapping[str, Any]:
         """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event; the
         `decision` of a `tool:decided` and a `tool:suspended`; of a `tool:progress` `done`, `total` and `message`, or
-        the `piece` that the handler yielded, or the `attempt` that failed with its `status`, `error` and `wait`."""
+        the `piece` that the handler yielded, or the `attempt` that failed with its `status`, `error` and `wait`, or the
+        `fault` that a test made."""
         data = self._data
         if data is None:
             data = FrozenDict(self._build())

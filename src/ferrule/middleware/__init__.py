@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from ferrule.middleware.after import after
 from ferrule.middleware.before import before
+from ferrule.middleware.breaker import breaker
+from ferrule.middleware.budget import budget
+from ferrule.middleware.cache import cache
 from ferrule.middleware.limit_output import limit_output
+from ferrule.middleware.rate import rate
+from ferrule.middleware.retry import retry
 from ferrule.middleware.untrusted import untrusted
 
-__all__ = ["after", "before", "limit_output", "untrusted"]
+__all__ = ["after", "before", "breaker", "budget", "cache", "limit_output", "rate", "retry", "untrusted"]

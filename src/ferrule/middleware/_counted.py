@@ -1,0 +1,165 @@
+"""What a limit is counted by, how often something happens in a while, and the checks of what limits are made with."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeAlias
+
+from ferrule.core.clock import Clock
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.handlers import is_async
+from ferrule.core.values import ToolCall
+
+Key: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Hashable]
+By: TypeAlias = str | Iterable[str] | Key
+"""`"tool"`, `"principal"`, `"session"` or `"all"`, several of them, or a function of call and context."""
+
+_KEYS: dict[str, tuple[Key, str]] = {
+    "tool": (lambda call, context: call.name, "this tool"),
+    "principal": (lambda call, context: context.principal, "this principal"),
+    "session": (lambda call, context: context.session, "this session"),
+    "all": (lambda call, context: None, "all calls together"),
+}
+
+
+def keyed(name: str, by: Any) -> tuple[Key, str]:
+    """The key of a call, and for whom the limit is, in words.
+
+    Raises:
+        DefinitionError: for what is neither one of the names, nor several, nor a plain function.
+    """
+    if callable(by):
+        if is_async(by):
+            raise DefinitionError(f"{name}: by must be a plain function of (call, context), not an async one")
+        return _own(name, by), "what this call counts for"
+    names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else ()
+    if not names or not all(isinstance(one, str) and one in _KEYS for one in names):
+        known = ", ".join(map(repr, _KEYS))
+        raise DefinitionError(f"{name}: by must be of {known}, or a function of (call, context), not {by!r}")
+    if len(names) == 1:
+        return _KEYS[names[0]]
+    keys = [_KEYS[one][0] for one in names]
+    words = " and ".join(_KEYS[one][1] for one in names)
+    return lambda call, context: tuple([key(call, context) for key in keys]), words
+
+
+def _own(name: str, function: Key) -> Key:
+    """A function of the user's: an answer that is never equal to another would be no limit at all."""
+
+    def key(call: ToolCall, context: ToolContext[Any]) -> Hashable:
+        answer: Any = function(call, context)
+        if inspect.isawaitable(answer) or answer != answer:
+            raise TypeError(f"{name}: by gave {answer!r}, which is no key")
+        hash(answer)
+        return answer  # type: ignore[no-any-return]
+
+    return key
+
+
+class Windows:
+    """At most `most` times in any `seconds`, for each key. May be shared by threads.
+
+    A key that has not been met for `seconds` is forgotten, at the latest when their number has doubled.
+    """
+
+    __slots__ = ("_lock", "_most", "_seconds", "_sweep_at", "_times")
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._times: dict[Hashable, deque[float]] = {}
+        self._sweep_at = _MANY
+        self._lock = threading.Lock()
+
+    def take(self, key: Hashable, now: float) -> float:
+        """Count one at `now` and give 0; or count nothing, and give the seconds until there is room."""
+        with self._lock:
+            times = self._times.get(key)
+            if times is None:
+                times = self._entered(key, now)
+            if len(times) == self._most:
+                wait = times[0] + self._seconds - now
+                if wait > _ROUNDING:
+                    return wait
+            times.append(now)
+            return 0.0
+
+    def _entered(self, key: Hashable, now: float) -> deque[float]:
+        if len(self._times) >= self._sweep_at:
+            since = now - self._seconds
+            self._times = {one: times for one, times in self._times.items() if times[-1] > since}
+            self._sweep_at = max(_MANY, 2 * len(self._times))
+        times = self._times[key] = deque(maxlen=self._most)
+        return times
+
+    def forget(self, key: Hashable) -> None:
+        """Count anew for this key."""
+        with self._lock:
+            self._times.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+
+_MANY = 1000
+_ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
+
+
+def rounded_up(seconds: float) -> float:
+    """Whole milliseconds, so that who waits that long does not come a rounding error too early."""
+    return math.ceil(seconds * 1000) / 1000
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DefinitionError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+_LARGEST = 1e200  # an integer may be larger than any float, and what is made of it larger still
+
+
+def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf) -> float:
+    """A finite number above 0, or at least 0 where `zero` is fine too, up to `most`.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    fine = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < _LARGEST
+    if not fine or value > most or (value == 0 and not zero):
+        least = "from 0" if zero else "above 0"
+        upto = "" if most == math.inf else f" up to {most:g}"
+        raise DefinitionError(f"{name} must be a number {least}{upto}, not {value!r}")
+    return float(value)
+
+
+def function(name: str, value: Any) -> Any:
+    """A plain function, or `None`.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    if value is not None and (not callable(value) or is_async(value)):
+        raise DefinitionError(f"{name} must be a plain function, not {value!r}")
+    return value
+
+
+def ticking(name: str, clock: Any) -> Clock:
+    """A clock.
+
+    Raises:
+        DefinitionError: for what does not have its methods.
+    """
+    if isinstance(clock, type) or not isinstance(clock, Clock):
+        raise DefinitionError(f"{name}: clock must have time() and an async sleep(seconds), not {clock!r}")
+    return clock

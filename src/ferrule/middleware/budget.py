@@ -1,0 +1,227 @@
+"""`budget(calls=…, tokens=…, cost=…, seconds=…)`: what a session or a principal may use altogether."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from operator import add, sub
+from typing import Any, TypeAlias
+
+from ferrule.core.clock import MONOTONIC, Clock
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.types import Next
+from ferrule.core.values import ToolCall, ToolResult, limited
+from ferrule.middleware._counted import By, function, keyed, number, ticking, whole
+
+Amounts: TypeAlias = Mapping[str, float]
+"""How much of each of `tokens`, `cost` and `seconds`."""
+
+_SCALE = 10**9  # amounts are counted in whole billionths, so that 0.1 + 0.2 is 0.3
+
+
+def budget(
+    *,
+    calls: int | None = None,
+    tokens: float | None = None,
+    cost: float | None = None,
+    seconds: float | None = None,
+    reserve: Amounts | Callable[[ToolCall, ToolContext[Any]], Amounts] | None = None,
+    usage: Callable[[ToolResult], Amounts | None] | None = None,
+    by: By = "session",
+    clock: Clock = MONOTONIC,
+) -> Budget:
+    """A middleware that bounds what all calls of a session use together; what would go beyond it is `limited`.
+
+    What a call may use is reserved before it runs, and becomes what it did use afterwards, so that calls side by side
+    do not go beyond the budget either. A call counts when it is let through, whatever it comes to; one that ran nothing
+    (`executed` is `False`) gets all back. Where it is not known what was used, the reservation stays.
+
+    Args:
+        calls: How many calls.
+        tokens: How many tokens, as `usage` tells them.
+        cost: How much it may cost, in any unit, as `usage` tells it.
+        seconds: How long the calls may take, added up.
+        reserve: What one call may use at most, such as `{"tokens": 4000, "cost": 0.02}`, or a function of call and
+            context that tells it; needed for `tokens` and `cost`. For `seconds` it is, where left out, what remains
+            until the deadline, or all that is left where there is none. A call that uses more is charged for all of it.
+        usage: What a call did use; left out, it is `result.metadata["usage"]`, with `cost` and `tokens` (or
+            `total_tokens`, or `input_tokens` and `output_tokens`).
+        by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
+            function of call and context that gives the key. Where it raises or gives no key, nothing is run.
+        clock: What tells the time.
+
+    Raises:
+        DefinitionError: for parameters that could not work.
+    """
+    limits = {"calls": calls, "tokens": tokens, "cost": cost, "seconds": seconds}
+    return Budget({unit: limit for unit, limit in limits.items() if limit is not None}, reserve, usage, by, clock)
+
+
+class _Account:
+    __slots__ = ("running", "used")
+
+    def __init__(self, units: int) -> None:
+        self.used = [0] * units
+        self.running = 0
+
+
+class Budget:
+    """What `budget` makes. It keeps an account for each key until `forget(key)`."""
+
+    def __init__(self, limits: Amounts, reserve: Any, usage: Any, by: By, clock: Clock) -> None:
+        if not limits:
+            raise DefinitionError("budget needs a bound: calls=…, tokens=…, cost=… or seconds=…")
+        self._units = tuple(limits)
+        if "calls" in limits:
+            whole("budget(calls)", limits["calls"])
+        self._limits = [_scaled(f"budget({unit})", limit) for unit, limit in limits.items()]
+        self._key, self._who = keyed("budget", by)
+        self._usage = function("budget(usage)", usage) or _told
+        self._time = ticking("budget", clock).time
+        self._reserve, self._fixed = self._reserving(reserve)
+        self._only_calls = self._units == ("calls",)
+        self._accounts: dict[Hashable, _Account] = {}
+        self._lock = threading.Lock()
+
+    def _reserving(self, reserve: Any) -> tuple[Any, list[int] | None]:
+        """The function that tells what to reserve, and the amounts where they are always the same."""
+        if callable(reserve):
+            return function("budget(reserve)", reserve), None
+        amounts = {} if reserve is None else reserve
+        if not isinstance(amounts, Mapping) or amounts.keys() - {"tokens", "cost", "seconds"}:
+            raise DefinitionError(
+                "budget(reserve) must be what one call may use, such as {'tokens': 4000}, of tokens, cost and seconds, "
+                f"not {reserve!r}"
+            )
+        missing = [unit for unit in self._units if unit in ("tokens", "cost") and unit not in amounts]
+        if missing:
+            raise DefinitionError(f"budget({missing[0]}=…) needs reserve={{{missing[0]!r}: …}}: what one call may use")
+        given = {unit: number(f"budget(reserve[{unit!r}])", amount) for unit, amount in amounts.items()}
+        known = "seconds" not in self._units or "seconds" in given
+        return (lambda call, context: given), (self._amounts(given) if known else None)
+
+    def _amounts(self, given: Any, seconds: float = math.inf) -> list[int]:
+        if not isinstance(given, Mapping):
+            raise TypeError(f"budget: reserve gave {given!r}, not a mapping such as {{'tokens': 4000}}")
+        known = {"calls": 1, "seconds": seconds, **given}
+        return [
+            limit if known[unit] == math.inf else _scaled(f"budget: reserve[{unit!r}]", known[unit])
+            for unit, limit in zip(self._units, self._limits, strict=True)
+        ]
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        key = self._key(call, context)
+        if not self._only_calls:
+            return await self._settled(key, call, context, next)
+        account = self._accounts.get(key) or self._opened(key)
+        used = account.used
+        self._lock.acquire()  # `with` costs twice as much
+        try:
+            if used[0] >= self._limits[0]:
+                return self._refused(account, 0, _SCALE)
+            used[0] += _SCALE
+        finally:
+            self._lock.release()
+        result = await next(call, context)
+        if result.executed is False:
+            with self._lock:
+                used[0] -= _SCALE
+        return result
+
+    async def _settled(self, key: Hashable, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        wanted = self._fixed
+        if wanted is None:
+            remaining = context.remaining()
+            wanted = self._amounts(self._reserve(call, context), math.inf if remaining is None else remaining or 1e-9)
+        taken = self._taken(key, wanted)
+        if isinstance(taken, ToolResult):
+            return taken
+        result: ToolResult | None = None
+        began = self._time()
+        try:
+            result = await next(call, context)
+            return result
+        finally:
+            self._settle(taken, self._unused(wanted, result, began))
+
+    def _opened(self, key: Hashable) -> _Account:
+        return self._accounts.setdefault(key, _Account(len(self._units)))
+
+    def _taken(self, key: Hashable, wanted: list[int]) -> _Account | ToolResult:
+        """The account, from which `wanted` has been taken; or the answer that there is not so much left."""
+        account = self._accounts.get(key) or self._opened(key)
+        with self._lock:
+            after = list(map(add, account.used, wanted))
+            for place, limit in enumerate(self._limits):
+                if after[place] > limit:
+                    return self._refused(account, place, wanted[place])
+            account.used = after
+            account.running += 1
+            return account
+
+    def _refused(self, account: _Account, place: int, wanted: int) -> ToolResult:
+        unit, limit, used = self._units[place], self._limits[place], account.used[place]
+        if unit == "calls":
+            return limited(f"The budget of {_words(limit)} calls for {self._who} is used up.")
+        said = f"{_words(used)} of {_words(limit)} {unit} are used or reserved, and this call may use {_words(wanted)}."
+        return limited(f"The budget for {self._who} is too small: {said}", 1.0 if account.running else None)
+
+    def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
+        """How much of each amount goes back; negative where more was used."""
+        if result is not None and result.executed is False:
+            return wanted
+        used = _checked(None if result is None else self._usage(result))
+        if "seconds" in self._units:
+            used["seconds"] = self._time() - began
+        return [
+            amount - round(used[unit] * _SCALE) if unit in used else 0
+            for unit, amount in zip(self._units, wanted, strict=True)
+        ]
+
+    def _settle(self, account: _Account, unused: list[int]) -> None:
+        with self._lock:
+            account.running -= 1
+            account.used = list(map(sub, account.used, unused))
+
+    def used(self, key: Hashable = None) -> dict[str, float]:
+        """What `key` (a session, what `by` gives) has used, with what is reserved for calls that run."""
+        with self._lock:
+            account = self._accounts.get(key)
+            used = [0] * len(self._units) if account is None else account.used
+            return {unit: amount / _SCALE for unit, amount in zip(self._units, used, strict=True)}
+
+    def forget(self, key: Hashable) -> None:
+        """Close the account of `key`: of a session that has ended, or to let it use as much again."""
+        with self._lock:
+            self._accounts.pop(key, None)
+
+
+def _scaled(name: str, amount: Any) -> int:
+    return max(1, round(number(name, amount) * _SCALE))
+
+
+def _words(amount: int) -> str:
+    return f"{amount / _SCALE:.12g}"
+
+
+def _told(result: ToolResult) -> Mapping[str, Any] | None:
+    """`metadata["usage"]`, in the names that model APIs have for it."""
+    usage = result.metadata.get("usage")
+    if not isinstance(usage, Mapping):
+        return None
+    parts = [usage[name] for name in ("input_tokens", "output_tokens") if name in usage]
+    tokens = usage.get("tokens", usage.get("total_tokens", sum(parts) if len(parts) == 2 else None))
+    return {"tokens": tokens, "cost": usage.get("cost")}
+
+
+def _checked(amounts: Mapping[str, Any] | None) -> dict[str, float]:
+    """Those that are numbers from 0 upwards: what else is said of the use is as good as unknown."""
+    if amounts is None:
+        return {}
+    return {
+        unit: amount
+        for unit, amount in amounts.items()
+        if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < math.inf
+    }

@@ -1,0 +1,164 @@
+"""`retry(attempts)`: another attempt, where it can do no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ferrule.core.clock import MONOTONIC, Clock
+from ferrule.core.content import clean, cut
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError
+from ferrule.core.types import Next
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.middleware._counted import Windows, function, number, ticking, whole
+
+_MAY = frozenset({"failed", "limited", "timeout"})
+_NOTHING_RUN = "Nothing was run."
+_NEVER = 1e12  # an integer may be larger than any float
+
+
+def retry(
+    attempts: int = 3,
+    *,
+    wait: float = 0.5,
+    longest: float = 30.0,
+    jitter: float = 0.5,
+    per_minute: int = 60,
+    safe: Iterable[str] = (),
+    when: Callable[[ToolResult], bool] | None = None,
+    clock: Clock = MONOTONIC,
+) -> Retry:
+    """A middleware that makes another attempt where one failed and another can do no harm.
+
+    That is so where the tool is `read_only` or `idempotent` for this call, where `safe` names it, and where nothing
+    had been run (`executed` is `False`); and only while nothing of the output has been shown. Between attempts it waits
+    as long as the result says (`metadata["retry_after"]`, seconds), else `wait`, and twice as long each time.
+
+    Put it inside, as the first: the deadline is for all attempts together, and no wait goes beyond it. Each attempt
+    that is followed by another is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`; a result that
+    took several has a list of these, its own among them, in `metadata["attempts"]`.
+
+    Args:
+        attempts: How many at most, the first counted.
+        wait: Seconds before the second attempt.
+        longest: Seconds of one wait at most; where the tool wants longer there is no other attempt.
+        jitter: The share of the wait that is chance, 0 to 1, so that not all who failed together come back together.
+            It makes the wait shorter, but never shorter than the tool wants.
+        per_minute: How many attempts beyond the first in any minute, for each tool, over all calls.
+        safe: Names or globs of tools that may be run again although they are not marked so.
+        when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt; left out, what failed is,
+            and what is limited and says until when.
+        clock: What tells the time and waits.
+
+    Raises:
+        DefinitionError: for parameters that could not work.
+    """
+    return Retry(attempts, wait, longest, jitter, per_minute, safe, when, clock)
+
+
+class Retry:
+    """What `retry` makes."""
+
+    def __init__(
+        self,
+        attempts: int,
+        wait: float,
+        longest: float,
+        jitter: float,
+        per_minute: int,
+        safe: Iterable[str],
+        when: Callable[[ToolResult], bool] | None,
+        clock: Clock,
+    ) -> None:
+        self._attempts = whole("retry(attempts)", attempts)
+        self._wait = number("retry(wait)", wait, zero=True)
+        self._longest = number("retry(longest)", longest, zero=True)
+        self._jitter = number("retry(jitter)", jitter, zero=True, most=1)
+        self._spare = Windows(whole("retry(per_minute)", per_minute), 60.0)
+        self._safe = _names(safe)
+        self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
+        self._clock = ticking("retry", clock)
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        result = await next(call, context)
+        if result.status == "ok":
+            return result
+        made: list[dict[str, Any]] = []
+        ran = result.executed
+        while (pause := self._pause(call, context, result, len(made) + 1)) is not None:
+            made.append(self._record(result, len(made) + 1, pause))
+            context.announce(made[-1])
+            await self._clock.sleep(pause)
+            result = await next(call, context)
+            ran = result.executed if ran is False else ran
+        return self._last(result, made, ran) if made else result
+
+    def _pause(self, call: ToolCall, context: ToolContext[Any], result: ToolResult, attempt: int) -> float | None:
+        """Seconds until the next attempt; `None` where there is to be none."""
+        if attempt >= self._attempts or result.status not in _MAY or not self._when(result):
+            return None
+        if not self._is_safe(call, context, result) or context.pieces or _cancelled(context):
+            return None
+        pause, remaining = self._chosen(result, attempt), context.remaining()
+        if pause > self._longest or (remaining is not None and pause >= remaining):
+            return None
+        return None if self._spare.take(call.name, self._clock.time()) else pause
+
+    def _is_safe(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> bool:
+        tool = context.tool
+        return (
+            result.executed is False
+            or (tool is not None and (tool.read_only or tool.idempotent))
+            or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
+        )
+
+    def _chosen(self, result: ToolResult, attempt: int) -> float:
+        backoff = min(math.ldexp(self._wait, min(attempt - 1, 60)), self._longest)
+        chance = random.random() * self._jitter
+        asked = _retry_after(result)
+        if asked is None:
+            return backoff * (1 - chance)
+        return asked if asked > self._longest else min(asked + backoff * chance, self._longest)
+
+    def _record(self, result: ToolResult, attempt: int, pause: float | None) -> dict[str, Any]:
+        error = None if result.error is None else cut(clean(result.error), 500)
+        return {"attempt": attempt, "of": self._attempts, "status": result.status, "error": error, "wait": pause}
+
+    def _last(self, result: ToolResult, made: list[dict[str, Any]], ran: bool | None) -> ToolResult:
+        made.append(self._record(result, len(made) + 1, None))
+        result = result.replace(metadata={**result.metadata, "attempts": made})
+        if result.executed is not False or ran is False:
+            return result
+        # Nothing was run at last, but an attempt before it had been: for the call as a whole, that counts.
+        result = result.replace(executed=ran)
+        if result.error is None or _NOTHING_RUN not in result.error:
+            return result
+        return result.replace(error=result.error.replace(_NOTHING_RUN, "It was not run again; it had been run before."))
+
+
+def _names(safe: Any) -> tuple[str, ...]:
+    if isinstance(safe, str) or not isinstance(safe, Iterable) or not all(isinstance(one, str) for one in safe):
+        raise DefinitionError(f"retry(safe) must be a list of tool names, such as safe=['search'], not {safe!r}")
+    return tuple(safe)
+
+
+def _worth_another(result: ToolResult) -> bool:
+    return result.status == "failed" or (result.status == "limited" and _retry_after(result) is not None)
+
+
+def _retry_after(result: ToolResult) -> float | None:
+    seconds = result.metadata.get("retry_after")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        return None
+    return float(min(seconds, _NEVER))
+
+
+def _cancelled(context: ToolContext[Any]) -> bool:
+    """Whether the task was cancelled from outside meanwhile, and the handler made a result of that."""
+    task, state = asyncio.current_task(), context._state
+    return task is not None and state is not None and task.cancelling() > state.cancels

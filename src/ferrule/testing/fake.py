@@ -1,0 +1,209 @@
+"""`fake(tools)`: the same tools, whose answers are made up from their output schemas."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from random import Random
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel
+from pydantic import ValidationError as PydanticError
+
+from ferrule.core import schema as core_schema
+from ferrule.core.context import ToolContext
+from ferrule.core.errors import DefinitionError, ToolError
+from ferrule.core.frozen import thaw
+from ferrule.core.handlers import Handler
+from ferrule.core.mistakes import nearest
+from ferrule.core.output import OutputMismatch
+from ferrule.core.tool import Tool
+from ferrule.core.toolset import Toolset
+from ferrule.core.values import ToolCall
+from ferrule.testing._values import Path, Unmet, below, fitting, words
+
+Answer: TypeAlias = Callable[[ToolCall], Any]
+_ANNOTATIONS = {"type", "title", "description", "$schema", "$id"}
+
+
+def fake(
+    tools: Toolset | Iterable[Any] | Any, *, seed: int | str = 0, answers: Mapping[str, Any] | None = None
+) -> Toolset:
+    """The same tools with a made-up handler: names, schemas, traits, guards and middleware stay as they are.
+
+    An answer fits the tool's output schema, and is an object of the return type where the tool has one; a tool that
+    says nothing of its output, or only that it is text, answers with a short text that names it. The same seed, name
+    and arguments have the same answer, in every process. The real handler is never called, and there is no thread and
+    no process; what a tool would yield piece by piece is answered as a whole.
+
+    Args:
+        tools: A toolset, a list of whatever makes one, or one tool.
+        seed: Other seeds have other answers.
+        answers: For some tools, by name, what they answer instead: a value, or a sync or async function of the
+            arguments, which may raise like any handler. A value is checked here, what a function gives where the
+            call is made.
+
+    Raises:
+        DefinitionError: for an answer to a tool that there is not, or that does not fit the output schema, and where
+            no fitting answer can be made up: then `answers` has to have one.
+
+    A schema's `examples` are answers too. `tool.handler` is still the real function, for guards that look at it.
+    """
+    toolset, key = toolset_of(tools), seed_of("fake", seed)
+    given: dict[str, Any] = {}
+    for name, answer in (answers or {}).items():
+        given[_named(toolset, name).name] = answer
+    return toolset.map(
+        lambda tool: _replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
+    )
+
+
+def toolset_of(tools: Any) -> Toolset:
+    """A toolset of a toolset, of a list, or of one thing that makes a tool.
+
+    Raises:
+        DefinitionError: for what is no tool.
+    """
+    if isinstance(tools, Toolset):
+        return tools
+    one = isinstance(tools, Mapping | BaseModel) or hasattr(tools, "execute") or not isinstance(tools, Iterable)
+    return Toolset([tools] if one else tools)
+
+
+def seed_of(what: str, seed: Any) -> str:
+    """A seed as text.
+
+    Raises:
+        DefinitionError: for anything but a whole number or a text, which are the same in every process.
+    """
+    if not isinstance(seed, int | str):
+        raise DefinitionError(f"{what}: seed must be a whole number or a text, not {seed!r}")
+    return str(seed)
+
+
+def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
+    """What the randomness of a call is made from: the seed, the tool's name and the arguments, in any order."""
+    return json.dumps([seed, call.name, thaw(call.arguments), *more], sort_keys=True)
+
+
+def _named(toolset: Toolset, name: Any) -> Tool:
+    found = toolset.find(name)
+    if found is None:
+        near = nearest(str(name), [tool.name for tool in toolset])
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {[tool.name for tool in toolset]!r}"
+        raise DefinitionError(f"fake: answers has {name!r}, and there is no such tool; {hint}")
+    return found
+
+
+def _replaced(tool: Tool, answer: Answer) -> Tool:
+    """The tool with another handler, which stays with copies that are made anew."""
+
+    async def call(values: Any, context: ToolContext[Any]) -> Any:
+        assert context.call is not None
+        found = answer(context.call)
+        return await found if inspect.isawaitable(found) else found
+
+    def instead(handling: Handler) -> Handler:
+        made = copy.copy(handling)
+        made.call, made.is_async, made.direct, made.wrap = call, True, None, instead
+        made.streams = False
+        return made
+
+    return tool._with(_handling=instead(tool._handling), isolation=None, transfer="json")
+
+
+def _given(tool: Tool, answer: Any) -> Answer:
+    """What the caller wants to be answered."""
+    if callable(answer):
+        return lambda call: answer(call.arguments)
+    try:
+        tool._output.check(answer)
+    except OutputMismatch as mismatch:
+        raise DefinitionError(
+            f"fake: the answer of {tool.name!r} does not fit its output schema: {mismatch}; it is {answer!r}"
+        ) from None
+    return lambda call: copy.deepcopy(answer)
+
+
+class _Made:
+    """What is made up for one tool.
+
+    Raises:
+        DefinitionError: where nothing is found for a first call, rather than in the middle of a test.
+    """
+
+    def __init__(self, tool: Tool, seed: str) -> None:
+        self._tool = tool
+        self._seed = seed
+        try:
+            self(ToolCall("", tool.name))
+        except ToolError as error:
+            raise DefinitionError(str(error)) from None
+
+    def __call__(self, call: ToolCall) -> Any:
+        salt = salt_of(self._seed, call)
+        schema = self._tool.output_schema
+        if schema is None or (schema.get("type") == "string" and schema.keys() <= _ANNOTATIONS):
+            draw = Random(salt)
+            answer = f"{call.name}: {words(draw)} {below(draw, 1000)}"
+            if not self._mistakes(answer):
+                return self._finished(answer)
+        try:
+            return self._finished(fitting(self._schema, self._mistakes, salt))
+        except Unmet as unmet:
+            raise self._stuck(unmet.path, unmet.why) from None
+
+    def _stuck(self, path: Path, why: str) -> ToolError:
+        at = f"at {'.'.join(map(str, path))!r}" if path else "as a whole"
+        return ToolError(
+            f"fake: nothing was found that {self._tool.name!r} could answer: {at}, {why}; "
+            f"give an answer: fake(…, answers={{{self._tool.name!r}: …}})"
+        )
+
+    @cached_property
+    def _schema(self) -> Any:
+        """What is read as the return type, where there is one: what is written may say less (a `Decimal` is a text)."""
+        adapter = self._tool._output._adapter
+        if adapter is not None:
+            with suppress(*core_schema.Errors):
+                return adapter.json_schema()
+        return thaw(self._tool.output_schema)
+
+    @cached_property
+    def _validator(self) -> Any:
+        import jsonschema_rs
+
+        return jsonschema_rs.validator_for(thaw(self._tool.output_schema), validate_formats=True, offline=True)
+
+    def _mistakes(self, value: Any) -> list[tuple[Path, str]]:
+        """What is wrong in a value, judged by the tool's own check of its output."""
+        try:
+            finished = self._finished(value)
+            self._tool._output.check(finished)
+        except PydanticError as error:
+            return [(_place(value, wrong["loc"]), wrong["msg"]) for wrong in error.errors(include_url=False)]
+        except OutputMismatch as mismatch:
+            found = [(tuple(wrong.instance_path), wrong.message) for wrong in self._validator.iter_errors(value)]
+            return found or [((), str(mismatch))]
+        return []
+
+    def _finished(self, value: Any) -> Any:
+        """As the handler would return it."""
+        adapter = self._tool._output._adapter
+        return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+
+
+def _place(value: Any, location: tuple[int | str, ...]) -> Path:
+    """Those of Pydantic's steps that lead into the value; the others name branches."""
+    path: Path = ()
+    for step in location:
+        try:
+            value = value[step]
+        except (LookupError, TypeError):
+            continue
+        path = (*path, step)
+    return path

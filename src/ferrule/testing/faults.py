@@ -1,0 +1,222 @@
+"""`faults(tools)`: the same tools, which are sometimes slow, sometimes fail and sometimes hang, by a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
+from random import Random
+from typing import Any, NoReturn, TypeAlias
+
+from ferrule.core.clock import MONOTONIC, Clock
+from ferrule.core.context import CallState, ToolContext
+from ferrule.core.errors import DefinitionError, ToolError
+from ferrule.core.frozen import FrozenDict
+from ferrule.core.toolset import Toolset
+from ferrule.core.types import Next
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.results import raised
+from ferrule.testing.fake import salt_of, seed_of, toolset_of
+
+Latency: TypeAlias = float | tuple[float, float] | Callable[[Random], float]
+"""Seconds: always so many, from so many to so many, or a function that draws them."""
+
+_KINDS = (ConnectionError("the connection was lost"), OSError("the service is not available"))
+_LAST: ContextVar[dict[str, Any] | None] = ContextVar("ferrule.testing.faults", default=None)
+"""What was done to the running attempt of a call: for a result that the kernel makes when it has stopped the rest."""
+
+
+def faults(
+    tools: Toolset | Iterable[Any] | Any,
+    *,
+    seed: int | str = 0,
+    latency: Latency = 0.0,
+    errors: float = 0.0,
+    timeouts: float = 0.0,
+    before: float = 0.5,
+    kinds: Iterable[Exception | type[Exception]] = _KINDS,
+    clock: Clock = MONOTONIC,
+) -> Toolset:
+    """The same tools, with faults made by the seed: in each the innermost middleware, next to its handler.
+
+    A call is slow first (`latency`), then it may fail or hang, before its handler was run or after: the model is told
+    the same in both cases, as in life. An error is dealt with just as if the handler had raised it. A hang ends at the
+    call's deadline or by its cancellation; a call without a deadline fails, and says that it would hang for ever.
+
+    Which fault it is depends on the seed, the tool's name, the arguments and how often that very call was tried: not
+    on what else runs, nor on the process. A higher rate keeps the faults that a lower one made.
+
+    Observers hear of each fault when it is made, by a `tool:progress` event with `data["fault"]`, and the result's
+    `metadata["fault"]` has the last one of the last attempt; no key where none was made. A fault is a dict with `kind`
+    (`"latency"`, `"error"` or `"timeout"`), `seconds` (the latency), and for the latter two `ran` (whether the handler
+    was run) and `error` (what was raised, as text, or `None`).
+
+    Args:
+        tools: A toolset, a list of whatever makes one, or one tool.
+        seed: Other seeds make other faults.
+        latency: Seconds before the handler: a number, a range `(least, most)`, or a function of a `random.Random` that
+            is seeded for the call, such as `lambda draw: draw.expovariate(2)`.
+        errors: The share of calls that fail, 0 to 1.
+        timeouts: The share of calls that hang, 0 to 1; with `errors`, at most 1.
+        before: The share of errors and hangs that come before the handler is run, 0 to 1; the others come after it,
+            where it did not fail by itself.
+        kinds: The exceptions to fail with, or classes that need no arguments.
+        clock: Who waits for the latency: `ferrule.testing.ManualClock` where a test moves it by hand. Deadlines are
+            counted in real time.
+
+    Raises:
+        DefinitionError: for rates, a latency, a seed or kinds that cannot be.
+    """
+    maker = _Faults(seed_of("faults", seed), latency, errors, timeouts, before, kinds, clock)
+    return toolset_of(tools).map(lambda tool: tool.replace(around=(_tell, *tool.around), inside=(*tool.inside, maker)))
+
+
+class _Faults:
+    """The middleware that makes them; it counts how often each call was tried."""
+
+    def __init__(
+        self,
+        seed: str,
+        latency: Latency,
+        errors: float,
+        timeouts: float,
+        before: float,
+        kinds: Iterable[Exception | type[Exception]],
+        clock: Clock,
+    ) -> None:
+        self._seed = seed
+        self._latency = _latency(latency)
+        self._errors = _share("errors", errors)
+        self._timeouts = _share("timeouts", timeouts)
+        self._before = _share("before", before)
+        self._kinds = _exceptions(kinds)
+        self._sleep = clock.sleep
+        self._tried: dict[str, itertools.count[int]] = {}
+        if errors + timeouts > 1:
+            raise DefinitionError(
+                f"faults: errors={errors!r} and timeouts={timeouts!r} are shares of all calls and make more than 1"
+            )
+        if errors and not self._kinds:
+            raise DefinitionError("faults: errors are asked for, and kinds is empty; give the exceptions to fail with")
+
+    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        fault, error = self._drawn(call)
+        told = _Teller(context)
+        seconds = fault["seconds"]
+        slow = FrozenDict(kind="latency", seconds=seconds) if seconds else None
+        if slow:
+            told(slow)
+            await self._sleep(seconds)
+        if fault["kind"] == "latency":
+            return _marked(await next(call, context), slow)
+        if fault["ran"]:
+            result = await next(call, context)
+            if not result.success:
+                return _marked(result, slow)
+        told(fault)
+        if error is None:
+            await _hang(context)
+        return _marked(raised(told.state.plan, told.state, error), fault)
+
+    def _drawn(self, call: ToolCall) -> tuple[FrozenDict, Exception | None]:
+        """The fault of this attempt, and the error to raise."""
+        key = salt_of(self._seed, call)
+        salt = f"{key} {next(self._tried.setdefault(key, itertools.count()))}"
+        draw = Random(salt)
+        which, when, kind = draw.random(), draw.random(), draw.random()
+        seconds = _seconds(self._latency(Random(f"{salt} latency")))
+        ran = when >= self._before
+        if which < self._errors:
+            error = self._kinds[int(kind * len(self._kinds))]
+            said = f"{type(error).__name__}: {error}"
+            return FrozenDict(kind="error", seconds=seconds, ran=ran, error=said), error
+        if which >= 1 - self._timeouts:  # from the other end, so that neither rate moves what the other makes
+            return FrozenDict(kind="timeout", seconds=seconds, ran=ran, error=None), None
+        return FrozenDict(kind="latency", seconds=seconds), None
+
+
+class _Teller:
+    """Says of one attempt what is done to it: to the observers, and to `_tell`."""
+
+    def __init__(self, context: ToolContext[Any]) -> None:
+        assert context._state is not None
+        self.state: CallState = context._state
+        self._context = context
+        self._note = _LAST.get()
+        if self._note is not None:
+            self._note.clear()  # of the attempt before
+
+    def __call__(self, fault: FrozenDict) -> None:
+        self.state.executed = None  # a call that is stopped here may have had its effect, as far as anybody knows
+        if self._note is not None:
+            self._note.update(fault)
+        self._context.announce({"fault": fault})
+
+
+async def _tell(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    """Marks the result of a call that was stopped at its deadline, which no middleware inside sees."""
+    note: dict[str, Any] = {}
+    token = _LAST.set(note)
+    try:
+        result = await next(call, context)
+    finally:
+        _LAST.reset(token)
+    return _marked(result, note) if result.status == "timeout" and "fault" not in result.metadata else result
+
+
+def _marked(result: ToolResult, fault: Mapping[str, Any] | None) -> ToolResult:
+    return result.replace(metadata={**result.metadata, "fault": fault}) if fault else result
+
+
+async def _hang(context: ToolContext[Any]) -> NoReturn:
+    """Never ends by itself.
+
+    Raises:
+        ToolError: where nothing else would end it.
+    """
+    if context.remaining() is None:
+        raise ToolError(
+            "a fault made it hang, and it has no deadline that would end that; give the runner, the tool or the call "
+            "a timeout=…"
+        )
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody sets this future")
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise DefinitionError(f"faults: {name} must be a share from 0 to 1, not {value!r}")
+    return float(value)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
+        raise DefinitionError(f"faults: latency must be in seconds from 0 upwards, not {value!r}")
+    return float(value)
+
+
+def _latency(value: Any) -> Callable[[Random], float]:
+    if callable(value):
+        return value  # type: ignore[no-any-return]
+    least, most = map(_seconds, value if isinstance(value, tuple | list) and len(value) == 2 else (value, value))
+    if least > most:
+        raise DefinitionError(f"faults: latency is (least, most) in seconds, and {least!r} is more than {most!r}")
+    return lambda draw: least + (most - least) * draw.random()
+
+
+def _exceptions(kinds: Any) -> tuple[Exception, ...]:
+    if not isinstance(kinds, Iterable):
+        raise DefinitionError(f"faults: kinds must be a tuple of exceptions, such as (OSError('gone'),), not {kinds!r}")
+    return tuple(map(_exception, kinds))
+
+
+def _exception(kind: Any) -> Exception:
+    try:
+        error = kind() if isinstance(kind, type) else kind
+    except TypeError as wrong:
+        raise DefinitionError(f"faults: {kind.__name__} needs arguments ({wrong}); give an instance of it") from None
+    if not isinstance(error, Exception):
+        raise DefinitionError(f"faults: kinds holds {kind!r}, which is no exception that a handler fails with")
+    return error

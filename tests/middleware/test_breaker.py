@@ -1,0 +1,441 @@
+"""`breaker`: what fails again and again is left alone for a while, and then tried with care."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernel.watched import go, plain
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule.core.values import limited
+from ferrule.middleware import breaker, cache, retry
+from ferrule.testing import ManualClock
+
+
+class Service:
+    """A tool that fails while it is told to, and counts how many of its runs there are at a time."""
+
+    def __init__(self) -> None:
+        self.down = True
+        self.runs = self.running = self.most = 0
+        self.gate: asyncio.Event | None = None
+        self.tool = tool(self.ask, name="ask", read_only=True)
+
+    async def ask(self, n: int = 0) -> int:
+        self.runs += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.down:
+                raise ConnectionError("down")
+            return n
+        finally:
+            self.running -= 1
+
+
+def calls(count: int) -> list[ToolCall]:
+    return [ToolCall(f"c{n}", "ask", {"n": n}) for n in range(count)]
+
+
+def statuses(results: list[ToolResult]) -> str:
+    return " ".join(result.status for result in results)
+
+
+async def ask(runner: Runner, count: int = 1) -> str:
+    return " ".join([(await runner.run("ask")).status for _ in range(count)])
+
+
+def test_after_so_many_failures_in_a_row_calls_are_refused_and_say_until_when() -> None:
+    service = Service()
+
+    async def main() -> ToolResult:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(3, 30, clock=clock)])
+        assert await ask(runner, 3) == "failed failed failed"
+        await clock.advance(10)
+        return await runner.run("ask")
+
+    result = go(main())
+    assert (result.status, result.executed, result.metadata["retry_after"], service.runs) == ("limited", False, 20.0, 3)
+    assert plain(result) == (
+        "ask is not called for the time being: 3 calls in a row have failed. Nothing was run. Try again in 20 s."
+    )
+
+
+def test_a_success_ends_the_row() -> None:
+    service = Service()
+
+    async def main() -> str:
+        runner = Runner([service.tool], inside=[breaker(3, clock=ManualClock())])
+        found = []
+        for service.down in (True, True, False, True, True, False, True, True, True, True):
+            found.append(await ask(runner))
+        return " ".join(found[-3:])
+
+    assert go(main()) == "failed failed limited"
+
+
+def test_one_probe_that_succeeds_closes_it_and_one_that_fails_opens_it_again() -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)])
+        assert await ask(runner, 2) == "failed limited"
+        await clock.advance(30)
+        assert await ask(runner, 2) == "failed limited"
+        await clock.advance(29.9)
+        assert await ask(runner) == "limited"
+        await clock.advance(0.1)
+        service.down = False
+        assert await ask(runner, 3) == "ok ok ok"
+
+    go(main())
+
+
+@pytest.mark.parametrize("probes", [1, 3])
+def test_half_open_lets_a_batch_through_one_probe_at_a_time(probes: int) -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, probes=probes, clock=clock)])
+        await ask(runner)
+        await clock.advance(30)
+        service.gate, service.down, service.most = asyncio.Event(), False, 0
+        batch = asyncio.ensure_future(runner.run_all(calls(5)))
+        await clock.advance(0)
+        service.gate.set()
+        results = await batch
+        assert statuses(results) == " ".join(["ok"] * probes + ["limited"] * (5 - probes))
+        assert results[-1].metadata["retry_after"] == 1.0
+        assert service.most == probes
+        assert statuses(await runner.run_all(calls(5))) == "ok ok ok ok ok"
+
+    go(main())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("call"), st.integers(1, 4)),
+        st.tuples(st.just("advance"), st.integers(1, 15)),
+        st.tuples(st.just("release"), st.booleans()),
+        st.tuples(st.just("cancel"), st.integers(0, 3)),
+    ),
+    max_size=30,
+)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), STEPS)
+def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
+    failures: int, probes: int, steps: list[tuple[str, Any]]
+) -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        circuit = breaker(failures, 10, probes=probes, clock=clock)
+        began: dict[str, bool] = {}
+
+        async def watched(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+            began[call.id] = "ask" in circuit._circuits and circuit._circuits["ask"].until is not None
+            try:
+                if began[call.id]:
+                    assert not circuit.is_open("ask")
+                    assert sum(began.values()) <= probes
+                return await next(call, context)  # type: ignore[no-any-return]
+            finally:
+                del began[call.id]
+
+        runner = Runner([service.tool], inside=[circuit, watched])
+        tasks: list[asyncio.Future[ToolResult]] = []
+        service.gate = asyncio.Event()
+        for what, how in [*steps, ("release", False), ("advance", 10), ("call", 1), ("release", False)]:
+            if what == "call":
+                tasks += [asyncio.ensure_future(runner.run("ask")) for _ in range(how)]
+            elif what == "cancel" and how < len(tasks):
+                tasks[how].cancel()
+            elif what == "release":
+                service.down = how
+                service.gate.set()
+                await clock.advance(0)
+                service.gate = asyncio.Event()
+            await clock.advance(how if what == "advance" else 0)
+        assert (await tasks[-1]).success  # whatever happened, it comes back
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() or "outside the tool" not in str(task.result().error) for task in tasks)
+
+    go(main())
+
+
+def test_a_deadline_that_comes_first_is_a_failure() -> None:
+    service = Service()
+
+    async def main() -> str:
+        service.gate = asyncio.Event()
+        return await ask(Runner([service.tool], inside=[breaker(2)], timeout=0.01), 3)
+
+    assert go(main()) == "timeout timeout limited"
+
+
+def test_a_cancellation_from_outside_is_neither_failure_nor_success_and_frees_the_probe() -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock)], timeout=100)
+        await ask(runner)
+        await clock.advance(30)
+        service.gate = asyncio.Event()
+        probe = asyncio.ensure_future(runner.run("ask"))
+        await clock.advance(0)
+        probe.cancel()
+        await asyncio.wait([probe])
+        service.gate, service.down = None, False
+        assert await ask(runner, 2) == "ok ok"
+
+    go(main())
+
+
+def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -> None:
+    stubborn = asyncio.Event()
+
+    @tool(read_only=True)
+    async def ask(how: str) -> None:
+        if how == "fails":
+            raise ConnectionError
+        while how == "stays" and not stubborn.is_set():
+            try:
+                await stubborn.wait()
+            except asyncio.CancelledError:
+                pass
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([ask], inside=[breaker(1, 30, clock=clock)], grace=0)
+        await runner.run("ask", {"how": "fails"})
+        await clock.advance(30)
+        stays = await runner.run("ask", {"how": "stays"}, timeout=0.01)
+        assert (stays.status, runner.left_running) == ("timeout", 1)
+        assert (await runner.run("ask", {"how": "works"})).success
+        stubborn.set()
+        await clock.advance(0)
+        assert runner.left_running == 0
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    "answer", [limited("Full."), ToolResult("kept", executed=False), ToolResult(error="no", status="denied")]
+)
+def test_what_the_tool_did_not_answer_tells_nothing_of_it(answer: ToolResult) -> None:
+    service = Service()
+    answers: list[ToolResult] = []
+
+    async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(2, 30, clock=clock), first])
+        found = await ask(runner)
+        answers.append(answer)
+        found += f" {await ask(runner, 3)}"
+        assert found == f"failed {answer.status} failed limited"
+        await clock.advance(30)
+        answers.append(answer)
+        assert await ask(runner, 3) == f"{answer.status} failed limited"
+
+    go(main())
+
+
+def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache(clock=clock)])
+        service.down = False
+        await runner.run("ask", {"n": 1})
+        service.down = True
+        await runner.run("ask", {"n": 2})
+        await clock.advance(30)
+        assert (await runner.run("ask", {"n": 1})).metadata["cached"]
+        assert (await runner.run("ask", {"n": 2})).status == "failed"
+        assert (await runner.run("ask", {"n": 2})).status == "limited"
+
+    go(main())
+
+
+def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> None:
+    service = Service()
+
+    async def main() -> ToolResult:
+        clock = ManualClock()
+        inside = [retry(5, wait=0, clock=clock), breaker(1, 30, clock=clock)]
+        task = asyncio.ensure_future(Runner([service.tool], inside=inside).run("ask"))
+        await clock.advance(30)
+        service.down = False
+        await clock.advance(30)
+        return await task
+
+    made = go(main()).metadata["attempts"]
+    assert [attempt["status"] for attempt in made] == ["failed", "limited", "failed", "limited", "ok"]
+    assert [attempt["wait"] for attempt in made] == [0, 30, 0, 30, None]
+
+
+def test_when_says_what_is_a_failure() -> None:
+    @tool(read_only=True)
+    async def ask(how: str) -> None:
+        raise KeyError if how == "missing" else ConnectionError
+
+    async def main() -> str:
+        def not_missing(result: ToolResult) -> bool:
+            return not isinstance(result.exception, LookupError)
+
+        runner = Runner([ask], inside=[breaker(2, when=not_missing)])
+        hows = ["missing", "missing", "missing", "down", "down", "down"]
+        return " ".join([(await runner.run("ask", {"how": how})).status for how in hows])
+
+    assert go(main()) == "failed failed failed failed failed limited"
+
+
+def test_a_middleware_further_in_that_breaks_is_a_failure() -> None:
+    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        raise RuntimeError
+
+    assert go(ask(Runner([Service().tool], inside=[breaker(2), breaks]), 3)) == "failed failed limited"
+
+
+def test_who_began_before_it_opened_does_not_close_it() -> None:
+    slow = asyncio.Event()
+
+    @tool(read_only=True)
+    async def act(how: str) -> None:
+        if how == "slow":
+            await slow.wait()
+        else:
+            raise ConnectionError
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([act], inside=[breaker(1, clock=clock)])
+        early = asyncio.ensure_future(runner.run("act", {"how": "slow"}))
+        await clock.advance(0)
+        await runner.run("act", {"how": "down"})
+        slow.set()
+        assert (await early).success
+        assert (await runner.run("act", {"how": "down"})).status == "limited"
+
+    go(main())
+
+
+def test_each_tool_has_a_breaker_of_its_own_and_by_says_otherwise() -> None:
+    async def main(by: Any) -> str:
+        service, healthy = Service(), Service()
+        healthy.down = False
+        runner = Runner([service.tool, healthy.tool.replace(name="other")], inside=[breaker(1, by=by)])
+        await runner.run("ask")
+        return (await runner.run("other")).status
+
+    assert go(main("tool")) == "ok"
+    assert go(main("all")) == "limited"
+
+
+def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+    service = Service()
+    result = go(Runner([service.tool], inside=[breaker(by=lambda call, context: {})]).run("ask"))
+    assert (result.status, result.executed, service.runs) == ("failed", False, 0)
+
+
+def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
+    service = Service()
+
+    async def main() -> None:
+        circuit = breaker(1)
+        runner = Runner([service.tool], inside=[circuit])
+        await ask(runner)
+        assert circuit.is_open("ask")
+        circuit.forget("ask")
+        service.down = False
+        assert not circuit.is_open("ask") and await ask(runner) == "ok"
+        assert not circuit._circuits
+
+    go(main())
+
+
+def test_there_is_room_for_so_many_keys_only() -> None:
+    service = Service()
+    circuit = breaker(by="session")
+
+    async def main() -> int:
+        runner = Runner([service.tool], inside=[circuit])
+        for n in range(10_050):
+            await runner.run("ask", None, ToolContext(session=str(n)))
+        return len(circuit._circuits)
+
+    assert go(main()) == 10_000
+
+
+@pytest.fixture
+def giving_way() -> Iterator[None]:
+    """Threads give way at every line of a middleware, so that what is not locked is met half done."""
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if "middleware" not in frame.f_code.co_filename:
+            return None
+        time.sleep(0)
+        return trace
+
+    usual = threading.gettrace()
+    threading.settrace(trace)
+    yield
+    threading.settrace(usual)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("giving_way")
+def test_loops_in_two_threads_share_one_breaker() -> None:
+    service = Service()
+    circuit = breaker(10, 3600)
+    together = threading.Barrier(2, timeout=10)
+    found: list[str] = []
+
+    def many() -> None:
+        together.wait()
+        found.append(asyncio.run(ask(Runner([service.tool], inside=[circuit]), 50)))
+
+    threads = [threading.Thread(target=many) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert 10 <= service.runs <= 11 and " ".join(found).count("limited") == 100 - service.runs
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"failures": 0},
+        {"seconds": 0},
+        {"seconds": "30"},
+        {"probes": 0},
+        {"probes": True},
+        {"when": 1},
+        {"by": "user"},
+        {"clock": 1},
+    ],
+)
+def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
+    make: Callable[..., Any] = breaker
+    with pytest.raises(DefinitionError, match=next(iter(arguments))):
+        make(**arguments)

@@ -1,0 +1,365 @@
+"""`budget`: what all calls of a session use together stays within it, side by side too."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernel.watched import go, plain
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule.core.values import limited
+from ferrule.middleware import budget, cache
+from ferrule.testing import ManualClock
+
+S = ToolContext(session="s")
+
+
+@tool(read_only=True)
+async def think(uses: float = 0, waits: int = 0) -> ToolResult:
+    """Use as many tokens as it is told to, after a few turns of the loop."""
+    for _ in range(waits):
+        await asyncio.sleep(0)
+    return ToolResult("thought", metadata={"usage": {"tokens": uses, "cost": uses / 100}})
+
+
+def calls(*arguments: Any) -> list[ToolCall]:
+    return [ToolCall(f"c{n}", "think", given) for n, given in enumerate(arguments)]
+
+
+def statuses(results: list[ToolResult]) -> list[str]:
+    return [result.status for result in results]
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 100),
+    st.integers(1, 20),
+    st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3)), max_size=8), max_size=5),
+)
+def test_no_batches_of_any_calls_use_more_than_the_budget(
+    tokens: int, most: int, batches: list[list[tuple[int, int]]]
+) -> None:
+    limit = budget(tokens=tokens, reserve={"tokens": most})
+    running = used = 0
+
+    async def watched(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        nonlocal running, used
+        running += 1
+        assert used + running * most <= tokens  # also if each of them uses all that it may
+        result = await next(call, context)
+        running -= 1
+        used += result.metadata["usage"]["tokens"]
+        return result  # type: ignore[no-any-return]
+
+    async def main() -> None:
+        runner = Runner([think], inside=[limit, watched])
+        for batch in batches:
+            given = [{"uses": min(uses, most), "waits": waits} for uses, waits in batch]
+            results = await runner.run_all(calls(*given), S)
+            assert set(statuses(results)) <= {"ok", "limited"}
+        assert limit.used("s") == {"tokens": used}
+        last = await runner.run("think", {"uses": 0}, S)
+        assert last.success == (used + most <= tokens)
+
+    go(main())
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.lists(st.integers(0, 5), max_size=4))
+def test_no_batches_make_more_calls_than_the_budget(most: int, batches: list[int]) -> None:
+    async def main() -> int:
+        runner = Runner([think], inside=[budget(calls=most)])
+        return sum([statuses(await runner.run_all(calls(*[{}] * size), S)).count("ok") for size in batches])
+
+    assert go(main()) == min(most, sum(batches))
+
+
+def test_what_is_over_the_budget_is_told_so_and_does_not_run() -> None:
+    results = go(Runner([think], inside=[budget(calls=2)]).run_all(calls({}, {}, {}), S))
+    assert statuses(results) == ["ok", "ok", "limited"]
+    assert plain(results[2]) == "The budget of 2 calls for this session is used up. Nothing was run."
+    assert (results[2].executed, dict(results[2].metadata)) == (False, {})
+
+
+def test_what_others_only_reserved_may_come_back_so_the_call_may_too() -> None:
+    async def main() -> None:
+        runner = Runner([think], inside=[budget(tokens=100, reserve={"tokens": 60})])
+        first, second = await runner.run_all(calls({"uses": 10, "waits": 3}, {"uses": 10}), S)
+        assert first.success
+        assert plain(second) == (
+            "The budget for this session is too small: 60 of 100 tokens are used or reserved, and this call may use "
+            "60. Nothing was run. Try again in 1 s."
+        )
+        assert second.metadata["retry_after"] == 1.0
+        assert (await runner.run("think", {"uses": 40}, S)).success  # 10 are used, and it may use 60
+        third = await runner.run("think", {}, S)
+        assert (third.status, "retry_after" in third.metadata) == ("limited", False)
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 5, {}, {"tokens": "5"}, {"tokens": -5}, {"tokens": float("nan")}, {"tokens": True}]
+)
+def test_where_nobody_says_what_was_used_the_reservation_stays(usage: Any) -> None:
+    limit = budget(tokens=100, reserve={"tokens": 30})
+
+    async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
+
+    go(Runner([think], inside=[limit, says]).run("think", {}, S))
+    assert limit.used("s") == {"tokens": 30}
+
+
+@pytest.mark.parametrize(
+    "usage", [{"tokens": 7}, {"total_tokens": 7}, {"input_tokens": 3, "output_tokens": 4}, {"tokens": 7, "cost": None}]
+)
+def test_what_was_used_is_read_as_model_apis_name_it(usage: Any) -> None:
+    limit = budget(tokens=100, reserve={"tokens": 30})
+
+    async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return (await next(call, context)).replace(metadata={"usage": usage})  # type: ignore[no-any-return]
+
+    go(Runner([think], inside=[limit, says]).run("think", {}, S))
+    assert limit.used("s") == {"tokens": 7}
+
+
+def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
+    limit = budget(
+        cost=1,
+        reserve=lambda call, context: {"cost": call.arguments["uses"]},
+        usage=lambda result: {"cost": 0.25} if result.success else None,
+    )
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[limit])
+        return [(await runner.run("think", {"uses": uses}, S)).status for uses in (1, 0.75, 0.75, 0.5)]
+
+    assert go(main()) == ["ok", "ok", "limited", "ok"]
+
+
+@pytest.mark.parametrize(
+    "reserve", [lambda call, context: {}, lambda call, context: 5, lambda call, context: {"cost": -1}]
+)
+def test_a_reservation_that_is_none_fails_the_call_and_nothing_runs(reserve: Any) -> None:
+    result = go(Runner([think], inside=[budget(cost=1, reserve=reserve)]).run("think", {}, S))
+    assert (result.status, result.executed) == ("failed", False)
+    assert "Nothing was run." in plain(result)
+
+
+def test_ten_times_a_tenth_is_one() -> None:
+    limit = budget(cost=1, reserve={"cost": 0.1}, usage=lambda result: {"cost": 0.1})
+    results = go(Runner([think], inside=[limit]).run_all(calls(*[{}] * 11), S))
+    assert statuses(results) == ["ok"] * 10 + ["limited"]
+    assert limit.used("s") == {"cost": 1.0}
+
+
+def test_what_used_more_than_it_might_is_charged_for_all_of_it() -> None:
+    limit = budget(tokens=100, reserve={"tokens": 10})
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[limit])
+        return [(await runner.run("think", {"uses": uses}, S)).status for uses in (95, 1)]
+
+    assert go(main()) == ["ok", "limited"]
+    assert limit.used("s") == {"tokens": 95}
+
+
+@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10}])
+def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
+    answers = [limited("Full.")]
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[budget(**limits, reserve={"tokens": 10}), full])
+        return [(await runner.run("think", {}, S)).status for _ in range(3)]
+
+    assert go(main()) == ["limited", "ok", "limited"]
+
+
+def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
+    limit = budget(calls=5, tokens=50, reserve={"tokens": 10})
+    results = go(Runner([think], inside=[limit, cache()]).run_all(calls(*[{"uses": 7}] * 9), S))
+    assert statuses(results) == ["ok"] * 9
+    assert limit.used("s") == {"calls": 1, "tokens": 7}
+
+
+@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
+@pytest.mark.parametrize("end", ["raises", "cancelled"])
+def test_what_did_not_come_to_its_end_counts(limits: Any, end: str) -> None:
+    @tool(read_only=True)
+    async def act() -> None:
+        if end == "raises":
+            raise ValueError
+        await asyncio.Event().wait()
+
+    async def main() -> str:
+        clock = ManualClock()
+        runner = Runner([act], inside=[budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock)])
+        task = asyncio.ensure_future(runner.run("act", None, S))
+        await clock.advance(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return (await runner.run("act", None, S)).status
+
+    assert go(main()) == "limited"
+
+
+def test_seconds_are_added_up_and_what_may_yet_be_used_is_reserved() -> None:
+    clock = ManualClock()
+    limit = budget(seconds=10, reserve={"seconds": 6}, clock=clock)
+
+    @tool(read_only=True)
+    async def act(seconds: float) -> None:
+        await clock.sleep(seconds)
+
+    async def main() -> list[str]:
+        runner = Runner([act], inside=[limit])
+        batch = [ToolCall("a", "act", {"seconds": 3}), ToolCall("b", "act", {"seconds": 3})]
+        task = asyncio.ensure_future(runner.run_all(batch, S))
+        await clock.advance(10)
+        found = statuses(await task)
+        for seconds in (4, 1):
+            again = asyncio.ensure_future(runner.run("act", {"seconds": seconds}, S))
+            await clock.advance(10)
+            found.append((await again).status)
+        return found
+
+    assert go(main()) == ["ok", "limited", "ok", "limited"]
+    assert limit.used("s") == {"seconds": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "side_by_side"), [(None, ["ok", "limited"]), (4, ["ok", "ok"]), (6, ["ok", "limited"])]
+)
+def test_without_a_word_on_seconds_the_deadline_counts_or_all_that_there_is(
+    timeout: float | None, side_by_side: list[str]
+) -> None:
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[budget(seconds=10, clock=ManualClock())], timeout=timeout)
+        return statuses(await runner.run_all(calls({"waits": 3}, {"waits": 3}), S))
+
+    assert go(main()) == side_by_side
+
+
+@pytest.mark.parametrize(
+    ("by", "another"),
+    [
+        ("session", ToolContext(session="t")),
+        ("principal", ToolContext(session="s", principal="p")),
+        (("session", "principal"), ToolContext(session="s", principal="p")),
+        (lambda call, context: context.metadata.get("k"), ToolContext(session="s", metadata={"k": 1})),
+    ],
+)
+def test_each_key_has_a_budget_of_its_own(by: Any, another: ToolContext) -> None:
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[budget(calls=1, by=by)])
+        return [(await runner.run("think", {}, context)).status for context in (S, S, another)]
+
+    assert go(main()) == ["ok", "limited", "ok"]
+
+
+def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+    result = go(Runner([think], inside=[budget(calls=1, by=lambda call, context: [])]).run("think", {}, S))
+    assert (result.status, result.executed) == ("failed", False)
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": 10, "reserve": {"tokens": 1}}])
+def test_a_session_that_is_no_key_does_not_stop_the_others(options: Any) -> None:
+    odd: Any = ["no", "text"]
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[budget(calls=1, **options)])
+        return [(await runner.run("think", {}, context)).status for context in (ToolContext(session=odd), S)]
+
+    assert go(main()) == ["failed", "ok"]
+
+
+def test_forget_closes_the_account() -> None:
+    limit = budget(calls=1)
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[limit])
+        found = []
+        for _ in range(2):
+            found += [(await runner.run("think", {}, S)).status for _ in range(2)]
+            limit.forget("s")
+        return found
+
+    assert go(main()) == ["ok", "limited", "ok", "limited"]
+    assert not limit._accounts
+
+
+@pytest.fixture
+def giving_way() -> Iterator[None]:
+    """Threads give way at every line of a middleware, so that what is not locked is met half done."""
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if "middleware" not in frame.f_code.co_filename:
+            return None
+        time.sleep(0)
+        return trace
+
+    usual = threading.gettrace()
+    threading.settrace(trace)
+    yield
+    threading.settrace(usual)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("giving_way")
+@pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 1, "reserve": {"tokens": 1}}])
+def test_loops_in_two_threads_share_one_budget(limits: Any) -> None:
+    limit = budget(**limits)
+    through: list[int] = []
+    together = threading.Barrier(2, timeout=10)
+
+    async def done(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+        return ToolResult("done")
+
+    async def many() -> int:
+        call = ToolCall("c", "think")
+        results = [await limit(call, ToolContext(session=str(n)), done) for n in range(300)]
+        return sum(result.success for result in results)
+
+    def one() -> None:
+        together.wait()
+        through.append(asyncio.run(many()))
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sum(through) == 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "needs a bound"),
+        ({"calls": 0}, "calls"),
+        ({"calls": 1.5}, "whole number"),
+        ({"tokens": 5}, r"reserve=\{'tokens'"),
+        ({"cost": 5, "reserve": {"tokens": 5}}, r"reserve=\{'cost'"),
+        ({"cost": 5, "reserve": {"costs": 5}}, "of tokens, cost and seconds"),
+        ({"cost": 5, "reserve": 5}, "of tokens, cost and seconds"),
+        ({"cost": 5, "reserve": {"cost": 0}}, "above 0"),
+        ({"seconds": float("inf")}, "seconds"),
+        ({"calls": 5, "by": "me"}, "'session'"),
+        ({"calls": 5, "usage": 5}, "usage"),
+        ({"calls": 5, "clock": object()}, "clock"),
+    ],
+)
+def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> None:
+    make: Callable[..., Any] = budget
+    with pytest.raises(DefinitionError, match=said):
+        make(**arguments)

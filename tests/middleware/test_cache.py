@@ -1,0 +1,492 @@
+"""`cache`: the same question to a tool that only reads runs once, and nobody gets another's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernel.watched import BOUND, Watch, go
+
+from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule.middleware import cache
+from ferrule.testing import ManualClock
+
+
+class Source:
+    """A tool that reads, and counts how often; while `gate` is there, it waits for it."""
+
+    def __init__(self, **traits: Any) -> None:
+        self.runs: list[Any] = []
+        self.gate: asyncio.Event | None = None
+        self.error: Exception | None = None
+        self.tool = tool(self.read, name="read", **{"read_only": True, **traits})
+
+    async def read(self, path: str = "a", lines: int = 10) -> list[Any]:
+        self.runs.append((path, lines))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return [path, lines, len(self.runs)]
+
+
+async def twice(runner: Runner, one: Any, other: Any, contexts: tuple[Any, Any] = (None, None)) -> list[ToolResult]:
+    return [await runner.run("read", one, contexts[0]), await runner.run("read", other, contexts[1])]
+
+
+def test_the_second_time_it_does_not_run_and_says_where_the_answer_is_from() -> None:
+    source = Source()
+    first, second = go(twice(Runner([source.tool], inside=[cache()]), '{"path": "x"}', '{"path": "x"}'))
+    assert (first.output, second.output, source.runs) == (["x", 10, 1], ["x", 10, 1], [("x", 10)])
+    assert (first.executed, second.executed, second.success) == (True, False, True)
+    assert ("cached" in first.metadata, dict(second.metadata)) == (False, {"cached": True})
+    assert second.content == first.content == (Text('["x", 10, 1]'),)
+
+
+def test_each_call_has_its_own_id_and_its_own_event() -> None:
+    watch = Watch()
+    runner = Runner([Source().tool], inside=[cache()], observers=[watch])
+    results = go(runner.run_all([ToolCall("a", "read"), ToolCall("b", "read"), ToolCall("c", "read")]))
+    assert [result.call_id for result in results] == ["a", "b", "c"]
+    assert [watch.ends(id) for id in "abc"] == [["tool:post"]] * 3
+
+
+@pytest.mark.parametrize(
+    "other", ['{"lines": 10, "path": "x"}', '{"path": "x"}', '{ "path":"\\u0078" }', {"path": "x"}]
+)
+def test_however_the_same_arguments_are_written_they_are_the_same(other: Any) -> None:
+    source = Source()
+    go(twice(Runner([source.tool], inside=[cache()]), '{"path": "x", "lines": 10}', other))
+    assert len(source.runs) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 0.5, "", "1", "true", "null"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def told_apart(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key!r}:{told_apart(value[key])}' for key in sorted(value))}}}"
+    return f"[{','.join(map(told_apart, value))}]" if isinstance(value, list) else repr(value)
+
+
+@settings(deadline=None)
+@given(JSON, JSON)
+def test_different_arguments_never_share_an_answer(one: Any, other: Any) -> None:
+    @tool(read_only=True)
+    async def echo(value: Any) -> str:
+        return told_apart(value)
+
+    async def main() -> None:
+        runner = Runner([echo], inside=[cache()])
+        for value in (one, other):
+            assert (await runner.run("echo", {"value": value})).output == told_apart(value)
+
+    go(main())
+
+
+DEPS, SECRETS = object(), {"token": "x"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ToolContext(principal="b", session="s", working_directory="/d", deps=DEPS, secrets=SECRETS),
+        ToolContext(principal="a", session="t", working_directory="/d", deps=DEPS, secrets=SECRETS),
+        ToolContext(principal="a", session="s", working_directory="/e", deps=DEPS, secrets=SECRETS),
+        ToolContext(principal="a", session="s", working_directory="/d", deps=object(), secrets=SECRETS),
+        ToolContext(principal="a", session="s", working_directory="/d", deps=DEPS, secrets={"token": "y"}),
+    ],
+)
+def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
+    same = ToolContext(principal="a", session="s", working_directory="/d", deps=DEPS, secrets=SECRETS)
+
+    async def main() -> tuple[int, int]:
+        source = Source()
+        runner = Runner([source.tool], inside=[cache()])
+        await twice(runner, {}, {}, (same, same.replace(metadata={"trace": 5})))
+        before = len(source.runs)
+        await runner.run("read", {}, other)
+        return before, len(source.runs)
+
+    assert go(main()) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("by", "runs"), [("all", 1), ("session", 1), ("principal", 2), (lambda call, context: context.principal, 2)]
+)
+def test_by_says_what_of_the_context_changes_an_answer(by: Any, runs: int) -> None:
+    source = Source()
+    contexts = (ToolContext(principal="a", session="s"), ToolContext(principal="b", session="s"))
+    go(twice(Runner([source.tool], inside=[cache(by=by)]), {}, {}, contexts))
+    assert len(source.runs) == runs
+
+
+def test_a_key_that_is_none_fails_the_call_and_nothing_runs() -> None:
+    source = Source()
+    result = go(Runner([source.tool], inside=[cache(by=lambda call, context: [])]).run("read"))
+    assert (result.status, result.executed, source.runs) == ("failed", False, [])
+
+
+def test_what_is_fixed_in_a_tool_keeps_its_answers_apart() -> None:
+    source, kept = Source(), cache()
+
+    async def main() -> list[Any]:
+        runners = [Runner([source.tool.bind(path=path)], inside=[kept]) for path in ("mine", "yours")]
+        return [(await runner.run("read", "{}")).output[0] for runner in runners]
+
+    assert go(main()) == ["mine", "yours"]
+
+
+@pytest.mark.parametrize("traits", [{"read_only": False}, {"read_only": lambda arguments: arguments["path"] != "x"}])
+def test_what_changes_things_is_run_every_time(traits: Any) -> None:
+    source = Source(**traits)
+    go(twice(Runner([source.tool], inside=[cache()]), {"path": "x"}, {"path": "x"}))
+    assert len(source.runs) == 2
+
+
+def test_an_answer_is_good_for_its_time_and_no_longer() -> None:
+    source, clock = Source(), ManualClock()
+
+    async def main() -> list[int]:
+        runner = Runner([source.tool], inside=[cache(60, clock=clock)])
+        counts = []
+        for wait in (0, 59, 1):
+            await clock.advance(wait)
+            await runner.run("read")
+            counts.append(len(source.runs))
+        return counts
+
+    assert go(main()) == [1, 1, 2]
+
+
+def test_only_so_many_are_kept_and_the_one_not_asked_for_the_longest_goes() -> None:
+    source, kept = Source(), cache(entries=2)
+
+    async def main() -> None:
+        runner = Runner([source.tool], inside=[kept])
+        for path in "abacab":
+            await runner.run("read", {"path": path})
+            assert len(kept) <= 2
+
+    go(main())
+    assert [path for path, _ in source.runs] == ["a", "b", "c", "b"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), ConnectionError()])
+def test_a_failure_is_not_kept(error: Exception) -> None:
+    source = Source()
+    source.error = error
+    go(twice(Runner([source.tool], inside=[cache()]), {}, {}))
+    assert len(source.runs) == 2
+
+
+def test_what_says_that_it_must_not_be_kept_is_neither_kept_nor_shared() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def now() -> ToolResult:
+        runs.append(1)
+        mine = len(runs)
+        await asyncio.sleep(0)
+        return ToolResult(mine, metadata={"cache": False})
+
+    async def main() -> list[Any]:
+        runner = Runner([now], inside=[cache()])
+        first = [result.output for result in await runner.run_all([ToolCall(id, "now") for id in "abc"])]
+        return [*first, (await runner.run("now")).output]
+
+    assert sorted(go(main())) == [1, 2, 3, 4]
+
+
+def test_what_cannot_be_copied_is_not_kept() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def lock() -> Any:
+        runs.append(1)
+        return {"lock": threading.Lock()}
+
+    async def main() -> None:
+        runner = Runner([lock], inside=[cache()])
+        assert (await runner.run("lock")).success and (await runner.run("lock")).success
+
+    go(main())
+    assert len(runs) == 2
+
+
+def test_who_changes_an_output_changes_nobody_elses() -> None:
+    source = Source()
+
+    async def main() -> list[Any]:
+        runner = Runner([source.tool], inside=[cache()])
+        for _ in range(3):
+            result = await runner.run("read")
+            result.output.append("scribble")
+        last = await runner.run("read")
+        return [last.output, last.text]
+
+    assert go(main()) == [["a", 10, 1], '["a", 10, 1]']
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+def test_calls_for_the_same_at_the_same_time_run_once(lines: list[int]) -> None:
+    source = Source()
+
+    async def main() -> list[ToolResult]:
+        source.gate = asyncio.Event()
+        runner = Runner([source.tool], inside=[cache()])
+        calls = [ToolCall(f"c{n}", "read", {"lines": line}) for n, line in enumerate(lines)]
+        batch = asyncio.ensure_future(runner.run_all(calls))
+        await ManualClock().advance(0)
+        source.gate.set()
+        return await batch
+
+    results = go(main())
+    assert len(source.runs) == len(set(lines))
+    assert [result.output[1] for result in results] == lines
+    assert len({id(result.output) for result in results}) == len(results)
+
+
+def test_who_waits_gets_the_failure_too() -> None:
+    source = Source()
+    source.error = ValueError("x")
+
+    async def main() -> list[ToolResult]:
+        source.gate = asyncio.Event()
+        batch = asyncio.ensure_future(
+            Runner([source.tool], inside=[cache()]).run_all([ToolCall("a", "read"), ToolCall("b", "read")])
+        )
+        await ManualClock().advance(0)
+        source.gate.set()
+        return await batch
+
+    assert [(result.status, result.error, result.executed) for result in go(main())] == [
+        ("failed", "read failed: ValueError: x.", True)
+    ] * 2
+    assert len(source.runs) == 1
+
+
+@settings(deadline=None)
+@given(st.integers(2, 6), st.lists(st.integers(0, 5), max_size=8))
+def test_whoever_is_cancelled_the_others_get_their_answer(count: int, cancelled: list[int]) -> None:
+    source = Source()
+
+    async def main() -> None:
+        clock = ManualClock()
+        source.gate = asyncio.Event()
+        runner = Runner([source.tool], inside=[cache(clock=clock)])
+        tasks = [asyncio.ensure_future(runner.run("read")) for _ in range(count)]
+        await clock.advance(0)
+        for one in cancelled:
+            tasks[one % count].cancel()
+            await clock.advance(0)
+        source.gate.set()
+        await asyncio.wait(tasks, timeout=BOUND)
+        gone = {one % count for one in cancelled}
+        assert {n for n, task in enumerate(tasks) if task.cancelled()} == gone
+        assert all(task.result().success for n, task in enumerate(tasks) if n not in gone)
+        assert len(source.runs) <= 1 + len(gone)
+
+    go(main())
+
+
+def test_a_leader_that_ran_into_its_deadline_does_not_take_the_others_along() -> None:
+    source = Source()
+
+    async def main() -> tuple[str, Any]:
+        source.gate = asyncio.Event()
+        runner = Runner([source.tool], inside=[cache()])
+        leader = asyncio.ensure_future(runner.run("read", {}, timeout=0.01))
+        await ManualClock().advance(0)
+        follower = asyncio.ensure_future(runner.run("read", {}))
+        first = await leader
+        source.gate.set()
+        return first.status, (await follower).output
+
+    assert go(main()) == ("timeout", ["a", 10, 2])
+
+
+def test_nobody_waits_for_a_leader_that_was_given_up_and_runs_on() -> None:
+    release = asyncio.Event()
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def read() -> int:
+        runs.append(1)
+        mine = len(runs)
+        while mine == 1 and not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                pass
+        return mine
+
+    async def main() -> list[Any]:
+        runner = Runner([read], inside=[cache()], grace=0)
+        leader = asyncio.ensure_future(runner.run("read", None, timeout=0.01))
+        await ManualClock().advance(0)
+        waits = asyncio.ensure_future(runner.run("read"))
+        await ManualClock().advance(0)
+        assert (await leader).status == "timeout"
+        arrives = await runner.run("read")
+        found = [arrives.output, (await waits).output]
+        release.set()
+        while runner.left_running:
+            await asyncio.sleep(0)
+        return [*found, (await runner.run("read")).output]
+
+    assert go(main()) == [2, 2, 2]
+
+
+def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def read(context: ToolContext) -> Any:
+        runs.append(1)
+        return (await context.run("read")).output if len(runs) < 3 else "deep"
+
+    assert go(Runner([read], inside=[cache()]).run("read")).output == "deep"
+
+
+def test_two_that_call_what_the_other_runs_do_not_wait_for_each_other_for_ever() -> None:
+    both = asyncio.Event()
+    began: list[str] = []
+
+    async def work(mine: str, other: str, context: ToolContext) -> str:
+        began.append(mine)
+        if len(began) == 2:
+            both.set()
+        await both.wait()
+        return mine if context.call is None or context.call.parent else f"{mine}{(await context.run(other)).output}"
+
+    @tool(read_only=True)
+    async def a(context: ToolContext) -> str:
+        return await work("a", "b", context)
+
+    @tool(read_only=True)
+    async def b(context: ToolContext) -> str:
+        return await work("b", "a", context)
+
+    results = go(Runner([a, b], inside=[cache()]).run_all([ToolCall("1", "a"), ToolCall("2", "b")]))
+    assert [result.output[:2] for result in results] == ["ab", "ba"]
+
+
+def test_loops_in_two_threads_share_one_run() -> None:
+    kept = cache()
+    began, release = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    def read() -> int:
+        runs.append(1)
+        began.set()
+        release.wait(BOUND)
+        return len(runs)
+
+    outputs: list[Any] = []
+
+    def one() -> None:
+        outputs.append(asyncio.run(Runner([read], inside=[kept]).run("read")).output)
+
+    leader, follower = threading.Thread(target=one), threading.Thread(target=one)
+    leader.start()
+    assert began.wait(BOUND)
+    follower.start()
+    while not next(iter(kept._flights.values())).waiters:
+        assert follower.is_alive()
+    release.set()
+    leader.join(BOUND)
+    follower.join(BOUND)
+    assert (outputs, len(runs)) == ([1, 1], 1)
+
+
+def test_a_leader_whose_loop_was_closed_is_not_waited_for() -> None:
+    kept, source = cache(), Source()
+    runner = Runner([source.tool], inside=[kept])
+    source.gate = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(runner.run("read"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    source.gate = None
+    assert kept._flights
+    assert go(Runner([source.tool], inside=[kept]).run("read")).success
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
+    left.get_coro().close()  # type: ignore[union-attr]
+
+
+def test_guards_are_asked_every_time() -> None:
+    refused = False
+
+    def guard(call: ToolCall, context: ToolContext[Any]) -> Any:
+        return deny("not any more") if refused else None
+
+    async def main() -> list[str]:
+        nonlocal refused
+        runner = Runner([Source().tool], guards=[guard], inside=[cache()])
+        found = [(await runner.run("read")).status for _ in range(2)]
+        refused = True
+        return [*found, (await runner.run("read")).status]
+
+    assert go(main()) == ["ok", "ok", "denied"]
+
+
+def test_in_around_where_it_would_go_round_the_guards_it_is_refused() -> None:
+    source = Source()
+    result = go(Runner([source.tool], around=[cache()]).run("read"))
+    assert (result.status, source.runs) == ("failed", [])
+    assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
+
+
+def test_forget_drops_what_is_kept_of_one_tool_or_of_all() -> None:
+    source, other, kept = Source(), Source(), cache()
+
+    async def main() -> list[int]:
+        runner = Runner([source.tool, other.tool.replace(name="other")], inside=[kept])
+        counts = []
+        for forget in (lambda: None, lambda: kept.forget("other"), kept.forget):
+            forget()
+            await runner.run("read")
+            await runner.run("other")
+            counts += [len(source.runs), len(other.runs)]
+        return counts
+
+    assert go(main()) == [1, 1, 1, 2, 2, 3]
+
+
+def test_what_runs_while_it_is_forgotten_is_not_kept() -> None:
+    source, kept = Source(), cache()
+
+    async def main() -> None:
+        source.gate = asyncio.Event()
+        runner = Runner([source.tool], inside=[kept])
+        running = asyncio.ensure_future(runner.run("read"))
+        await ManualClock().advance(0)
+        kept.forget()
+        source.gate.set()
+        await running
+        await runner.run("read")
+
+    go(main())
+    assert len(source.runs) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"seconds": 0}, {"seconds": True}, {"entries": 0}, {"by": "user"}, {"by": 5}, {"clock": 1}]
+)
+def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
+    make: Callable[..., Any] = cache
+    with pytest.raises(DefinitionError, match=next(iter(arguments))):
+        make(**arguments)

@@ -1,0 +1,300 @@
+"""`rate`: not more calls than so many in any such while, however they come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernel.watched import go, plain
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule.core.clock import MONOTONIC
+from ferrule.middleware import rate, retry
+from ferrule.testing import ManualClock
+
+
+@tool(read_only=True)
+async def look(n: int = 0) -> int:
+    return n
+
+
+@tool(read_only=True)
+async def other(n: int = 0) -> int:
+    return n
+
+
+def calls(count: int, name: str = "look") -> list[ToolCall]:
+    return [ToolCall(f"c{n}", name, {"n": n}) for n in range(count)]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(1, 8), st.lists(st.integers(0, 5), max_size=40))
+def test_any_schedule_gets_as_many_calls_through_in_any_window_as_the_limit_and_not_one_more(
+    most: int, seconds: int, pauses: list[int]
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([look], inside=[rate(most, seconds, clock=clock)])
+        through: list[float] = []
+        for pause in pauses:
+            await clock.advance(pause)
+            room = len([time for time in through if time > clock.time() - seconds]) < most
+            assert (await runner.run("look")).success == room
+            through += [clock.time()] * room
+
+    go(main())
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=20))
+def test_a_call_is_let_through_as_soon_as_there_is_room(most: int, seconds: int, pauses: list[int]) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([look], inside=[rate(most, seconds, clock=clock)])
+        for pause in pauses:
+            await clock.advance(pause)
+            result = await runner.run("look")
+            if not result.success:
+                await clock.advance(result.metadata["retry_after"])
+                assert (await runner.run("look")).success
+
+    go(main())
+
+
+def test_a_batch_gets_as_many_through_as_the_limit_and_the_others_are_told_when_to_come_back() -> None:
+    clock = ManualClock()
+    runner = Runner([look], inside=[rate(3, 60, clock=clock)])
+    results = go(runner.run_all(calls(5)))
+    assert [result.status for result in results] == ["ok", "ok", "ok", "limited", "limited"]
+    assert plain(results[3]) == (
+        "look could not be called: the limit of 3 calls in 60 s for this tool is reached. "
+        "Nothing was run. Try again in 60 s."
+    )
+    assert (results[3].metadata["retry_after"], results[3].executed) == (60.0, False)
+
+
+def by_key(call: ToolCall, context: ToolContext[Any]) -> str:
+    return str(context.metadata["key"])
+
+
+@pytest.mark.parametrize(
+    ("by", "same", "another"),
+    [
+        ("tool", ("look", ToolContext(principal="a")), ("other", ToolContext())),
+        ("principal", ("other", ToolContext()), ("look", ToolContext(principal="a"))),
+        ("session", ("other", ToolContext(principal="a")), ("look", ToolContext(session="s"))),
+        (("tool", "session"), ("look", ToolContext(principal="a")), ("other", ToolContext())),
+        (("tool", "session"), ("look", ToolContext(principal="a")), ("look", ToolContext(session="s"))),
+        (by_key, ("other", ToolContext(metadata={"key": "x"})), ("look", ToolContext(metadata={"key": "y"}))),
+    ],
+)
+def test_each_key_has_a_count_of_its_own(by: Any, same: Any, another: Any) -> None:
+    first = ToolContext(metadata={"key": "x"})
+
+    async def main() -> list[str]:
+        runner = Runner([look, other], inside=[rate(1, by=by, clock=ManualClock())])
+        await runner.run("look", None, first)
+        return [(await runner.run(name, None, context)).status for name, context in (same, another)]
+
+    assert go(main()) == ["limited", "ok"]
+
+
+def test_with_by_all_everything_counts_together() -> None:
+    runner = Runner([look, other], inside=[rate(1, by="all", clock=ManualClock())])
+    results = go(runner.run_all([*calls(1), ToolCall("o", "other")]))
+    assert [result.status for result in results] == ["ok", "limited"]
+    assert "all calls together" in plain(results[1])
+
+
+async def later(call: ToolCall, context: ToolContext[Any]) -> str:
+    return "key"
+
+
+class Later:
+    def __call__(self, call: ToolCall, context: ToolContext[Any]) -> Any:
+        found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        return found
+
+
+@pytest.mark.parametrize(
+    "by", [lambda call, context: [1], lambda call, context: 1 / 0, lambda call, context: float("nan"), Later()]
+)
+def test_a_key_that_is_none_fails_the_call_and_nothing_runs(by: Any) -> None:
+    ran = []
+
+    @tool
+    async def act() -> None:
+        ran.append(1)
+
+    result = go(Runner([act], inside=[rate(5, by=by)]).run("act"))
+    assert (result.status, result.executed, ran) == ("failed", False, [])
+    assert "Nothing was run." in plain(result)
+
+
+def test_a_retry_further_out_waits_as_long_as_it_is_told() -> None:
+    async def main() -> tuple[Any, float]:
+        clock = ManualClock()
+        runner = Runner([look], inside=[retry(jitter=0, clock=clock), rate(1, 20, clock=clock)])
+        await runner.run("look")
+        second = asyncio.create_task(runner.run("look"))
+        await clock.advance(20)
+        return await second, clock.time()
+
+    result, now = go(main())
+    assert (result.success, now) == (True, 20.0)
+
+
+def test_keys_that_nobody_uses_are_forgotten() -> None:
+    async def main() -> int:
+        clock = ManualClock()
+        limit = rate(1, 1, by="session", clock=clock)
+        runner = Runner([look], inside=[limit])
+        for n in range(5000):
+            clock._now += 0.01
+            assert (await runner.run("look", None, ToolContext(session=str(n)))).success
+        return len(limit._windows)
+
+    assert go(main()) <= 1000
+
+
+def test_forget_begins_anew() -> None:
+    limit = rate(1, by="session", clock=ManualClock())
+    runner = Runner([look], inside=[limit])
+
+    async def main() -> list[str]:
+        found = []
+        for _ in range(2):
+            found += [(await runner.run("look", None, ToolContext(session="s"))).status for _ in range(2)]
+            limit.forget("s")
+        return found
+
+    assert go(main()) == ["ok", "limited", "ok", "limited"]
+
+
+@pytest.fixture
+def giving_way() -> Iterator[None]:
+    """Threads give way at every line of a middleware, so that what is not locked is met half done."""
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if "middleware" not in frame.f_code.co_filename:
+            return None
+        time.sleep(0)
+        return trace
+
+    usual = threading.gettrace()
+    threading.settrace(trace)
+    yield
+    threading.settrace(usual)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("giving_way")
+def test_loops_in_two_threads_share_one_count() -> None:
+    limit = rate(1, 3600, by="session")
+    through: list[int] = []
+    together = threading.Barrier(2, timeout=10)
+
+    async def done(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+        return ToolResult("done")
+
+    async def many() -> int:
+        call = ToolCall("c", "look")
+        results = [await limit(call, ToolContext(session=str(n)), done) for n in range(300)]
+        return sum(result.success for result in results)
+
+    def one() -> None:
+        together.wait()
+        through.append(asyncio.run(many()))
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sum(through) == 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"calls": 0}, "calls"),
+        ({"calls": 1.5}, "whole number"),
+        ({"calls": True}, "whole number"),
+        ({"calls": 1, "seconds": 0}, "seconds"),
+        ({"calls": 1, "seconds": float("inf")}, "seconds"),
+        ({"calls": 1, "seconds": 10**400}, "seconds"),
+        ({"calls": 1, "by": "user"}, "'principal'"),
+        ({"calls": 1, "by": ()}, "'principal'"),
+        ({"calls": 1, "by": 5}, "'principal'"),
+        ({"calls": 1, "by": later}, "plain function"),
+        ({"calls": 1, "clock": 5}, "sleep"),
+        ({"calls": 1, "clock": ManualClock}, "sleep"),
+    ],
+)
+def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        rate(**arguments)
+
+
+def test_the_clock_of_the_machine_goes_on() -> None:
+    async def main() -> float:
+        began = MONOTONIC.time()
+        await MONOTONIC.sleep(0.001)
+        return MONOTONIC.time() - began
+
+    assert go(main()) > 0
+
+
+# The clock that all these tests are moved by.
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 10))
+def test_a_clock_moved_by_hand_wakes_who_is_due_in_order_and_at_its_time(sleeps: list[int], moved: int) -> None:
+    async def main() -> None:
+        clock = ManualClock(100)
+        woken: list[tuple[float, int]] = []
+
+        async def sleeper(place: int, seconds: int) -> None:
+            await clock.sleep(seconds)
+            woken.append((clock.time() - 100, place))
+
+        tasks = [asyncio.ensure_future(sleeper(*each)) for each in enumerate(sleeps)]
+        await clock.advance(moved)
+        assert woken == sorted((seconds, place) for place, seconds in enumerate(sleeps) if seconds <= moved)
+        assert clock.time() == 100 + moved
+        assert clock.sleeping == tuple(sorted(100 + seconds for seconds in sleeps if seconds > moved))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert clock.sleeping == ()
+
+    go(main())
+
+
+def test_who_falls_asleep_again_on_the_way_is_woken_again_on_the_way() -> None:
+    async def main() -> list[float]:
+        clock = ManualClock()
+        times: list[float] = []
+
+        async def ticks() -> None:
+            while True:
+                await clock.sleep(2)
+                times.append(clock.time())
+
+        task = asyncio.ensure_future(ticks())
+        await clock.advance(7)
+        task.cancel()
+        return times
+
+    assert go(main()) == [2, 4, 6]
+
+
+def test_a_clock_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="-1"):
+        go(ManualClock().advance(-1))

@@ -1,0 +1,363 @@
+"""`retry`: another attempt where it can do no harm, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernel.watched import Watch, go, plain
+
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from ferrule.core.values import limited
+from ferrule.middleware import retry
+from ferrule.testing import ManualClock
+
+
+class Flaky:
+    """A tool that raises what it is given, one after the other, and then answers."""
+
+    def __init__(self, *errors: BaseException | None, **traits: Any) -> None:
+        self.errors = list(errors)
+        self.runs = 0
+        self.tool: Tool = tool(self.act, name="act", **traits)
+
+    async def act(self, n: int = 0) -> str:
+        self.runs += 1
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise copy.copy(error)  # one that is raised again and again grows
+        return "done"
+
+
+def attempt(
+    flaky: Flaky, *, seconds: float = 1000, inside: Any = (), **options: Any
+) -> tuple[ToolResult, Watch, float]:
+    """The result, what an observer saw, and when it was there."""
+    clock, watch = ManualClock(), Watch()
+    options = {"jitter": 0, **options}
+    timeout = options.pop("timeout", None)
+
+    async def main() -> tuple[ToolResult, float]:
+        runner = Runner(
+            [flaky.tool], inside=[retry(clock=clock, **options), *inside], observers=[watch], timeout=timeout
+        )
+        ended: list[float] = []
+
+        async def run() -> ToolResult:
+            result = await runner.run(ToolCall("c1", "act", "{}"))
+            ended.append(clock.time())
+            return result
+
+        task = asyncio.create_task(run())
+        await clock.advance(seconds)
+        return await task, ended[0]
+
+    result, when = go(main())
+    return result, watch, when
+
+
+DOWN = ValueError("down")
+
+
+@pytest.mark.parametrize("traits", [{"read_only": True}, {"idempotent": True}, {"idempotent": lambda arguments: True}])
+def test_what_may_run_again_runs_until_it_succeeds(traits: Any) -> None:
+    flaky = Flaky(DOWN, DOWN, **traits)
+    result, _, when = attempt(flaky)
+    assert (result.output, flaky.runs, when) == ("done", 3, 0.5 + 1.0)
+
+
+@pytest.mark.parametrize(
+    "traits", [{}, {"idempotent": lambda arguments: False}, {"idempotent": lambda arguments: 1 / 0}]
+)
+def test_what_changes_things_runs_once(traits: Any) -> None:
+    flaky = Flaky(DOWN, **traits)
+    result, watch, _ = attempt(flaky)
+    assert (result.status, flaky.runs, watch.kinds()) == ("failed", 1, ["tool:pre", "tool:error"])
+    assert "attempts" not in result.metadata
+
+
+@pytest.mark.parametrize("name", ["act", "a*"])
+def test_what_is_declared_safe_runs_again(name: str) -> None:
+    flaky = Flaky(DOWN)
+    assert attempt(flaky, safe=[name])[0].success
+    assert not attempt(Flaky(DOWN), safe=["other"])[0].success
+
+
+def test_what_ran_nothing_is_tried_again_even_if_it_changes_things() -> None:
+    answers = [limited("Full.", 7), limited("Full.", 3)]
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    flaky = Flaky()
+    result, _, when = attempt(flaky, inside=[full])
+    assert (result.output, flaky.runs, when) == ("done", 1, 10.0)
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["failed", "limited"]), max_size=8), st.integers(1, 5))
+def test_a_tool_that_changes_things_is_run_at_most_once_whatever_comes(ends: list[str], attempts: int) -> None:
+    ends = list(ends)
+
+    async def between(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        end = ends.pop() if ends else "ok"
+        return limited("Full.", 1) if end == "limited" else await next(call, context)
+
+    flaky = Flaky(*[DOWN if end == "failed" else None for end in reversed(ends) if end != "limited"])
+    attempt(flaky, inside=[between], attempts=attempts)
+    assert flaky.runs <= 1
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))
+def test_there_are_never_more_attempts_than_allowed_in_a_batch_either(attempts: int, failures: int, count: int) -> None:
+    flaky = Flaky(*[DOWN] * (failures * count), read_only=True)
+    clock = ManualClock()
+
+    async def main() -> list[ToolResult]:
+        runner = Runner([flaky.tool], inside=[retry(attempts, clock=clock)])
+        task = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)]))
+        await clock.advance(1000)
+        return await task
+
+    results = go(main())
+    made = [len(result.metadata.get("attempts", [1])) for result in results]
+    assert max(made) <= attempts
+    assert sum(made) == flaky.runs <= attempts * count
+
+
+def test_every_attempt_is_an_event_and_on_the_record() -> None:
+    result, watch, _ = attempt(Flaky(DOWN, DOWN, read_only=True))
+    error = "act failed: ValueError: down."
+    made = [
+        {"attempt": 1, "of": 3, "status": "failed", "error": error, "wait": 0.5},
+        {"attempt": 2, "of": 3, "status": "failed", "error": error, "wait": 1.0},
+        {"attempt": 3, "of": 3, "status": "ok", "error": None, "wait": None},
+    ]
+    assert json.loads(json.dumps(result.record()))["metadata"]["attempts"] == made
+    told = [event.data for event in watch.events if event.kind == "tool:progress"]
+    assert [{name: data[name] for name in made[0]} for data in told] == made[:2]
+    assert watch.kinds() == ["tool:pre", "tool:progress", "tool:progress", "tool:post"]
+
+
+def test_a_success_at_once_is_the_same_result_without_a_record_of_attempts() -> None:
+    result, watch, when = attempt(Flaky(read_only=True))
+    assert (dict(result.metadata), when, watch.kinds()) == ({}, 0.0, ["tool:pre", "tool:post"])
+
+
+def test_the_last_failure_is_given_when_all_attempts_are_used() -> None:
+    flaky = Flaky(*[DOWN] * 9, read_only=True)
+    result, _, _ = attempt(flaky, attempts=4)
+    assert (result.status, flaky.runs, len(result.metadata["attempts"])) == ("failed", 4, 4)
+    assert plain(result) == "act failed: ValueError: down."
+
+
+def test_the_wait_doubles_up_to_the_longest() -> None:
+    result, _, _ = attempt(Flaky(*[DOWN] * 9, read_only=True), attempts=6, wait=1, longest=5)
+    assert [made["wait"] for made in result.metadata["attempts"]] == [1, 2, 4, 5, 5, None]
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1), st.floats(0, 10), st.floats(0, 20))
+def test_chance_makes_a_wait_shorter_by_its_share_at_most(jitter: float, wait: float, longest: float) -> None:
+    result, _, _ = attempt(Flaky(DOWN, read_only=True), wait=wait, longest=longest, jitter=jitter)
+    most = min(wait, longest)
+    assert most * (1 - jitter) * 0.999 <= result.metadata["attempts"][0]["wait"] <= most
+
+
+@settings(deadline=None)
+@given(st.floats(0, 40), st.floats(0, 1))
+def test_the_tools_own_time_is_kept_and_beyond_the_longest_there_is_no_other_attempt(
+    seconds: float, jitter: float
+) -> None:
+    flaky = Flaky(ToolError("busy", retry_after=seconds), read_only=True)
+    result, _, _ = attempt(flaky, jitter=jitter, longest=30)
+    if seconds > 30:
+        assert (result.status, flaky.runs) == ("failed", 1)
+    else:
+        assert seconds <= result.metadata["attempts"][0]["wait"] <= min(seconds + 0.5, 30)
+
+
+@pytest.mark.parametrize("wrong", [True, "5", float("nan"), -1, None])
+def test_a_time_that_is_none_counts_as_none(wrong: Any) -> None:
+    async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        result = await next(call, context)
+        return result.replace(metadata={"retry_after": wrong})
+
+    result, _, _ = attempt(Flaky(DOWN, read_only=True), inside=[says])
+    assert result.metadata["attempts"][0]["wait"] == 0.5
+
+
+@pytest.mark.parametrize("never", [float("inf"), 10**400])
+def test_a_tool_that_says_never_is_not_asked_again(never: Any) -> None:
+    async def says(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        result = await next(call, context)
+        return result.replace(metadata={"retry_after": never})
+
+    flaky = Flaky(DOWN, read_only=True)
+    assert (plain(attempt(flaky, inside=[says])[0]), flaky.runs) == ("act failed: ValueError: down.", 1)
+
+
+def test_no_wait_goes_beyond_the_deadline() -> None:
+    flaky = Flaky(*[DOWN] * 5, read_only=True)
+    result, _, when = attempt(flaky, attempts=9, wait=4, longest=100, timeout=10)
+    assert (result.status, flaky.runs, when) == ("failed", 3, 4 + 8)
+    assert [made["wait"] for made in result.metadata["attempts"]] == [4, 8, None]
+
+
+@pytest.mark.parametrize("status", ["denied", "invalid", "suspended", "cancelled", "not_found", "unknown"])
+def test_what_another_attempt_cannot_change_gets_none_even_if_asked_for(status: Any) -> None:
+    flaky = Flaky(read_only=True)
+
+    async def refuses(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        flaky.runs += 1
+        return ToolResult(error="no", status=status, executed=False)
+
+    assert attempt(flaky, inside=[refuses], when=lambda result: True)[0].status == status
+    assert flaky.runs == 1
+
+
+def test_what_is_limited_without_a_time_gets_no_other_attempt() -> None:
+    asked = []
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        asked.append(1)
+        return limited("The budget is used up.")
+
+    result, _, _ = attempt(Flaky(read_only=True), inside=[full])
+    assert (result.status, len(asked)) == ("limited", 1)
+
+
+def test_when_says_what_is_worth_another_attempt() -> None:
+    def not_missing(result: ToolResult) -> bool:
+        return not isinstance(result.exception, LookupError)
+
+    missing, down = Flaky(KeyError("x"), read_only=True), Flaky(DOWN, read_only=True)
+    assert attempt(missing, when=not_missing)[0].status == "failed" and missing.runs == 1
+    assert attempt(down, when=not_missing)[0].success and down.runs == 2
+
+
+def test_what_was_run_before_is_never_said_to_have_run_nothing() -> None:
+    flaky = Flaky(DOWN, idempotent=True)
+
+    async def then_full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return limited("Full.") if flaky.runs else await next(call, context)
+
+    result, _, _ = attempt(flaky, inside=[then_full])
+    assert (result.status, result.executed) == ("limited", True)
+    assert plain(result) == "Full. It was not run again; it had been run before."
+
+
+def test_after_a_piece_of_the_output_was_shown_there_is_no_other_attempt() -> None:
+    flaky = Flaky(DOWN, read_only=True)
+
+    async def shows(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        context._state.pieces = ["half"]  # type: ignore[union-attr]
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    assert attempt(flaky, inside=[shows])[0].status == "failed"
+    assert flaky.runs == 1
+
+
+def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_together() -> None:
+    flaky = Flaky(*[DOWN] * 1000, read_only=True)
+    clock = ManualClock()
+
+    async def main() -> list[int]:
+        runner = Runner([flaky.tool], inside=[retry(5, per_minute=10, clock=clock)])
+        runs = []
+        for _ in range(2):
+            before = flaky.runs
+            task = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "act", {"n": n}) for n in range(20)]))
+            await clock.advance(59.9)
+            await task
+            runs.append(flaky.runs - before)
+            await clock.advance(0.1)
+        return runs
+
+    assert go(main()) == [20 + 10, 20 + 10]
+
+
+@pytest.mark.parametrize("when", ["while it waits", "while it runs", "while it runs, and the tool hides it"])
+def test_a_cancellation_passes_at_once(when: str) -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True)
+    async def act() -> Any:
+        runs.append(1)
+        if when == "while it waits":
+            raise DOWN
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if when == "while it runs":
+                raise
+            return ToolResult(error="interrupted")
+
+    async def main() -> None:
+        clock = ManualClock()
+        task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)]).run("act"))
+        await clock.advance(0.1)
+        task.cancel()
+        await clock.advance(0)
+        assert task.cancelled() and runs == [1] and not clock.sleeping
+
+    go(main())
+
+
+def test_a_fault_of_the_program_is_not_tried_again() -> None:
+    asked = []
+
+    async def breaks(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        asked.append(1)
+        raise RuntimeError
+
+    assert attempt(Flaky(read_only=True), inside=[breaks])[0].status == "failed"
+    assert len(asked) == 1
+
+
+def test_each_attempt_gets_arguments_of_its_own() -> None:
+    seen: list[list[int]] = []
+
+    @tool(read_only=True)
+    async def act(items: list[int]) -> None:
+        seen.append(list(items))
+        items.clear()
+        raise DOWN
+
+    go(Runner([act], inside=[retry(2, wait=0)]).run("act", {"items": [1, 2]}))
+    assert seen == [[1, 2], [1, 2]]
+
+
+async def later(result: ToolResult) -> bool:
+    return True
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"attempts": 0},
+        {"attempts": 2.0},
+        {"wait": -1},
+        {"wait": "1"},
+        {"longest": float("nan")},
+        {"jitter": 1.5},
+        {"per_minute": 0},
+        {"safe": "act"},
+        {"safe": [1]},
+        {"safe": 5},
+        {"when": 5},
+        {"when": later},
+        {"clock": None},
+    ],
+)
+def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
+    make: Callable[..., Any] = retry
+    with pytest.raises(DefinitionError, match=next(iter(arguments))):
+        make(**arguments)

@@ -1,0 +1,623 @@
+"""`fake`: answers that fit, the same for the same seed, and never from the real handler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ferrule import Runner, ToolCall, ToolContext, ToolHandler, Toolset, tool
+from ferrule.core.errors import DefinitionError, GuardError
+from ferrule.core.tool import Tool
+from ferrule.core.values import Decision, ToolResult, allow, deny
+from ferrule.testing import fake
+
+OPEN: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
+
+def never(*given: Any) -> Any:
+    raise AssertionError("the real handler was called")
+
+
+def returning(schema: Any, name: str = "look") -> Tool:
+    return Tool(name, lambda payload: never(payload), input_schema=OPEN, output_schema=schema)
+
+
+def answers(tools: Any, arguments: Any = None, **options: Any) -> ToolResult:
+    toolset = fake(tools, **options)
+    return asyncio.run(Runner(toolset).run(next(iter(toolset)).name, arguments or {}))
+
+
+def fits(schema: Any, value: Any) -> bool:
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    return bool(validator.is_valid(value))
+
+
+def assert_fits(schema: Any) -> None:
+    made = fake(returning(schema))
+    runner = Runner(made)
+    for n in range(4):
+        result = asyncio.run(runner.run("look", {"n": n}))
+        assert result.success, result.error
+        assert fits(schema, result.output), (schema, result.output)
+
+
+# -- a family of schemas, each of which something fits ----------------------------------------------------------------
+
+
+def numbers(kind: str) -> st.SearchStrategy[Any]:
+    def made(low: float, width: float, closed: bool) -> dict[str, Any]:
+        lower, upper = ("minimum", "maximum") if closed else ("exclusiveMinimum", "exclusiveMaximum")
+        return {"type": kind, lower: low, upper: low + width}
+
+    whole = st.builds(made, st.integers(-(2**60), 2**60), st.integers(2, 50), st.booleans())
+    multiples = st.builds(lambda n, low: {"type": kind, "multipleOf": n, "minimum": low}, st.integers(1, 30), whole_low)
+    real = st.builds(
+        made, st.integers(-50, 50).map(lambda n: n / 8), st.integers(8, 64).map(lambda n: n / 4), st.booleans()
+    )
+    return st.one_of(st.just({"type": kind}), whole, multiples, *([real] if kind == "number" else []))
+
+
+whole_low = st.integers(-1000, 1000)
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> dict[str, Any]:
+    low = draw(st.integers(0, 30))
+    found: dict[str, Any] = {"type": "string"}
+    if draw(st.booleans()):
+        found["minLength"] = low
+    if draw(st.booleans()):
+        found["maxLength"] = low + draw(st.integers(0, 20))
+    return found
+
+
+FORMATS = [
+    "date-time", "date", "time", "duration", "uuid", "email", "uri", "uri-reference", "ipv4", "ipv6", "hostname",
+    "binary", "byte", "json-pointer", "regex",
+]  # fmt: skip
+FORMATTED = st.sampled_from(FORMATS).map(lambda form: {"type": "string", "format": form})
+PATTERNS = (
+    r"^[A-Z]{2}-\d{4}$",
+    r"^(red|green|blue)(-\w+)?$",
+    r"^\+?[1-9]\d{1,14}$",
+    r"[^aeiou]{3,}",
+    r"^(?:[a-f0-9]{2}:){5}[a-f0-9]{2}$",
+    r"^(?=.*\d)[a-z\d]{8,12}$",
+    r"^[\w.-]+@[\w.-]+\.\w{2,}$",
+    r"^\p{Lu}\p{L}*$",
+    r"^(?!x)[a-z]+$",
+    r"^[\u0410-\u042f]{3}$",
+    r"^\S+\s\S+$",
+    r"",
+)
+PATTERNED = st.sampled_from(PATTERNS).map(lambda pattern: {"type": "string", "pattern": pattern})
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=5), st.just([1, {"a": None}]))
+LEAVES = st.one_of(
+    numbers("integer"),
+    numbers("number"),
+    texts(),
+    FORMATTED,
+    PATTERNED,
+    st.builds(lambda value: {"const": value}, VALUES),
+    st.builds(lambda values: {"enum": values}, st.lists(VALUES, min_size=1, max_size=4)),
+    st.sampled_from([{"type": "null"}, {"type": "boolean"}, {"type": ["string", "null"]}, {}, True]),
+)
+NAMES = st.sampled_from(["id", "a/b", "~name", "größe", "items", "x y", "$ref-like"])
+
+
+def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def made(item: Any, low: int, more: int, bounded: bool) -> dict[str, Any]:
+        return {"type": "array", "items": item, "minItems": low, **({"maxItems": low + more} if bounded else {})}
+
+    unique = st.builds(
+        lambda low: {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": low,
+                     "uniqueItems": True},
+        st.integers(0, 6),
+    )  # fmt: skip
+    tuples = st.builds(
+        lambda prefix, closed: {"type": "array", "prefixItems": prefix, "minItems": len(prefix), "items": not closed},
+        st.lists(inner, min_size=1, max_size=3),
+        st.booleans(),
+    )
+    return st.one_of(st.builds(made, inner, st.integers(0, 3), st.integers(0, 2), st.booleans()), unique, tuples)
+
+
+@st.composite
+def objects(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
+    properties = draw(st.dictionaries(NAMES, inner, max_size=4))
+    found: dict[str, Any] = {"type": "object", "properties": properties}
+    found["required"] = [name for name in properties if draw(st.booleans())]
+    extra = draw(st.sampled_from(["", "closed", "open", "typed"]))
+    if extra:
+        found["additionalProperties"] = draw(inner) if extra == "typed" else extra == "open"
+    if extra in {"open", "typed"}:
+        found["minProperties"] = draw(st.integers(0, 5))
+    return found
+
+
+def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    def tagged(schemas: list[Any], key: str) -> dict[str, Any]:
+        branches = [
+            {"type": "object", "properties": {"kind": {"const": n}, "value": schema}, "required": ["kind", "value"]}
+            for n, schema in enumerate(schemas)
+        ]
+        return {key: branches}
+
+    some = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        st.builds(tagged, some, st.sampled_from(["anyOf", "oneOf"])),
+        st.builds(lambda schemas: {"anyOf": schemas}, some),
+        st.builds(
+            lambda one, two: {"allOf": [wrapped("one", one), wrapped("two", two)], "type": "object"}, inner, inner
+        ),
+    )
+
+
+def wrapped(name: str, schema: Any) -> dict[str, Any]:
+    return {"properties": {name: schema}, "required": [name]}
+
+
+SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(arrays(inner), objects(inner), composed(inner)), max_leaves=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(schema=SCHEMAS)
+def test_what_a_fake_gives_fits_the_output_schema(schema: Any) -> None:
+    assert_fits({"allOf": [schema]})
+
+
+@settings(max_examples=50, deadline=None)
+@given(schema=SCHEMAS, seed=st.integers())
+def test_the_same_seed_and_arguments_have_the_same_answer(schema: Any, seed: int) -> None:
+    tools = [returning({"allOf": [schema]})]
+    first, second = (answers(tools, {"a": 1, "b": [2]}, seed=seed).output for _ in range(2))
+    assert json.dumps(first) == json.dumps(second)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "multipleOf": 0.5, "minimum": 1, "maximum": 1.4},
+        {"type": "number", "multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 0.3},
+        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001},
+        {"type": "integer", "minimum": 10**30, "maximum": 10**30 + 1},
+        {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308},
+        {"minimum": 3},
+        {"required": ["a"]},
+        {"not": {"type": ["string", "object", "null"]}},
+        {"type": "string", "not": {"pattern": "^[a-l]"}},
+        {"type": "string", "pattern": "^[a-z]+$", "minLength": 40, "maxLength": 41},
+        {"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "^[ab]{3}$"}, {"pattern": "b"}]},
+        {"type": "array", "uniqueItems": True, "minItems": 3, "items": {"enum": ["a", "b", "c"]}},
+        {"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}, "minContains": 2},
+        {"type": "array", "prefixItems": [{"const": 1}], "items": False, "minItems": 1},
+        {"allOf": [{"type": "number", "minimum": 5}, {"type": "integer", "maximum": 6, "multipleOf": 2}]},
+        {"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
+        {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]},
+        {"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "required": ["a"], "type": "object"},
+        {"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}}, "minProperties": 2,
+         "additionalProperties": False},
+        {"type": "object", "propertyNames": {"pattern": "^[A-Z]{3}$"}, "minProperties": 2},
+        {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "dependentRequired": {"a": ["b"]},
+         "additionalProperties": False},
+        {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 1},
+        {"properties": {"a": {"$ref": "#/$defs/q~1r"}}, "required": ["a"], "$defs": {"q/r": {"enum": [[1]]}}},
+        {"$ref": "#word", "$defs": {"w": {"$anchor": "word", "type": "string"}}, "minLength": 20},
+        {"anyOf": [False, {"type": "string", "enum": [1]}, {"const": 2}]},
+        {"type": "string", "contentEncoding": "base64"},
+        {"type": "string", "format": "a-format-of-our-own"},
+    ],
+)  # fmt: skip
+def test_what_is_hard_to_fit_is_fitted(schema: Any) -> None:
+    assert_fits(schema)
+
+
+TREE = {
+    "$defs": {
+        "tree": {
+            "type": "object",
+            "properties": {
+                "left": {"anyOf": [{"$ref": "#/$defs/tree"}, {"$ref": "#/$defs/leaf"}]},
+                "right": {"anyOf": [{"$ref": "#/$defs/tree"}, {"$ref": "#/$defs/leaf"}]},
+                "more": {"type": "array", "items": {"$ref": "#/$defs/tree"}},
+            },
+            "required": ["left", "right"],
+        },
+        "leaf": {"type": "integer"},
+    },
+    "$ref": "#/$defs/tree",
+}
+
+
+def test_an_answer_of_a_schema_that_refers_to_itself_ends() -> None:
+    assert_fits(TREE)
+    mostly_more: dict[str, Any] = {"anyOf": [*[{"$ref": "#"}] * 20, {"type": "null"}]}
+    assert_fits({"type": "object", "properties": dict.fromkeys("abc", mostly_more), "required": ["a", "b", "c"]})
+    assert_fits({"type": "array", "minItems": 2, "items": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}})
+    assert_fits({"type": "object", "properties": {"next": {"$ref": "#"}}, "required": []})
+
+
+def test_an_example_of_the_schema_is_an_answer_and_a_wrong_example_is_none() -> None:
+    assert answers(returning({"type": "string", "examples": ["Lisbon"]})).output == "Lisbon"
+    assert isinstance(answers(returning({"type": "integer", "examples": ["Lisbon"]})).output, int)
+
+
+@pytest.mark.parametrize(
+    ("schema", "where", "why"),
+    [
+        ({"type": "object", "properties": {"code": {"type": "string", "pattern": r"^(a)\1$"}}, "required": ["code"]},
+         "'code'", r"'\\1'"),
+        ({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^a$", "minLength": 2}},
+         "'0'", "no text was found for the pattern '^a$'"),
+        ({"type": "object", "properties": {"n": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["n"]},
+         "'n'", 'no whole number is within {"minimum": 2, "maximum": 1}'),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "as a whole", "two types"),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "'a'", "without end"),
+        ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"type": "boolean"}}, "as a", "different"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "'a'", "false"),
+    ],
+)  # fmt: skip
+def test_a_schema_that_nothing_was_found_for_is_refused_with_the_place_and_the_way_out(
+    schema: Any, where: str, why: str
+) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        fake([returning(schema)])
+    text = str(caught.value)
+    assert "'look'" in text and where in text and why in text and "answers={'look': …}" in text
+    assert answers(returning(schema), answers={"look": lambda arguments: ToolResult(output=1)}).success
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    lives: int = Field(ge=1, le=9)
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    good: bool = True
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+
+
+class Everything(BaseModel):
+    at: datetime
+    on: date
+    when: time
+    took: timedelta
+    id: UUID
+    total: Decimal = Field(gt=0, max_digits=6, decimal_places=2)
+    v4: IPv4Address
+    v6: IPv6Address
+    colour: Colour
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")]
+    points: list[Point] = Field(min_length=2)
+    pair: tuple[int, str]
+    tags: frozenset[Literal["a", "b"]]
+    by_name: dict[str, float]
+    raw: bytes
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    even: Annotated[int, AfterValidator(lambda n: n if n % 2 == 0 else never())] = Field(alias="evenNumber")
+    parent: Everything | None = None
+
+
+@tool
+def everything() -> Everything:
+    return never()
+
+
+@tool
+def nothing() -> None:
+    never()
+
+
+@tool
+async def forecast(city: str) -> str:
+    """Say how the weather will be."""
+    return never()
+
+
+@tool
+def untold(city: str):  # type: ignore[no-untyped-def]
+    never()
+
+
+def test_a_tool_with_a_return_type_answers_with_an_object_of_it() -> None:
+    for seed in range(20):
+        result = answers(everything, seed=seed)
+        assert isinstance(result.output, Everything) and result.output.even % 2 == 0
+        assert isinstance(result.output.points[0], Point)
+        assert fits(json.loads(json.dumps(everything.output_schema)), json.loads(result.text))
+
+
+class InPython(BaseModel):
+    model_config = ConfigDict(regex_engine="python-re")
+    code: Annotated[str, Field(pattern=r"^[a-z]{3}\Z")]
+
+
+class InRust(BaseModel):
+    code: Annotated[str, Field(pattern=r"\A[a-z]{3}\z")]
+
+
+@pytest.mark.parametrize("kind", [InPython, InRust])
+def test_a_pattern_in_one_of_pydantics_dialects_is_met(kind: type[Any]) -> None:
+    def code() -> Any:
+        never()
+
+    code.__annotations__["return"] = kind
+    assert len(answers(tool(code)).output.code) == 3
+
+
+@pytest.mark.parametrize("told", [forecast, untold])
+def test_a_tool_that_says_nothing_of_its_output_answers_with_a_short_text_that_names_it(told: Tool) -> None:
+    text = answers(told, {"city": "Lisbon"}).output
+    assert text.startswith(f"{told.name}: ") and 10 < len(text) < 60
+    assert text != answers(told, {"city": "Porto"}).output
+
+
+def test_a_tool_that_returns_nothing_answers_nothing() -> None:
+    result = answers(nothing)
+    assert result.success and result.output is None
+
+
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_another_seed_another_name_and_other_arguments_have_another_answer() -> None:
+    schema = {"type": "integer", "minimum": 0, "maximum": 10**15}
+    first = answers(returning(schema), {"a": 1}).output
+    assert first == answers(returning(schema), {"a": 1}, seed=0).output
+    assert first != answers(returning(schema), {"a": 1}, seed="0x").output
+    assert first != answers(returning(schema), {"a": 2}).output
+    assert first != answers(returning(schema, "other"), {"a": 1}).output
+
+
+def test_the_order_of_the_arguments_changes_nothing() -> None:
+    assert answers(untold.replace(input_schema=None), {"city": "x"}).success
+    schema = {"type": "integer", "maximum": 10**15}
+    assert answers(returning(schema), {"a": 1, "b": 2}).output == answers(returning(schema), {"b": 2, "a": 1}).output
+
+
+PROGRAM = """
+import asyncio, json
+from ferrule import Runner, build_tool
+from ferrule.testing import fake
+definition = {"name": "look", "execute": lambda payload: None, "check_permissions": lambda payload: None,
+              "output_schema": {"type": "object", "additionalProperties": {"type": "array"}, "minProperties": 4}}
+result = asyncio.run(Runner(fake(definition, seed="s")).run("look", {"a": "b"}))
+assert result.success
+"""
+
+
+def printed(first: str, last: str, hash_seed: str) -> list[str]:
+    program = [sys.executable, "-c", f"{first}\n{PROGRAM}{last}"]
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+
+def test_another_process_has_the_same_answers() -> None:
+    one, other = (printed("", "print(json.dumps(result.output))", seed) for seed in ("1", "2"))
+    assert one == other and len(json.loads(one[0])) >= 4
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+@tool(read_only=True)
+async def add(a: int, b: int = 2) -> int:
+    """Add two numbers."""
+    return never()
+
+
+@tool
+def listed() -> list[int]:
+    return never()
+
+
+async def product(arguments: Any) -> int:
+    await asyncio.sleep(0)
+    return int(arguments["a"] * arguments["b"])
+
+
+def broken(arguments: Any) -> int:
+    raise LookupError("no such number")
+
+
+def test_an_answer_is_a_value_or_what_a_function_makes_of_the_arguments() -> None:
+    assert answers(add, {"a": 3}, answers={"add": 7}).output == 7
+    assert answers(add, {"a": 3}, answers={"add": lambda arguments: arguments["a"] - arguments["b"]}).output == 1
+    assert answers(add, {"a": 3}, answers={"add": product}).output == 6
+
+
+def test_a_function_that_raises_fails_the_call_as_a_handler_would() -> None:
+    result = answers(add, {"a": 3}, answers={"add": broken})
+    assert (result.status, result.error) == ("failed", "add failed: LookupError: no such number.")
+
+
+def test_a_function_whose_answer_does_not_fit_fails_the_call() -> None:
+    result = answers(add, {"a": 3}, answers={"add": lambda arguments: "six"})
+    assert result.status == "failed" and "does not fit its output schema" in str(result.error)
+
+
+def test_a_value_that_does_not_fit_is_refused_at_once() -> None:
+    with pytest.raises(DefinitionError, match="the answer of 'add' does not fit its output schema"):
+        fake([add], answers={"add": "six"})
+
+
+def test_an_answer_that_was_changed_by_who_got_it_stays_the_same_for_the_next() -> None:
+    runner = Runner(fake(listed, answers={"listed": [1]}))
+    asyncio.run(runner.run("listed")).output.append(2)
+    assert asyncio.run(runner.run("listed")).output == [1]
+
+
+def test_an_answer_to_an_unknown_tool_names_the_nearest() -> None:
+    with pytest.raises(DefinitionError, match=r"answers has 'forcast', .* did you mean 'forecast'\?"):
+        fake([forecast, add], answers={"forcast": ""})
+    with pytest.raises(DefinitionError, match=r"there are \['add'\]"):
+        fake([add], answers={"zzz": ""})
+
+
+# -- what stays -------------------------------------------------------------------------------------------------------
+
+
+class Write(ToolHandler):
+    """Write a file."""
+
+    path: str
+
+    async def __call__(self) -> str:
+        return str(never())
+
+
+class Search:
+    name = "search"
+    description = "Search."
+    input_schema = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
+
+    async def execute(self, payload: Any) -> Any:
+        return never()
+
+    def check_permissions(self, payload: Any) -> None:
+        if payload["q"] == "secret":
+            raise PermissionError("not that")
+
+    def is_read_only(self) -> bool:
+        return True
+
+
+def test_names_schemas_and_traits_are_the_same() -> None:
+    real = Toolset([everything, forecast, add, Write, Search(), returning({"type": "integer"})])
+    made = fake(real)
+    assert made.fingerprint == real.fingerprint
+    for one, other in zip(real, made, strict=True):
+        assert one.output_schema == other.output_schema
+        for trait in ("read_only", "destructive", "idempotent", "open_world", "parallel"):
+            assert one.trait(trait, {}) == other.trait(trait, {})
+
+
+def test_arguments_are_still_validated() -> None:
+    assert answers(add, {"a": "x"}).status == "invalid"
+    assert answers(add, {"c": 1}).status == "invalid"
+    assert answers(Write, {}).status == "invalid"
+
+
+def test_guards_still_judge() -> None:
+    def small(call: ToolCall, context: ToolContext[Any]) -> Decision:
+        return deny("too large") if call.arguments["a"] > 9 else allow()
+
+    guarded = fake(add.replace(guards=[small]))
+    assert asyncio.run(Runner(guarded).run("add", {"a": 10})).status == "denied"
+    assert asyncio.run(Runner(guarded).run("add", {"a": 1})).success
+    assert (
+        asyncio.run(Runner(fake(Search())).run("search", {"q": "secret"})).error == "Denied: not that. Nothing was run."
+    )
+    assert asyncio.run(Runner(fake(Search())).run("search", {"q": "other"})).success
+
+
+def test_a_handler_class_is_faked_and_a_guard_of_its_form_still_sees_its_instance() -> None:
+    class Inside:
+        def check(self, handler: Write) -> Write:
+            if handler.path.startswith("/"):
+                raise GuardError("outside")
+            return handler
+
+    made = fake(Tool("write", Write, guards=[Inside()]))
+    assert asyncio.run(Runner(made).run("write", {"path": "/etc"})).status == "denied"
+    assert asyncio.run(Runner(made).run("write", {"path": "a"})).output.startswith("write: ")
+
+
+def test_a_copy_of_a_fake_is_a_fake() -> None:
+    made = fake([add])
+    for copied in (
+        made.prefixed("my_"),
+        made.bind(b=3),
+        made.map(lambda one: one.replace(unknown="drop")),
+        made.map(lambda one: one.replace(private=("b",)).bind(b=1)),
+        made.map(lambda one: one.replace(handler=never_int)),
+        Toolset(Runner(made).as_tools()),
+    ):
+        (one,) = copied
+        assert isinstance(asyncio.run(Runner(copied).run(one.name, {"a": 1})).output, int)
+
+
+async def never_int(a: int, b: int = 2) -> int:
+    return int(never())
+
+
+def test_a_fake_that_is_called_directly_gives_its_answer() -> None:
+    async def directly() -> Any:
+        (one,) = fake(add, answers={"add": 5})
+        return await one(a=1)
+
+    assert asyncio.run(directly()) == 5
+
+
+def test_the_fake_of_a_blocking_tool_runs_in_no_thread() -> None:
+    # In a process of its own: the kernel's threads stay, and another test may have started some.
+    assert printed("import threading", "print(threading.active_count())", "7") == ["1"]
+
+
+async def counted(n: int) -> AsyncIterator[int]:
+    for k in range(n):
+        yield int(never(k))
+
+
+def in_a_process() -> int:
+    return os.getpid()
+
+
+def test_a_tool_that_yields_answers_with_the_whole() -> None:
+    result = answers(tool(counted), {"n": 2})
+    assert result.success and isinstance(result.output, list) and all(isinstance(item, int) for item in result.output)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
+def test_the_fake_of_a_tool_in_a_process_of_its_own_runs_here() -> None:
+    isolated = tool(in_a_process, isolation="process")
+    assert answers(isolated, answers={"in_a_process": lambda arguments: os.getpid()}).output == os.getpid()
+
+
+@pytest.mark.parametrize("tools", [add, [add], Toolset([add]), {"name": "add", "execute": never}, never_int, Search()])
+def test_one_tool_a_list_and_a_toolset_are_taken(tools: Any) -> None:
+    assert len(fake(tools)) == 1
+
+
+@pytest.mark.parametrize("tools", ["add", 7, [7]])
+def test_what_is_no_tool_is_refused(tools: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"takes a list of tools, not 'add'|7 is no tool"):
+        fake(tools)
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, object()])
+def test_a_seed_that_is_not_the_same_everywhere_is_refused(seed: Any) -> None:
+    with pytest.raises(DefinitionError, match="seed must be a whole number or a text"):
+        fake(add, seed=seed)

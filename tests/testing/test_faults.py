@@ -1,0 +1,456 @@
+"""`faults`: as often as they were asked for, the same for the same seed, and dealt with like the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule import Event, Runner, ToolCall, ToolContext, Toolset, tool
+from ferrule.core.errors import DefinitionError, ToolError
+from ferrule.core.tool import Tool
+from ferrule.core.types import Next
+from ferrule.core.values import ToolResult
+from ferrule.testing import ManualClock, fake, faults
+from ferrule.testing.clock import settled
+
+RAN: collections.Counter[str] = collections.Counter()
+SHORT = 0.02
+
+
+@tool(read_only=True)
+async def look(key: str = "") -> str:
+    """Look something up."""
+    RAN[key] += 1
+    return f"found {key}"
+
+
+@tool
+def write(key: str = "") -> str:
+    """Write something down."""
+    RAN[key] += 1
+    return "written"
+
+
+@tool
+async def broken(key: str = "") -> str:
+    """Fail by itself."""
+    raise LookupError("of its own")
+
+
+@pytest.fixture(autouse=True)
+def nothing_has_run() -> None:
+    RAN.clear()
+
+
+def called(tools: Any, name: str = "look", arguments: Any = None, **options: Any) -> ToolResult:
+    RAN.clear()
+    return asyncio.run(Runner(tools, **options).run(name, arguments or {}))
+
+
+def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -> list[Any]:
+    """What became of each call, with the tool's own result and what was done to it."""
+
+    async def all_of_them() -> list[ToolResult]:
+        made = [ToolCall(str(n), name, {"key": key}) for n, (name, key) in enumerate(calls)]
+        return await Runner(tools, **options).run_all(made)
+
+    return [(r.tool_name, r.status, r.error, r.metadata.get("fault")) for r in asyncio.run(all_of_them())]
+
+
+# -- how often --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(), errors=st.floats(0, 0.5), hangs=st.floats(0, 0.5), before=st.floats(0, 1))
+def test_rates_hold_over_many_calls(seed: int, errors: float, hangs: float, before: float) -> None:
+    # Without a deadline a hang fails at once, and is told as what it is.
+    tools = faults(look, seed=seed, errors=errors, timeouts=hangs, before=before)
+    seen: list[Any] = []
+
+    def hear(event: Event) -> None:
+        if event.kind == "tool:progress":
+            seen.append(event.data["fault"])
+
+    count = 1000
+    outcomes(tools, [("look", str(n)) for n in range(count)], observers=[hear])
+    kinds = collections.Counter(fault["kind"] for fault in seen)
+    # Five standard deviations of a thousand calls, at most.
+    assert abs(kinds["error"] / count - errors) < 0.08
+    assert abs(kinds["timeout"] / count - hangs) < 0.08
+    early = sum(not fault["ran"] for fault in seen)
+    assert not seen or abs(early / len(seen) - before) < 2.5 / len(seen) ** 0.5
+
+
+def test_a_higher_rate_keeps_the_faults_of_a_lower_one() -> None:
+    calls = [("look", str(n)) for n in range(200)]
+    few = outcomes(faults(look, errors=0.2), calls)
+    more = outcomes(faults(look, errors=0.4, timeouts=0.3), calls)
+    failed = [n for n, outcome in enumerate(few) if outcome[3]]
+    assert failed and all(more[n] == few[n] for n in failed)
+
+
+def test_without_rates_nothing_is_changed() -> None:
+    result = called(faults(look), arguments={"key": "a"})
+    assert (result.output, dict(result.metadata), result.executed) == ("found a", {}, True)
+
+
+# -- the same seed ----------------------------------------------------------------------------------------------------
+
+CALLS = st.lists(st.tuples(st.sampled_from(["look", "write", "broken"]), st.sampled_from("abc")), max_size=12)
+
+
+def by_call(calls: Sequence[tuple[str, str]], found: list[Any]) -> dict[tuple[str, str], list[Any]]:
+    grouped: dict[tuple[str, str], list[Any]] = {}
+    for call, outcome in zip(calls, found, strict=True):
+        grouped.setdefault(call, []).append(outcome)
+    return grouped
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=CALLS, order=st.randoms(use_true_random=False), seed=st.text(max_size=3))
+def test_the_same_seed_makes_the_same_faults_in_any_order_of_the_calls(
+    calls: list[tuple[str, str]], order: Random, seed: str
+) -> None:
+    def new() -> Toolset:
+        return faults([look, write, broken], seed=seed, errors=0.4, timeouts=0.2)
+
+    other = list(calls)
+    order.shuffle(other)
+    first, second = outcomes(new(), calls), outcomes(new(), other)
+    assert by_call(calls, first) == by_call(other, second)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(), order=st.permutations(range(6)))
+def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
+    """The handlers of a batch end in any order; the faults come after them."""
+
+    async def run(order: Sequence[int]) -> list[Any]:
+        done = [asyncio.Event() for _ in order]
+
+        @tool(read_only=True)
+        async def turn(n: int) -> int:
+            await done[n].wait()
+            return n
+
+        runner = Runner(faults(turn, seed=seed, errors=0.5, before=0.3))
+        batch = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "turn", {"n": n}) for n in range(6)]))
+        for n in order:
+            await settled()
+            done[n].set()
+        async with asyncio.timeout(10):
+            return [(r.status, r.metadata.get("fault")) for r in await batch]
+
+    assert asyncio.run(run(order)) == asyncio.run(run(range(6)))
+
+
+def test_the_same_call_once_more_is_drawn_anew() -> None:
+    found = outcomes(faults(look, errors=0.5), [("look", "a")] * 40)
+    assert 5 < sum(outcome[1] == "failed" for outcome in found) < 35
+
+
+def test_other_seeds_names_and_arguments_have_other_faults() -> None:
+    def failed(tools: Toolset, name: str = "look", key: str = "") -> list[str]:
+        return [outcome[1] for outcome in outcomes(tools, [(name, key)] * 40)]
+
+    first = failed(faults(look, errors=0.5))
+    assert first == failed(faults(look, errors=0.5))
+    assert first != failed(faults(look, errors=0.5, seed=1))
+    assert first != failed(faults(look.replace(name="peek"), errors=0.5), "peek")
+    assert first != failed(faults(look, errors=0.5), key="b")
+
+
+PROGRAM = """
+import asyncio
+from ferrule import Runner, tool
+from ferrule.testing.faults import faults
+@tool
+async def look(key: str) -> str:
+    return key
+runner = Runner(faults(look, seed=3, errors=0.5, latency=lambda draw: draw.random() / 1000))
+print([asyncio.run(runner.run("look", {"key": str(n)})).record()["metadata"] for n in range(30)])
+"""
+
+
+def test_another_process_has_the_same_faults() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1] and "'error'" in said[0] and "'latency'" in said[0]
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", [look, write])
+@pytest.mark.parametrize("early", [True, False])
+def test_the_model_is_told_the_same_of_an_error_before_the_handler_and_one_after_it(one: Tool, early: bool) -> None:
+    tools = faults(one, errors=1, before=float(early), kinds=[OSError("the disk is full")])
+    result = called(tools, one.name, {"key": "a"})
+    may_have = "" if one is look else " It had been started, so its effect may have happened."
+    assert result.error == f"{one.name} failed: OSError: the disk is full.{may_have}"
+    assert (result.status, result.executed, result.output) == ("failed", True, None)
+    assert RAN["a"] == (not early)
+    error = "OSError: the disk is full"
+    assert result.metadata["fault"] == {"kind": "error", "seconds": 0.0, "ran": not early, "error": error}
+
+
+def test_an_error_is_told_as_if_the_handler_had_raised_it() -> None:
+    secret = RuntimeError("the password is x")
+    result = called(faults(look, errors=1, kinds=[secret]))
+    assert result.error == "look failed: RuntimeError." and result.exception is secret
+    assert "password" in called(faults(look, errors=1, kinds=[secret]), expose=(RuntimeError,)).error  # type: ignore[operator]
+    later = called(faults(look, errors=1, kinds=[ToolError("too many calls", retry_after=3)]))
+    assert later.error == "look failed: too many calls." and later.metadata["retry_after"] == 3
+
+
+def test_every_kind_of_error_comes_up() -> None:
+    found = outcomes(faults(look, errors=1, kinds=[OSError("a"), LookupError, ValueError("c")]), [("look", "")] * 60)
+    assert {outcome[3]["error"] for outcome in found} == {"OSError: a", "LookupError: ", "ValueError: c"}
+
+
+def test_a_handler_that_fails_by_itself_is_left_alone_by_what_comes_after_it() -> None:
+    result = called(faults(broken, errors=1, before=0), "broken")
+    assert "of its own" in str(result.error) and "fault" not in result.metadata
+
+
+def test_a_middleware_that_tries_again_gets_through() -> None:
+    async def again(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        tried: list[Any] = []
+        for _ in range(100):
+            result = await next(call, context)
+            tried.append(result.metadata.get("fault"))
+            if result.success:
+                break
+        return result.replace(metadata={**result.metadata, "tried": tried})
+
+    result = called(faults(look.replace(inside=[again]), errors=0.8), arguments={"key": "a"})
+    tried = result.metadata["tried"]
+    assert result.output == "found a" and "fault" not in result.metadata
+    assert len(tried) > 1 and RAN["a"] == 1 + sum(fault["ran"] for fault in tried[:-1])
+
+
+def test_a_call_that_does_not_get_to_its_handler_has_no_fault() -> None:
+    result = called(faults(look, errors=1), arguments={"key": 1.5})
+    assert result.status == "invalid" and "fault" not in result.metadata
+
+
+# -- hangs ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", [look, write])
+@pytest.mark.parametrize("early", [True, False])
+def test_a_hang_ends_at_the_deadline_and_nobody_knows_whether_the_effect_happened(one: Tool, early: bool) -> None:
+    result = called(faults(one, timeouts=1, before=float(early)), one.name, {"key": "a"}, timeout=SHORT)
+    assert (result.status, result.executed) == ("timeout", None)
+    assert result.error == f"{one.name} was stopped at its deadline of 0.02 s; its effect may have happened."
+    assert RAN["a"] == (not early)
+    assert result.metadata["fault"] == {"kind": "timeout", "seconds": 0.0, "ran": not early, "error": None}
+
+
+def test_a_hang_without_a_deadline_fails_and_says_so() -> None:
+    result = called(faults(look, timeouts=1))
+    assert result.status == "failed" and "it has no deadline" in str(result.error)
+
+
+def test_a_hang_ends_by_a_cancellation() -> None:
+    events: list[Event] = []
+
+    async def cancelled() -> None:
+        runner = Runner(faults(look, timeouts=1), timeout=60, observers=[events.append])
+        call = asyncio.ensure_future(runner.run("look"))
+        await settled()
+        call.cancel()
+        async with asyncio.timeout(10):
+            await call
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancelled())
+    assert [event.kind for event in events] == ["tool:pre", "tool:progress", "tool:error"]
+    assert events[1].data["fault"]["kind"] == "timeout"
+
+
+def test_a_deadline_that_no_fault_caused_is_not_called_one() -> None:
+    @tool
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    result = called(faults(slow, seed=1), "slow", timeout=SHORT)
+    assert result.status == "timeout" and "fault" not in result.metadata
+
+
+# -- latency ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_waits_for_its_latency_by_the_clock() -> None:
+    async def run() -> None:
+        clock = ManualClock()
+        runner = Runner(faults(look, latency=(2, 3), clock=clock))
+        call = asyncio.ensure_future(runner.run("look", {"key": "slow"}))
+        await clock.advance(1.9)
+        (due,) = clock.sleeping
+        assert 2 <= due <= 3 and not RAN["slow"]
+        await clock.advance(1.1)
+        assert call.done() and call.result().metadata["fault"] == {"kind": "latency", "seconds": due}
+
+    asyncio.run(run())
+
+
+def test_latencies_are_spread_over_their_range() -> None:
+    async def run() -> tuple[float, ...]:
+        clock = ManualClock()
+        runner = Runner(faults(look, latency=(1, 5), clock=clock), concurrency=None)
+        calls = [asyncio.ensure_future(runner.run("look", {"key": str(n)})) for n in range(300)]
+        await settled()
+        due = clock.sleeping
+        await clock.advance(5)
+        assert all(call.done() for call in calls)
+        return due
+
+    due = asyncio.run(run())
+    assert len(due) == 300 and 1 <= due[0] < 1.2 and 4.8 < due[-1] <= 5 and 2.8 < due[150] < 3.2
+
+
+@pytest.mark.parametrize("latency", [4, (4, 4), lambda draw: 4.0 if 0 <= draw.random() < 1 else 0.0])
+def test_a_latency_may_be_a_number_a_range_or_a_function_of_a_seeded_draw(latency: Any) -> None:
+    async def run() -> Any:
+        clock = ManualClock()
+        call = asyncio.ensure_future(Runner(faults(look, latency=latency, errors=1, clock=clock)).run("look"))
+        await clock.advance(4)
+        return call.result().metadata["fault"]
+
+    assert asyncio.run(run())["seconds"] == 4
+
+
+def test_a_latency_beyond_the_deadline_is_told_on_the_result() -> None:
+    result = called(faults(look, latency=60), timeout=SHORT)
+    assert (result.status, result.executed) == ("timeout", None)
+    assert result.metadata["fault"] == {"kind": "latency", "seconds": 60.0}
+
+
+def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
+    events: list[Event] = []
+
+    async def run() -> None:
+        clock = ManualClock()
+        runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[events.append])
+        call = asyncio.ensure_future(runner.run("look"))
+        await settled()
+        assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]
+        await clock.advance(2)
+        assert call.done()
+
+    asyncio.run(run())
+    assert [event.data["fault"]["kind"] for event in events[1:-1]] == ["latency", "error"]
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"errors": 1.1}, "errors must be a share from 0 to 1, not 1.1"),
+        ({"errors": -0.1}, "errors must be a share"),
+        ({"errors": True}, "errors must be a share"),
+        ({"timeouts": float("nan")}, "timeouts must be a share"),
+        ({"before": "half"}, "before must be a share"),
+        ({"errors": 0.6, "timeouts": 0.6}, "are shares of all calls and make more than 1"),
+        ({"latency": -1}, "latency must be in seconds from 0 upwards, not -1"),
+        ({"latency": (3, 2)}, "3.0 is more than 2.0"),
+        ({"latency": float("inf")}, "latency must be in seconds"),
+        ({"latency": (1, 2, 3)}, "latency must be in seconds"),
+        ({"errors": 1, "kinds": ()}, "kinds is empty"),
+        ({"kinds": OSError("x")}, "kinds must be a tuple of exceptions"),
+        ({"kinds": [KeyboardInterrupt]}, "which is no exception that a handler fails with"),
+        ({"kinds": ["x"]}, "which is no exception that a handler fails with"),
+        ({"kinds": [UnicodeDecodeError]}, "UnicodeDecodeError needs arguments"),
+        ({"seed": 1.5}, "faults: seed must be a whole number or a text"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        faults(look, **options)
+    assert text in str(caught.value)
+
+
+def test_a_latency_function_that_draws_less_than_no_time_fails_the_call() -> None:
+    result = called(faults(look, latency=lambda draw: -1.0))
+    assert result.status == "failed" and isinstance(result.exception, DefinitionError)
+
+
+# -- what stays -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tools", [look, [look], Toolset([look])])
+def test_one_tool_a_list_and_a_toolset_are_taken(tools: Any) -> None:
+    made = faults(tools, errors=1)
+    assert [one.name for one in made] == ["look"] and made.fingerprint == Toolset([look]).fingerprint
+    assert made.get("look").read_only is True
+
+
+def test_an_agent_can_be_tried_without_its_services() -> None:
+    tools = faults(fake([look, write]), seed=1, errors=0.3)
+    found = outcomes(tools, [(name, key) for name in ("look", "write") for key in "abcdefghij"])
+    assert {outcome[1] for outcome in found} == {"ok", "failed"} and not RAN.total()
+
+
+def test_faults_go_round_faults() -> None:
+    slow = faults(look, latency=60)
+    result = called(faults(slow, errors=1), timeout=SHORT)
+    assert (result.status, result.metadata["fault"]["kind"]) == ("timeout", "latency")
+
+
+def test_a_call_that_a_faulty_tool_makes_has_faults_of_its_own() -> None:
+    @tool
+    async def outer(context: ToolContext[Any]) -> str:
+        inner = await context.run("look", {"key": "a"})
+        assert inner.metadata["fault"]["kind"] == "error"
+        await asyncio.Event().wait()
+        return ""
+
+    tools = Toolset([*faults(look, errors=1), *faults(outer)])
+    result = called(tools, "outer", timeout=SHORT)
+    assert result.status == "timeout" and "fault" not in result.metadata
+
+
+def test_the_fault_of_an_earlier_attempt_is_not_told_of_a_later_one() -> None:
+    @tool
+    async def fails_then_hangs(context: ToolContext[Any]) -> str:
+        await context.run("look", {"key": "a"})  # has a fault of its own, in the same task
+        if (RAN.update(["hangs"]) or RAN["hangs"]) == 1:
+            raise OSError("once")
+        await asyncio.Event().wait()
+        return ""
+
+    async def twice(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        await next(call, context)
+        return await next(call, context)
+
+    def told(latencies: list[float]) -> Any:
+        RAN.clear()
+        waits = iter(latencies)
+        (slow,) = faults(fails_then_hangs.replace(inside=[twice]), latency=lambda draw: next(waits))
+        return called([slow, *faults(look, errors=1)], slow.name, timeout=0.1).metadata.get("fault")
+
+    assert told([0.001, 0.0]) is None
+    assert told([0.0, 60.0]) == {"kind": "latency", "seconds": 60.0}
+    assert told([0.0, 0.001]) == {"kind": "latency", "seconds": 0.001}
