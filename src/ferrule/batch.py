@@ -107,7 +107,7 @@ class Batch:
         return found
 
     def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
-        plan = self._runner._plans.get(call.name)
+        plan = self._runner._plan_of(call.name)
         return ToolResult(
             None,
             "The call has not ended; its effect may have happened."
@@ -159,7 +159,7 @@ class Batch:
                     await asyncio.sleep(0)
                 if self._stopped():
                     break
-                lane = self._lane(None if position in self._reused else self._runner._plans.get(call.name), call)
+                lane = self._lane(None if position in self._reused else self._runner._plan_of(call.name), call)
                 if self._stopped():  # by what a tool says about its own arguments
                     break
                 if not lane.alone:

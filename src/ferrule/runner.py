@@ -249,14 +249,22 @@ class Runner:
         """Receive: what is known at once is answered; all else goes its way."""
         if not call.id:
             call = call.replace(id=self._new_id())
-        plan = self._plans.get(call.name)
+        plan = self._plan_of(call.name)
         if plan is None:
             return self._answered(call, "not_found", self._unknown(call.name), seat)
         if call.problem is not None:
             return self._answered(call, "invalid", results.problem(call).error, seat)
-        if plan.straight and timeout is None and parent is None and resumed is None and not (seat and seat.observers):
+        simple = timeout is None and parent is None and resumed is None and not (seat and seat.observers)
+        if simple and plan.straight and call.name in self._plans:
             return self._straight(plan, call, given, seat)
         return self._performed(plan, call, given, timeout, parent, seat, resumed)
+
+    def _plan_of(self, name: str) -> Plan | None:
+        """The tool of that name, or the one that can only be meant."""
+        plan = self._plans.get(name)
+        if plan is None and (tool := self._tools.meant(name)) is not None:
+            plan = self._plans[tool.name]
+        return plan
 
     def _unknown(self, name: str) -> str:
         near = nearest(name, self._tools._by_name)
@@ -272,7 +280,7 @@ class Runner:
 
     async def _answered(self, call: ToolCall, status: Status, error: str, seat: Seat | None) -> ToolResult:
         """The answer to a call that goes no further, with its two events."""
-        plan = self._plans.get(call.name)
+        plan = self._plan_of(call.name)
         arrived = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
         result = results.unheard(call, arrived.name, status, error)
         everyone = self._observers if seat is None else (*self._observers, *seat.observers)
@@ -313,6 +321,8 @@ class Runner:
         task: Any = current_task()
         cancels = task.cancelling()
         state = new_state(given._given, plan, call, arrived, parent, started, task, cancels, observers)
+        if call.name != plan.name and call.name != plan.tool.wire_name:
+            state.repairs = (f"read the name {cut(clean(call.name), 80)!r} as {plan.name!r}",)
         if seat is not None:
             observers = state.observers = (*observers, *seat.observers)
             state.beside = seat.beside
@@ -522,12 +532,13 @@ class Runner:
 
     def _decoded(self, plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         try:
-            values, text, state.repairs = plan.parameters.decode(plan.name, call.raw)
+            values, text, repairs = plan.parameters.decode(plan.name, call.raw)
         except Invalid as invalid:
             raise Halt("invalid", str(invalid)) from None
         except Exception as error:  # a mapping of the sender's own may raise anything when it is read
             log.error("the arguments for tool %r cannot be read", plan.name, exc_info=error)
             raise Halt("invalid", f"The arguments for {plan.name} cannot be read. {NOTHING_RUN}") from None
+        state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may come here twice
         return values, text
 
     async def _taken_up(self, plan: Plan, state: CallState) -> Any:
@@ -743,7 +754,7 @@ class Runner:
 
     async def decide(self, call: ToolCall, context: ToolContext[Any] | None = None) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
-        plan = self._plans.get(call.name)
+        plan = self._plan_of(call.name)
         if plan is None:
             return Decision("deny", self._unknown(call.name))
         if call.problem is not None or plan.disabled is not None:

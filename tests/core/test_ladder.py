@@ -86,6 +86,8 @@ def run(one: Tool, name: str, arguments: Any) -> ToolResult:
 def outcome(result: ToolResult, seen: list[Any]) -> str:
     if not seen:
         return "reject"
+    if any(repair.startswith("read the name") for repair in result.repairs):
+        return "resolve"
     return "ok_repaired" if result.repairs else "ok"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ class Toolset:
         DefinitionError: for two tools of one name, and for what is no tool.
     """
 
-    __slots__ = ("_by_name", "_by_wire", "_tools")
+    __slots__ = ("_by_name", "_by_wire", "_folded", "_tools")
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
@@ -39,12 +40,14 @@ class Toolset:
         fill(self, "_tools", tuple(flat))
         fill(self, "_by_name", {})
         fill(self, "_by_wire", {})
+        fill(self, "_folded", None)
         for item in flat:
             self._admit(item)
 
     _tools: tuple[Tool, ...]
     _by_name: dict[str, Tool]
     _by_wire: dict[str, Tool]
+    _folded: dict[str, Tool | None] | None
 
     def _admit(self, item: Tool) -> None:
         other = self._by_name.get(item.name) or self._by_wire.get(item.wire_name)
@@ -95,6 +98,25 @@ class Toolset:
             near = nearest(str(name), self._by_name)
             raise KeyError(f"Unknown tool: {name!r}" + (f"; the nearest are {near!r}" if near else ""))
         return found
+
+    def meant(self, name: str) -> Tool | None:
+        """The one tool that a model can only have meant by a name that none has.
+
+        It may differ in case, in `-` for `_`, and by a namespace before it (`functions.add`, `default_api:add`). Two
+        that fit are none, and so is a name that is another tool's.
+        """
+        if self._folded is None:
+            folded: dict[str, Tool | None] = {}
+            for item in self._tools:
+                for key in {_folded(item.name), _folded(item.wire_name)}:
+                    folded[key] = item if folded.get(key, item) is item else None
+            object.__setattr__(self, "_folded", folded)
+        known = self._folded or {}
+        whole = _folded(name[:200])
+        if whole in known or len(name) > 200:
+            return known.get(whole)
+        found = {known[part] for part in map(_folded, _without_namespaces(name)) if part in known}
+        return found.pop() if len(found) == 1 else None
 
     def find(self, name: str) -> Tool | None:
         """The tool of that name, or of that wire name, or `None`."""
@@ -178,6 +200,21 @@ def _origin(item: Tool) -> str:
 
 def _fits(item: Tool, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
+
+
+_NAMESPACE = re.compile(r"[A-Za-z_][\w-]{0,63}[.:/]")
+
+
+def _without_namespaces(name: str) -> Iterator[str]:
+    """What is left of a name without the first namespace before it, the first two, and so on."""
+    start = 0
+    while (match := _NAMESPACE.match(name, start)) is not None:
+        start = match.end()
+        yield name[start:]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")
 
 
 def _found_in(thing: Any) -> list[Any]:
