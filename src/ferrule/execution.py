@@ -34,6 +34,9 @@ else:
         return asyncio.Task(coroutine, loop=loop)
 
 
+EAGER = sys.version_info >= (3, 12)
+"""Whether a task begins at once."""
+
 WATCHED = sys.version_info < (3, 13)
 """Whether what others wrote has to be `watched`.
 
@@ -132,6 +135,8 @@ async def within(task: asyncio.Task[Any], plan: Plan, state: CallState, seconds:
     """
     loop = asyncio.get_running_loop()
     try:
+        if not EAGER:
+            await _turn()  # it takes its first step, and a handler that never waits is done without a timer
         in_time = task.done() or await _ended(task, loop, state, seconds)
     except asyncio.CancelledError:
         await _stopped(task, loop, state, grace)
@@ -140,6 +145,12 @@ async def within(task: asyncio.Task[Any], plan: Plan, state: CallState, seconds:
         await _stopped(task, loop, state, grace)
         return timed_out(plan, state, seconds)
     return task.result()  # type: ignore[no-any-return]
+
+
+@coroutine
+def _turn() -> Generator[None, None, None]:
+    """Let the loop run what is ready."""
+    yield
 
 
 async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, seconds: float) -> bool:
