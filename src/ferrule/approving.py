@@ -182,7 +182,7 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
 
 
 def _changed(plan: Plan, call: ToolCall, arguments: Mapping[str, Any], state: CallState) -> tuple[Any, ToolCall]:
-    values, text, _ = plan.parameters.judge(plan.name, arguments)
+    values, text, _ = plan.parameters.judge(plan.name, arguments, str(call.raw))
     changed = judged_call(call, text, values, plan.parameters)
     state.call = changed
     return values, changed

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import pickle
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import IntEnum
 from ipaddress import IPv4Address
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 from uuid import UUID
 
@@ -21,14 +24,20 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    FutureDatetime,
     NaiveDatetime,
+    PastDate,
+    SecretBytes,
+    SecretStr,
     ValidationInfo,
     WithJsonSchema,
     create_model,
     model_validator,
 )
+from typing_extensions import TypeAliasType, TypedDict
 
 from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
+from ferrule.core.jsontext import loads
 from ferrule.core.mistakes import Mistakes
 from ferrule.core.parameters import Invalid, Parameters
 from ferrule.runner import Runner
@@ -38,6 +47,10 @@ class Pair(NamedTuple):
     left: int
     right: str = "r"
     when: datetime | None = None
+
+
+class Small(IntEnum):
+    ONE = 1
 
 
 class Lax(BaseModel):
@@ -74,17 +87,33 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
             "2026-03-01T12:00:00",
             "2026-03-01 12:00",
         ],
-        [*STAMPS, "2026-03-01", "2026-03-01_12:00:00Z", "2026-03-01T12:00:00+0100", "2026-03-01T12:00:00,5Z", "x", ""],
+        [
+            *STAMPS,
+            "2026-03-01",
+            "2026-03-01_12:00:00Z",
+            "2026-03-01T12:00:00+0100",
+            "2026-03-01T12:00:00,5Z",
+            "x",
+            "",
+            "2026-03-01T24:00:00Z",
+            "2026-03-01T00:00:60Z",
+            "2026-03-01T00:60",
+            "2026-13-01T00:00",
+            "2026-03-32 00:00",
+            "2026-00-01T00:00",
+            "2026-03-01T00:00:00+24:00",
+            "2026-03-01T00:00:00+01:60",
+        ],
     ),
     "aware": (
         AwareDatetime,
         ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5+01:00"],
-        [*STAMPS, "2026-03-01T12:00:00", "2026-03-01T12:00Z", "2026-03-01 12:00:00"],
+        [*STAMPS, "2026-03-01T12:00:00", "2026-03-01T12:00Z", "2026-03-01 12:00:00", "2026-03-01T24:00:00Z"],
     ),
     "naive": (
         NaiveDatetime,
         ["2026-03-01T12:00:00", "2026-03-01 12:00:00.5"],
-        [*STAMPS, "2026-03-01T12:00:00Z", "2026-03-01T12:00:00+01:00"],
+        [*STAMPS, "2026-03-01T12:00:00Z", "2026-03-01T12:00:00+01:00", "2026-03-01T24:00:00"],
     ),
     "datetime after another": (
         Annotated[datetime, Field(gt=datetime(2020, 1, 1, tzinfo=UTC), description="When")],
@@ -95,7 +124,7 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "time": (
         time,
         ["12:30:00", "12:30", "12:30:00.5", "12:30:00Z", "12:30:00+01:00"],
-        [*STAMPS, "3600", 3600, "12:30Z", "T12:30:00", "12"],
+        [*STAMPS, "3600", 3600, "12:30Z", "T12:30:00", "12", "24:00:00", "12:60", "12:30:60", "12:30:00+24:00"],
     ),
     "timedelta": (
         timedelta,
@@ -616,3 +645,272 @@ def test_a_mistake_is_still_told_by_its_place() -> None:
     with pytest.raises(Mistakes) as caught:
         parameters.values('{"value": [{"price": "1"}, {"price": "x"}]}')
     assert [mistake.path for mistake in caught.value.found] == [("value", 1, "price")]
+
+
+# What does not come back from its own JSON
+
+
+class Client:
+    """An object without a JSON form."""
+
+
+def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
+    if way == "function":
+
+        async def function(count=0, value=Field(default_factory=make)):  # type: ignore[no-untyped-def]  # noqa: B008
+            ran.append(value)
+
+        function.__annotations__ = {"count": int, "value": annotation}
+        return tool(function)
+
+    class Handling(ToolHandler):
+        count: int = 0
+        value: annotation = Field(default_factory=make)
+
+        async def __call__(self) -> None:
+            ran.append(self.value)
+
+    return Tool("function", Handling)
+
+
+MADE: dict[str, tuple[Any, Any, Any]] = {
+    "bytes": (bytes, b"plain", "plain"),
+    "bytes that are no text": (bytes, b"\xff\x00raw", "_wByYXc="),
+    "secret": (SecretStr, SecretStr("hunter2"), "*" * 10),
+    "secret bytes": (SecretBytes, SecretBytes(b"hunter2"), "*" * 10),
+    "date for anything": (Any, date(2026, 3, 1), "2026-03-01"),
+    "path for anything": (Any, PurePosixPath("a/b"), "a/b"),
+    "object for anything": (Any, Client(), None),
+    "integer for a text": (str, 5, 5),
+    "tuple for anything": (Any, (1, 2), [1, 2]),
+    "member for an integer": (int, Small.ONE, 1),
+    "date": (date, date(2026, 3, 1), "2026-03-01"),
+    "list": (list[int], [1, 2], [1, 2]),
+    "not a number": (Any, float("nan"), "nan"),
+}
+
+
+@pytest.mark.parametrize("way", ["function", "class"])
+@pytest.mark.parametrize("kind", MADE)
+def test_the_handler_gets_what_was_made_and_not_what_its_json_says(way: str, kind: str) -> None:
+    annotation, value, shown = MADE[kind]
+    ran: list[Any] = []
+    seen: list[Any] = []
+    one = made_by(way, annotation, lambda: value, ran)
+    result = run(one, '{"count": "1"}', guards=[lambda call, context: seen.append(dict(call.arguments))])
+    assert result.status == "ok", result.error
+    assert type(ran[0]) is type(value) and (ran[0] == value or ran[0] is value)
+    assert seen[0]["count"] == 1 and "hunter2" not in str(seen) + str(result.record())
+    assert seen[0]["value"] == (str(value) if shown is None else shown)
+
+
+@pytest.mark.parametrize("way", ["function", "class"])
+@pytest.mark.parametrize("kind", MADE)
+def test_it_does_so_when_the_judged_text_is_read_again(way: str, kind: str) -> None:
+    annotation, value, _ = MADE[kind]
+    made: list[Any] = []
+    parameters = made_by(way, annotation, lambda: made.append(value) or value, [])._handling.parameters
+    values, text, _ = parameters.decode("take", '{"count": 1}')
+    for again in (parameters.values(str(text)), parameters.judge("take", {**loads(text), "count": 2}, text)[0]):
+        first, second = (v["value"] if isinstance(v, dict) else v.value for v in (values, again))
+        assert type(second) is type(first) and (second == first or second is first)
+    assert len(made) == 1
+    assert json.loads(pickle.loads(pickle.dumps(text))) == json.loads(text)
+
+
+@pytest.mark.parametrize("way", ["function", "class"])
+def test_the_stars_of_a_secret_never_become_the_secret(way: str) -> None:
+    ran: list[Any] = []
+    one = made_by(way, SecretStr, lambda: SecretStr("hunter2"), ran)
+    run(one, "{}", guards=[lambda call, context: {**call.arguments, "count": 2}])
+    assert ran == [SecretStr("hunter2")]
+
+
+def test_a_made_value_that_a_guard_replaces_is_replaced() -> None:
+    ran: list[Any] = []
+    one = made_by("function", SecretStr, lambda: SecretStr("hunter2"), ran)
+    run(one, "{}", guards=[lambda call, context: {**call.arguments, "value": "other"}])
+    run(one, '{"value": "given"}')
+    run(one, json.dumps({"value": "*" * 10}))
+    assert ran == [SecretStr("other"), SecretStr("given"), SecretStr("*" * 10)]
+
+
+def test_an_iterator_that_was_made_is_not_read_before_the_handler_has_it() -> None:
+    ran: list[Any] = []
+    assert run(made_by("function", Any, lambda: (n for n in (1, 2)), ran), "{}").status == "ok"
+    assert list(ran[0]) == [1, 2]
+
+
+def test_a_made_value_that_cannot_be_compared_stays_what_it_is() -> None:
+    class Odd(str):
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("no answer")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    ran: list[Any] = []
+    assert run(made_by("function", str, lambda: Odd("x"), ran), "{}").status == "ok"
+    assert type(ran[0]) is Odd
+
+
+# Keys that came twice beside what may be null
+
+Nested = TypeAliasType("Nested", "dict[str, Nested] | None")
+Whole = TypeAliasType("Whole", "list[int] | None")
+Sure = TypeAliasType("Sure", "list[int]")
+
+
+class Tree(BaseModel):
+    name: str = ""
+    below: list[Tree] = []
+
+
+class Loose(TypedDict, total=False):
+    name: str
+    items: list[int]
+
+
+MaybeTree = TypeAliasType("MaybeTree", "Tree | None")
+
+
+@tool
+async def recursive(a: Nested, s: str) -> str:
+    """Take."""
+    return s
+
+
+@tool
+async def twice(a: Whole, b: Whole, s: str) -> str:
+    """Take."""
+    return s
+
+
+@tool
+async def many(
+    s: str, a: Nested, b: MaybeTree, c: Tree, d: Sure, e: Sure, f: Loose, g: tuple[int, ...] | None, h: set[str] | None
+) -> str:
+    """Take."""
+    return s
+
+
+@pytest.mark.parametrize(
+    ("one", "text"),
+    [
+        (recursive, ' {"a":null,"s":"x","s":"y"}'),
+        (recursive, '{"a":null,"s":"{","s":"}"}'),
+        (recursive, '\n\t{"a":{},"s":"{","s":"}"}'),
+        (twice, '{"a":null,"b":[],"s":"[","s":"x]"}'),
+        (twice, ' {"a":null,"b":null,"s":"[","s":"x]"}'),
+    ],
+)
+def test_what_may_be_null_by_another_name_hides_no_key(one: Tool, text: str) -> None:
+    assert run(one, text).status == "invalid"
+    found = text.index('"s"')
+    assert run(one, text[:found] + text[text.index('"s"', found + 1) :]).status == "ok"
+
+
+NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
+TREE = st.recursive(
+    st.fixed_dictionaries({}, optional={"name": TEXTS}),
+    lambda inner: st.fixed_dictionaries({"below": st.lists(inner, max_size=2)}, optional={"name": TEXTS}),
+    max_leaves=3,
+)
+WHOLE = st.lists(st.integers(0, 9), max_size=2)
+MANY: dict[str, st.SearchStrategy[Any]] = {
+    "a": NESTED,
+    "b": st.none() | TREE,
+    "c": TREE,
+    "d": WHOLE,
+    "e": WHOLE,
+    "f": st.fixed_dictionaries({}, optional={"name": TEXTS, "items": WHOLE}),
+    "g": st.none() | WHOLE,
+    "h": st.none() | st.lists(TEXTS, max_size=2, unique=True),
+    "s": TEXTS,
+}
+FEW = {"recursive": ("a", "s"), "twice": ("a", "b", "s"), "many": tuple(MANY)}
+
+
+@pytest.mark.parametrize("one", [recursive, twice, many], ids=lambda one: one.name)
+@given(st.data(), st.booleans())
+def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject, escape: bool) -> None:
+    names = FEW[one.name]
+    drawn = {**MANY, "a": NESTED if one is not twice else st.none() | WHOLE, "b": MANY["b"] if one is many else WHOLE}
+    order = data.draw(st.permutations([*names, *data.draw(st.lists(st.sampled_from(names), max_size=3))]))
+    pairs = [(name, data.draw(drawn[name])) for name in order]
+    keys = [json.dumps(name) for name, _ in pairs]
+    if escape:
+        keys[-1] = '"' + "".join(f"\\u{ord(char):04x}" for char in pairs[-1][0]) + '"'
+    space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
+    values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
+    text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
+    differ = any(a[0] == b[0] and json.dumps(a[1]) != json.dumps(b[1]) for a in pairs for b in pairs)
+    assert run(one, text).status == ("invalid" if differ else "ok"), text
+
+
+# Bounds that JSON Schema has no word for
+
+
+DESCRIBED: dict[str, tuple[Any, str]] = {
+    "date after": (Annotated[date, Field(gt=date(2026, 1, 1))], "after 2026-01-01"),
+    "date between": (
+        Annotated[date, Field(ge=date(2026, 1, 1), le=date(2026, 2, 1))],
+        "2026-01-01 or later, 2026-02-01 or earlier",
+    ),
+    "past": (PastDate, "in the past"),
+    "future": (FutureDatetime, "in the future"),
+    "datetime before": (
+        Annotated[datetime, Field(lt=datetime(2026, 1, 1, tzinfo=UTC))],
+        "before 2026-01-01T00:00:00Z",
+    ),
+    "naive": (Annotated[NaiveDatetime, Field(gt=datetime(2026, 1, 1))], "after 2026-01-01T00:00:00"),
+    "time": (Annotated[time, Field(lt=time(5))], "before 05:00:00"),
+    "timedelta": (Annotated[timedelta, Field(ge=timedelta(days=1))], "at least P1D"),
+    "digits": (
+        Annotated[Decimal, Field(max_digits=5, decimal_places=2, gt=1)],
+        "at most 5 digits, at most 2 after the point, more than 1",
+    ),
+    "set of bools and integers": (set[bool | int], "no two items may be equal, even if they are written differently"),
+    "set of decimals": (set[Decimal], "no two items may be equal, even if they are written differently"),
+    "keys": (dict[Annotated[Decimal, Field(max_digits=3)], int], "each key at most 3 digits"),
+}
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+def test_what_json_schema_has_no_word_for_is_in_the_description(kind: str) -> None:
+    annotation, said = DESCRIBED[kind]
+    assert parameters_of(annotation).exported["properties"]["value"]["description"] == said
+    assert f'"description": "{said}"' in json.dumps(parameters_of(list[annotation]).exported)
+
+    async def take(value, other):  # type: ignore[no-untyped-def]
+        """Take.
+
+        Args:
+            value: What it is.
+        """
+
+    take.__annotations__ = {"value": annotation, "other": Annotated[annotation, Field(description="Another")]}
+    shown = tool(take).input_schema["properties"]
+    assert shown["value"]["description"] == f"What it is. ({said})"
+    assert shown["other"]["description"] == f"Another ({said})"
+    rebuilt = tool(take)._handling.parameters._rebuilt(frozenset(), {})
+    assert rebuilt.exported["properties"]["value"]["description"] == f"What it is. ({said})"
+    assert "ferrule" not in json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    "annotation", [date, datetime, Decimal, set[int], set[str], set[date], set[int | str], set[Literal["a", "b"]], time]
+)
+def test_nothing_is_added_where_the_schema_says_it_all(annotation: Any) -> None:
+    assert "description" not in json.dumps(parameters_of(annotation).exported)
+
+
+def test_items_that_are_equal_are_named_where_they_look_different() -> None:
+    for annotation, value, said in (
+        (set[bool | int], [1, True], "true equals 1"),
+        (set[Decimal], ["1.0", "1.00"], '"1.00" equals "1.0"'),
+        (frozenset[Decimal], ["2", "1.0", "1.00"], '"1.00" equals "1.0"'),
+    ):
+        with pytest.raises(Invalid, match=f"no item twice, and {said}"):
+            parameters_of(annotation).decode("take", {"value": value})
+    with pytest.raises(Invalid, match="no item twice, got"):
+        parameters_of(set[int]).decode("take", {"value": [1, 1]})

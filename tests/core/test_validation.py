@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import sys
 import time as clock
 from collections.abc import Callable, Mapping
@@ -13,15 +14,20 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Union
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import ValidationError as PydanticError
+from pydantic_core import InitErrorDetails
+from pydantic_core._pydantic_core import list_all_errors
 
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
+from ferrule.core.mistakes import explain, from_pydantic
+from ferrule.core.parameters import Invalid
 
 
 def run(one: Any, arguments: Any = None, **options: Any) -> ToolResult:
@@ -871,3 +877,148 @@ def test_a_python_object_without_a_json_form_is_refused(make: Callable[[], Any])
         assert result.status in {"invalid", "ok"}
         if result.status == "ok":
             json.dumps(value_of(result))
+
+
+def worded(annotation: Any, value: Any) -> str:
+    async def take(value):  # type: ignore[no-untyped-def]
+        """Take."""
+
+    take.__annotations__ = {"value": annotation}
+    result = run(tool(take), json.dumps({"value": value}))
+    assert result.status == "invalid"
+    return str(result.error)
+
+
+def words(text: str) -> int:
+    return max(len(text.split()), len(re.findall(r"\w+", text)))
+
+
+SIXTY = [[f"{letter}{n}" for n in range(60)] for letter in "abcd"]
+WORDY: dict[str, tuple[Any, Any]] = {
+    "literals": (Literal[tuple(SIXTY[0])] | Literal[tuple(SIXTY[1])] | Literal[tuple(SIXTY[2])], "x"),  # type: ignore[valid-type]
+    "four literals": (Union[tuple(Literal[tuple(values)] for values in SIXTY)], "x"),  # noqa: UP007
+    "literals and numbers": (Union[(int, float, *(Literal[tuple(values)] for values in SIXTY))], "x"),
+    "pattern": (Annotated[str, Field(pattern="|".join(f"word {n}" for n in range(200)))], "x"),
+    "words that came": (int, "a " * 500),
+    "keys that came": (dict[str, int], {"a b " * 100: "x y " * 100}),
+    "complex": (complex, "x"),
+    "complex number": (complex, 5),
+    "missing key": (dict[str, Line], {"a b " * 100: {}}),
+    "unknown key": (Line, {"sku": "x", "a b " * 100: 1}),
+    "values of several words": (Literal[tuple("many words in one " * 3 + str(n) for n in range(60))], "x"),  # type: ignore[valid-type]
+}
+RAW_WORDY: dict[str, tuple[dict[str, Any], Any]] = {
+    "anyOf of enums": ({"anyOf": [{"enum": values} for values in SIXTY]}, "x"),
+    "oneOf of enums and types": ({"oneOf": [{"type": "integer"}, *({"enum": values} for values in SIXTY)]}, "x"),
+    "not": ({"not": {"enum": SIXTY[0]}}, "a1"),
+    "not of objects": ({"not": {"properties": {v: {"type": "string"} for v in SIXTY[1]}}}, {"a": "b " * 99}),
+    "pattern": ({"type": "string", "pattern": "|".join(f"word {n}" for n in range(200))}, "x"),
+    "const": ({"const": SIXTY}, "x"),
+    "dependent": ({"type": "object", "dependentRequired": {"a": SIXTY[0]}}, {"a": 1}),
+    "names": ({"type": "object", "propertyNames": {"enum": SIXTY[0]}}, {"x": 1}),
+    "words that came": ({"type": "integer"}, "a " * 500),
+    "contains": ({"type": "array", "contains": {"enum": SIXTY[0]}}, ["x"]),
+}
+
+
+@pytest.mark.parametrize("kind", WORDY)
+def test_no_mistake_takes_many_words(kind: str) -> None:
+    error = worded(*WORDY[kind])
+    assert words(error) <= 80 and len(error) <= 1200, error
+    assert "://" not in error and "'value" in error and "Nothing was run" in error
+
+
+@pytest.mark.parametrize("kind", RAW_WORDY)
+def test_no_mistake_against_a_raw_schema_takes_many_words(kind: str) -> None:
+    schema, value = RAW_WORDY[kind]
+    error = str(run(raw({"value": schema}), json.dumps({"value": value})).error)
+    assert words(error) <= 80 and len(error) <= 1200, error
+    assert "://" not in error and "'value" in error and "Nothing was run" in error
+
+
+def test_each_branch_of_a_choice_has_its_share_of_the_words() -> None:
+    error = worded(*WORDY["four literals"])
+    for value in ("'a0'", "'b0'", "'c0'", "'d0'"):
+        assert value in error, error
+
+
+def test_many_words_for_parameters_are_few_too() -> None:
+    schema = {f"a long name {n}": {"enum": SIXTY[0]} for n in range(60)}
+    for arguments in ({"zz": 1}, {"a long name": 1}, {"b c " * 50: 1}):
+        assert words(str(run(raw(schema), arguments).error)) <= 80
+    required = raw({"value": {"enum": SIXTY[0]}}, required=["value"])
+    assert words(str(run(required, {}).error)) <= 80
+
+
+def test_no_kind_of_mistake_sends_the_reader_to_a_page() -> None:
+    for item in list_all_errors():
+        details = InitErrorDetails(type=item["type"], loc=("value",), input=1, ctx=item["example_context"] or {})
+        error = PydanticError.from_exception_data("take", [details])
+        text = explain("take", from_pydantic(error, {"value": 1}), {})
+        assert "://" not in text and words(text) <= 80, text
+
+
+# Digits inside strings
+
+
+@tool
+async def priced(d: Decimal, note: str = "", many: list[Decimal] | None = None) -> Any:
+    """Price."""
+    return [str(d), note, many]
+
+
+DIGITS = "0.1000000000000000055511151231257827"
+
+
+@pytest.mark.parametrize("note", [DIGITS, f'"{DIGITS}', f"\\{DIGITS}", f'\\" {DIGITS} \\', "1e-400"])
+def test_digits_inside_a_string_are_no_number(note: str) -> None:
+    for text in (
+        json.dumps({"d": 0.1, "note": note}),
+        json.dumps(json.dumps({"d": 0.1, "note": note})),
+        "```json\n" + json.dumps({"note": note, "d": 0.1}) + "\n```",
+        json.dumps({"d": 0.1, "note": note, "many": "[0.5]"}),
+        json.dumps({"d": 0.0, "note": note}),
+    ):
+        result = run(priced, text)
+        assert result.status == "ok" and result.output[1] == note, result.error
+
+
+def test_digits_of_a_string_that_is_read_as_json_are_not_lost() -> None:
+    inner = f"[{DIGITS}]"
+    for text in (
+        json.dumps({"d": 0.1, "many": inner}),
+        json.dumps(json.dumps({"d": 0.1, "many": inner})),
+        json.dumps(f'{{"d": {DIGITS}}}'),
+        json.dumps(f'{{"d": 1, "many": [{DIGITS}]}}'),
+    ):
+        result = run(priced, text)
+        assert result.status == "invalid" and "must be a string" in str(result.error), text
+    assert run(priced, {"d": 1, "many": inner}).status == "invalid"
+
+
+# Arguments that cannot be read
+
+
+class Broken(Mapping[str, Any]):
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.error
+
+    def __iter__(self) -> Any:
+        raise self.error
+
+    def __len__(self) -> int:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("x"), RecursionError(), MemoryError()])
+def test_arguments_that_raise_when_they_are_read_are_invalid(error: Exception) -> None:
+    for one in (order, flat, raw({"value": {}})):
+        parameters = one._handling.parameters
+        for read in (parameters.decode, parameters.judge, parameters.foreseen):
+            for arguments in (Broken(error), {"value": Broken(error)}):
+                with pytest.raises(Invalid, match="cannot be read"):
+                    read("take", arguments)
+        assert run(one, Broken(error)).status == "invalid"

@@ -15,11 +15,13 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
-_VEIL = "*" * 10
+STARS = "*" * 10
+"""What Pydantic writes in the place of a secret."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
 
 
@@ -44,8 +46,9 @@ def without_nested(text: str, nested: Iterable[tuple[str, str, int]]) -> str | N
     `None` where there are more, below them or in strings: then it is not known which is which. What is left out is
     never outside of them; what is left in may be more than that.
     """
+    inside = text.find("{") + 1
     for opening, closing, count in nested:
-        at = text.find(opening, 1)
+        at = text.find(opening, inside)
         while at > 0:
             following = text.find(opening, at + 1)
             end = text.find(closing, at)
@@ -69,10 +72,11 @@ def came_twice(text: str, keys: Sequence[str], *, escaped: bool = False) -> bool
 
 
 def rounded(text: str) -> frozenset[float]:
-    """What became of the numbers in `text` whose digits a float does not keep; those inside strings are among them."""
+    """What became of the numbers in `text` whose digits a float does not keep; those inside strings are not meant."""
     if not _MANY_DIGITS.search(text):
         return frozenset()
-    found = [number for number in _NUMBER.findall(text) if not number.lstrip("-").isdigit()]
+    outside = _STRING.sub('""', text)
+    found = [number for number in _NUMBER.findall(outside) if not number.lstrip("-").isdigit()]
     return frozenset(float(number) for number in found if not _kept(number))
 
 
@@ -239,7 +243,7 @@ def dumps(value: Any) -> str:
         value = dict(value)
     try:
         text = to_json(value, inf_nan_mode="constants").decode()
-        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if _VEIL in text else text
+        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if STARS in text else text
     except (PydanticSerializationError, UnicodeError, RecursionError) as error:
         # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
         try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired
+from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired, rounded
 from ferrule.core.mistakes import Mistake, Mistakes, Path, kind_of, path_text
 
 _ROUNDS = 8
@@ -25,8 +25,12 @@ _FITS = {
 }
 
 
-def to_object(raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def to_object(
+    raw: str | Mapping[str, Any] | None, lost: set[float] | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What came as plain data, with the repairs of the text itself that it took.
+
+    To `lost` are added the floats that are no more what was written.
 
     Raises:
         Malformed: where it is no JSON object.
@@ -41,6 +45,8 @@ def to_object(raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tupl
     if not raw.strip():
         return {}, ()
     value, repairs = loads_repaired(raw)
+    if lost is not None:
+        lost |= rounded(value if isinstance(value, str) else raw)
     if isinstance(value, str):
         value, more = loads_repaired(value)
         repairs = (*repairs, "decoded arguments that were encoded twice", *more)
@@ -52,11 +58,15 @@ def to_object(raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tupl
 
 
 def climb(
-    value: dict[str, Any], validate: Callable[[str], Any], declares: Callable[[Path], bool]
+    value: dict[str, Any],
+    validate: Callable[[str], Any],
+    declares: Callable[[Path], bool],
+    decoded: Callable[[str], None] = lambda text: None,
 ) -> tuple[Any, str, tuple[str, ...]]:
     """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
 
-    `declares` tells a parameter or field, for which null may mean absent, from a key that is data.
+    `declares` tells a parameter or field, for which null may mean absent, from a key that is data; `decoded` is told
+    each string that is read as JSON.
 
     Raises:
         Mistakes: what still does not fit.
@@ -69,12 +79,18 @@ def climb(
             return validate(text), text, tuple(repairs)
         except Mistakes as mistakes:
             nulls.update({mistake.path: mistake for mistake in mistakes.found if mistake.got is None})
-            if not _mend(value, mistakes.found, repairs, declares):
+            if not _mend(value, mistakes.found, repairs, declares, decoded):
                 raise Mistakes([nulls.get(m.path, m) if m.kind == "missing" else m for m in mistakes.found]) from None
     raise Mistakes([Mistake((), "still do not fit after repairs")])
 
 
-def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str], declares: Callable[[Path], bool]) -> bool:
+def _mend(
+    value: dict[str, Any],
+    mistakes: list[Mistake],
+    repairs: list[str],
+    declares: Callable[[Path], bool],
+    decoded: Callable[[str], None],
+) -> bool:
     wants: dict[Path, set[str]] = {}
     for mistake in mistakes:
         if mistake.wants and mistake.sure:
@@ -83,11 +99,18 @@ def _mend(value: dict[str, Any], mistakes: list[Mistake], repairs: list[str], de
             wants.setdefault(mistake.path, set())
     changed = False
     for path, wanted in wants.items():
-        changed = _mend_one(value, path, wanted, repairs, declares) or changed
+        changed = _mend_one(value, path, wanted, repairs, declares, decoded) or changed
     return changed
 
 
-def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str], declares: Callable[[Path], bool]) -> bool:
+def _mend_one(
+    value: Any,
+    path: Path,
+    wanted: set[str],
+    repairs: list[str],
+    declares: Callable[[Path], bool],
+    decoded: Callable[[str], None],
+) -> bool:
     if not path:
         return False
     try:
@@ -106,6 +129,7 @@ def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str], decl
         found = _decoded(current, wanted)
         if found is not None:
             value[path[-1]] = found
+            decoded(current)
             repairs.append(f"read the string in {path_text(path)!r} as {kind_of(found)}")
             return True
     return False

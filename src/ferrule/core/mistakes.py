@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,13 @@ _ARTICLES = {
     "boolean": "true or false",
 }
 _NO_VALUE: Any = object()
+_COMPLEX = "must be a complex number as a string, such as 1+2j"
+"""Pydantic's own words send the reader to a page."""
+
+_WORD = re.compile(r"[^\w\s]*\w+[^\w\s]*|[^\w\s]+")
+_MOST_WORDS = 32
+_MOST_CHARACTERS = 320
+"""What is said of one value that is wrong; its place and what came have half as much each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,8 @@ def _from_pydantic(item: Any, path: Path, sure: bool) -> Mistake:
         return Mistake(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return Mistake(path, "is not known", got=item["input"], kind="unknown")
+    if kind in {"complex_type", "complex_str_parsing"}:
+        return Mistake(path, _COMPLEX, got=item["input"])
     context = item.get("ctx") or {}
     if kind in {"literal_error", "enum"} and "expected" in context:
         expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
@@ -199,6 +209,15 @@ def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def _brief(text: str, share: int = 1) -> str:
+    """`text` in the words and characters that a mistake may take, or in one of so many shares of them."""
+    words, limit = _MOST_WORDS // share, _MOST_CHARACTERS // share
+    for place, word in enumerate(_WORD.finditer(text[: limit + 1])):
+        if place == words:
+            return f"{text[: word.start()].rstrip()}…"
+    return _shortened(text, limit)
+
+
 def kind_of(value: Any) -> str:
     """The JSON type of `value`."""
     if value is None:
@@ -240,23 +259,25 @@ def explain(name: str, mistakes: Sequence[Mistake], properties: Mapping[str, Any
 
 def _line(path: Path, group: Sequence[Mistake], properties: Mapping[str, Any]) -> str:
     first = group[0]
-    place = path_text(path)
+    place = _brief(path_text(path), 2)
     if first.kind == "unknown":
         return _unknown(path, list(properties))
     if first.kind == "missing":
         node = properties.get(str(path[0])) if len(path) == 1 else None
-        return f"{place!r} is required and was not given{_wanted(node)}"
-    texts = list(dict.fromkeys(mistake.expected for mistake in group))
-    expected = texts[0]
-    for text in texts[1:4]:
-        expected += f" or {text.removeprefix('must be ').removeprefix('must ')}"
-    shown = (
-        show(first.got)
-        if first.got is None or isinstance(first.got, bool)
-        else f"{kind_of(first.got)} {show(first.got)}"
-    )
-    got = "" if first.got is _NO_VALUE else f", got {shown}"
-    return f"{place!r} {expected}{got}"
+        return f"{place!r} is required and was not given{_brief(_wanted(node))}"
+    got = "" if first.got is _NO_VALUE else f", got {_brief(_came(first.got), 2)}"
+    return f"{place!r} {_expected(group)}{got}"
+
+
+def _expected(group: Sequence[Mistake]) -> str:
+    """What all mistakes of one place together want, each in its share."""
+    texts = list(dict.fromkeys(mistake.expected for mistake in group))[:4]
+    first, *more = (_brief(text, len(texts)) for text in texts)
+    return " or ".join([first, *(text.removeprefix("must be ").removeprefix("must ") for text in more)])
+
+
+def _came(got: Any) -> str:
+    return show(got) if got is None or isinstance(got, bool) else f"{kind_of(got)} {show(got)}"
 
 
 def _wanted(node: Any) -> str:
@@ -270,14 +291,14 @@ def _wanted(node: Any) -> str:
 
 
 def _unknown(path: Path, known: Sequence[str]) -> str:
-    place = path_text(path)
+    place = _brief(path_text(path), 2)
     if len(path) > 1:
         return f"{place!r} is not known there"
     near = nearest(str(path[0]), known)
     if near:
-        return f"{place!r} is not a parameter (did you mean {near[0]!r}?)"
+        return f"{place!r} is not a parameter (did you mean {_brief(near[0])!r}?)"
     names = ", ".join(map(repr, known[:12])) or "none"
-    return f"{place!r} is not a parameter; the parameters are: {_shortened(names, 200)}"
+    return f"{place!r} is not a parameter; the parameters are: {_brief(names)}"
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:

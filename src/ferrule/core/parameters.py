@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import CoreConfig, SchemaValidator
+from pydantic_core import CoreConfig, SchemaValidator, to_jsonable_python
 
 from ferrule.core import schema as core_schema
 from ferrule.core.arguments import Arguments
 from ferrule.core.content import jsonable
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict, freeze, thaw
-from ferrule.core.jsontext import Malformed, came_twice, dumps, loads, rounded, without_nested
+from ferrule.core.jsontext import STARS, Malformed, came_twice, dumps, loads, rounded, same, without_nested
 from ferrule.core.ladder import climb, to_object
 from ferrule.core.mistakes import Mistake, Mistakes, explain, from_json_schema, from_pydantic
 
@@ -35,6 +36,29 @@ _Nested = tuple[tuple[str, str, int], ...]
 
 class Invalid(Exception):
     """The arguments cannot be taken; the message is for the model."""
+
+
+class Settled(str):
+    """Judged text that holds what was made for the call, whether or not its JSON says what it is.
+
+    Attributes:
+        given: The text without it.
+        made: The objects themselves, for whoever reads the text again.
+    """
+
+    __slots__ = ("given", "made")
+
+    given: str
+    made: core_schema.Made
+
+    def __str__(self) -> Settled:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Settled:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str.__str__(self),)
 
 
 class Parameters:
@@ -78,7 +102,7 @@ class Parameters:
         if hidden or drop_unknown:
             self.quick = None
 
-    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
+    def values(self, text: str, lost: Set[float] = _NO_FLOATS) -> Any:
         """The validated values of JSON text; `lost` are floats that are no more what was written.
 
         Raises:
@@ -96,14 +120,14 @@ class Parameters:
         Raises:
             Invalid: with the text for the model.
         """
-        value, repairs = self._object(name, raw)
+        lost: set[float] = set()
+        value, repairs = self._object(name, raw, lost)
         for key in self._dropped(value) if self.drop_unknown else ():
             del value[key]
             repairs = (*repairs, f"dropped the unknown argument {key[:80]!r}")
         seen = [key for key in value if key in self.hidden]
         if seen:
             raise Invalid(explain(name, [Mistake((key,), "", kind="unknown") for key in seen], self.known))
-        lost = rounded(raw) if self.exact and isinstance(raw, str) else _NO_FLOATS
         return self._climbed(name, {**value, **thaw(self.bound)}, repairs, lost)
 
     def foreseen(self, name: str, raw: str | Mapping[str, Any] | None) -> Arguments:
@@ -125,30 +149,46 @@ class Parameters:
         closed = self.schema.get("additionalProperties") is False
         return [key for key in value if key not in self.known] if closed else []
 
-    def judge(self, name: str, changed: Mapping[str, Any]) -> tuple[Any, str, tuple[str, ...]]:
+    def judge(self, name: str, changed: Mapping[str, Any], before: str = "") -> tuple[Any, str, tuple[str, ...]]:
         """Arguments that a guard or a person gave: hidden parameters may be among them.
+
+        `before` is the judged text that they were changed from: what was made for it stays where it is unchanged.
 
         Raises:
             Invalid: with a text that says what does not fit.
         """
-        value, _ = self._object(name, changed)
-        return self._climbed(name, {**thaw(self.bound), **value}, (), _NO_FLOATS)
+        lost: set[float] = set()
+        value, _ = self._object(name, changed, lost)
+        return self._climbed(name, {**thaw(self.bound), **value}, (), lost, before)
 
-    def _object(self, name: str, raw: str | Mapping[str, Any] | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    def _object(
+        self, name: str, raw: str | Mapping[str, Any] | None, lost: set[float]
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return to_object(raw)
+            return to_object(raw, lost if self.exact else None)
         except Malformed as malformed:
-            raise Invalid(
-                f"The arguments for {name} cannot be read: {malformed}. "
-                "Nothing was run: send the complete arguments as one JSON object."
-            ) from None
+            error, reason = None, f": {malformed}"
+        except Exception as broken:  # a mapping of the sender's own may raise anything when it is read
+            error, reason = broken, ""
+        raise Invalid(
+            f"The arguments for {name} cannot be read{reason}. "
+            "Nothing was run: send the complete arguments as one JSON object."
+        ) from error
 
     def _climbed(
-        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: frozenset[float]
+        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: set[float], before: str | None = None
     ) -> tuple[Any, str, tuple[str, ...]]:
-        validate = partial(self.values, lost=lost) if lost else self.values
+        validate: Callable[[str], Any] = self.values
+        if self.exact:
+
+            def validate(text: str) -> Any:
+                return self.values(text, lost)
+
+        def decoded(text: str) -> None:
+            lost.update(rounded(text))
+
         try:
-            values, text, more = climb(value, validate, partial(core_schema.declares, self.schema))
+            values, text, more = climb(value, validate, partial(core_schema.declares, self.schema), decoded)
         except Mistakes as mistakes:
             raise Invalid(explain(name, mistakes.found, self.known)) from None
         values, text = self.settled(values, text)
@@ -224,7 +264,7 @@ class TypedParameters(Parameters):
         self.exact = core_schema.holds(core, "decimal")
         self._root, self._plain = core_schema.root(core)
         self._validator = SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
-        super().__init__(schema, hidden=hidden, bound=bound, drop_unknown=drop_unknown)
+        super().__init__(core_schema.told(schema), hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         if self._is_dict:
             self.direct = frozenset(name for name, node in fields.items() if core_schema.direct(node))
         if not hidden and not drop_unknown and not made:
@@ -277,9 +317,7 @@ class TypedParameters(Parameters):
         """How many arrays and objects are among the values of a call, where nothing else can be; first if always."""
         found = {name: (core_schema.container(node["schema"], self._core), node) for name, node in self._root.items()}
         brackets = {name: bracket for name, (bracket, _) in found.items() if bracket}
-        sure = all(
-            node["required"] and node["schema"]["type"] != "nullable" for bracket, node in found.values() if bracket
-        )
+        sure = all(core_schema.always(node, self._core) for bracket, node in found.values() if bracket)
 
         def counted(values: Any) -> _Nested:
             given = [bracket for name, bracket in brackets.items() if values.get(name) is not None]
@@ -301,7 +339,10 @@ class TypedParameters(Parameters):
 
         return read_exactly
 
-    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
+    def values(self, text: str, lost: Set[float] = _NO_FLOATS) -> Any:
+        if isinstance(text, Settled):
+            with core_schema.made_once(text.made):
+                return self.values(text.given, lost)
         context: dict[str, Any] | None = {} if self.exact else None
         try:
             if self._opaque:
@@ -327,24 +368,41 @@ class TypedParameters(Parameters):
         if not self._made:
             return values, text
         given = loads(text)
-        made = {
-            name: jsonable(values.get(field) if self._is_dict else getattr(values, field))
-            for name, field in self._made.items()
-            if name not in given
-        }
-        settled = dumps({**given, **made})
-        try:
-            return self.values(settled), settled
-        except Mistakes:  # a default that cannot be read back from its own JSON stays the object that it is
-            return values, settled
+        made = {name: self._value(values, name) for name in self._made if name not in given}
+        settled = dumps({**given, **{name: _shown(value) for name, value in made.items()}})
+        with suppress(Mistakes):
+            read = self.values(settled)
+            if all(_is_same(self._value(read, name), value) for name, value in made.items()):
+                return read, settled
+        return values, self._settled_text(settled, text)
+
+    def _value(self, values: Any, name: str) -> Any:
+        field = self._made[name]
+        return values.get(field) if self._is_dict else getattr(values, field)
+
+    def _settled_text(self, settled: str, given: str) -> Settled:
+        text = Settled(settled)
+        text.given, text.made = given, core_schema.made_by_now()
+        return text
 
     def _climbed(
-        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: frozenset[float]
+        self, name: str, value: dict[str, Any], repairs: tuple[str, ...], lost: set[float], before: str | None = None
     ) -> tuple[Any, str, tuple[str, ...]]:
         if not self._made:
             return super()._climbed(name, value, repairs, lost)
-        with core_schema.made_once():
+        kept = before.made if isinstance(before, Settled) else None
+        for key in self._unchanged(value, before):
+            del value[key]
+        with core_schema.made_once(kept):
             return super()._climbed(name, value, repairs, lost)
+
+    def _unchanged(self, value: dict[str, Any], before: str | None) -> list[str]:
+        """What was made for the call and is as it was shown; where only stars are left of it, it is made again."""
+        if before is None:
+            return []
+        shown, given = (loads(before), loads(before.given)) if isinstance(before, Settled) else ({}, {})
+        made = [name for name in self._made if name in value and name not in given]
+        return [name for name in made if value[name] == STARS or (name in shown and same(value[name], shown[name]))]
 
     def foreseen(self, name: str, raw: str | Mapping[str, Any] | None) -> Arguments:
         if not self._made or not self._plain:
@@ -387,7 +445,7 @@ class SchemaParameters(Parameters):
         super().__init__(_root(schema), hidden=hidden, bound=bound, drop_unknown=drop_unknown)
         self._validator = _schema_validator(thaw(self.schema))
 
-    def values(self, text: str, lost: frozenset[float] = _NO_FLOATS) -> Any:
+    def values(self, text: str, lost: Set[float] = _NO_FLOATS) -> Any:
         try:
             value = loads(text)
         except Malformed as malformed:
@@ -448,7 +506,24 @@ class SchemaParameters(Parameters):
         return SchemaParameters(self.schema, hidden=hidden, bound=bound, drop_unknown=self.drop_unknown)
 
 
-def _places(value: Any, floats: frozenset[float], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def _shown(made: Any) -> Any:
+    """The JSON of what was made, secrets as stars: as Pydantic writes it, so that most of it can be read back."""
+    if isinstance(made, Iterator):  # to read it would leave the handler nothing
+        return f"<{type(made).__name__}>"
+    try:
+        return jsonable(to_jsonable_python(made, inf_nan_mode="constants"))
+    except Exception:  # what has no JSON form
+        return jsonable(made)
+
+
+def _is_same(read: Any, made: Any) -> bool:
+    try:
+        return type(read) is type(made) and bool(read == made)
+    except Exception:  # some have no answer, such as arrays of numbers
+        return False
+
+
+def _places(value: Any, floats: Set[float], path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where one of these floats stands."""
     if isinstance(value, float) and value in floats:
         yield path

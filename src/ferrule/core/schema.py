@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from ferrule.core.errors import DefinitionError
+from ferrule.core.mistakes import show
 
 CoreSchema = dict[str, Any]
 
@@ -44,10 +45,13 @@ _PLAIN = {"int", "str", "bool", "none", "literal"}
 _FORM = "ferrule_form"
 """Under this key of its metadata a node that `close` put in the place of another says which."""
 
-_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK = "[0-9]{2}:[0-9]{2}"
-_SECONDS = r":[0-9]{2}(?:\.[0-9]+)?"
-_OFFSET = "(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+_NOTE = "ferrule_note"
+"""Under this key of a JSON Schema is what JSON Schema has no keyword for, until `told` makes it a description."""
+
+_DAY = "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
+_CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_SECONDS = r":[0-5][0-9](?:\.[0-9]+)?"
+_OFFSET = f"(?:[Zz]|[+-]{_CLOCK})"
 _HOURS = r"T(?:[0-9]+[HM])*[0-9]+(?:[HM]|(?:\.[0-9]+)?S)"
 _DECIMAL = r"^[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
 _FORMS = {
@@ -187,10 +191,20 @@ def _unique(node: CoreSchema) -> CoreSchema:
         except TypeError:
             raise PydanticCustomError("set_item_not_hashable", "Set items should be hashable") from None
         if len(found) != len(items):
-            raise PydanticCustomError("not_unique", "Input should have no item twice")
+            raise PydanticCustomError("not_unique", "Input should have no item twice{equal}", {"equal": _equal(items)})
         return found
 
     return _after(node, {**node, "type": "list"}, unique)
+
+
+def _equal(items: list[Any]) -> str:
+    """The first two that are equal and look different: who is told of one item twice would not find it."""
+    seen: dict[Any, Any] = {}
+    for item in items:
+        other = seen.setdefault(item, item)
+        if show(other, 30) != show(item, 30):
+            return f", and {show(item, 30)} equals {show(other, 30)}"
+    return ""
 
 
 def _from_array(node: CoreSchema) -> CoreSchema:
@@ -312,6 +326,14 @@ def container(schema: CoreSchema, whole: CoreSchema) -> str:
     return "{" if inner in {*_CLOSABLE, "dict"} else ""
 
 
+def always(field: CoreSchema, whole: CoreSchema) -> bool:
+    """Whether a field of a typed dict has a value other than `None` in every call."""
+    node = field["schema"]
+    while node["type"] == "definition-ref" or (node["type"] == "function-after" and _form(node)):
+        node = _defined(whole, node) if node["type"] == "definition-ref" else node["schema"]
+    return bool(field["required"]) and node["type"] not in {"nullable", "default"}
+
+
 def _defined(whole: CoreSchema, reference: CoreSchema) -> CoreSchema:
     return next(node for node in whole["definitions"] if node.get("ref") == reference["schema_ref"])
 
@@ -329,17 +351,26 @@ def root(schema: CoreSchema) -> tuple[dict[str, CoreSchema], bool]:
     return schema["fields"], not own
 
 
-_MADE: ContextVar[dict[Any, Any] | None] = ContextVar("ferrule_made", default=None)
+Made = dict[Any, Any]
+"""What the factories of a call made, by factory."""
+
+_MADE: ContextVar[Made | None] = ContextVar("ferrule_made", default=None)
 
 
 @contextmanager
-def made_once() -> Iterator[None]:
-    """Within it each factory that `keep_made` knows is called at most once, however often is validated."""
-    token = _MADE.set({})
+def made_once(made: Made | None = None) -> Iterator[None]:
+    """Within it each factory that `keep_made` knows is called at most once, however often is validated; one that is
+    among `made` is not called at all."""
+    token = _MADE.set(dict(made or {}))
     try:
         yield
     finally:
         _MADE.reset(token)
+
+
+def made_by_now() -> Made:
+    """What was made since `made_once` began."""
+    return dict(_MADE.get() or {})
 
 
 def keep_made(field: CoreSchema) -> None:
@@ -374,7 +405,7 @@ def given_only(fields: Mapping[str, CoreSchema], *, closed: bool) -> CoreSchema:
     return typed_dict(found, None if closed else {"type": "any"})
 
 
-def direct(schema: CoreSchema) -> bool:
+def direct(schema: Mapping[str, Any]) -> bool:
     """Whether the validated value is the JSON value itself, so that it can be read off."""
     kind = schema.get("type")
     if kind in {"nullable", "default"}:
@@ -409,6 +440,11 @@ class _Generator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        found = super().generate_inner(schema)
+        note = _note(schema) if self.mode == "validation" else ""
+        return {**found, _NOTE: note} if note else found
+
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         return _plain(super().model_schema(schema), schema)
 
@@ -442,6 +478,9 @@ class _Generator(GenerateJsonSchema):
             found["additionalProperties"] = False
         elif _form(schema.get("keys_schema", {})):
             found["propertyNames"] = self.generate_inner(schema["keys_schema"])
+        if "patternProperties" in found and _form(schema["keys_schema"]):
+            note = self.generate_inner(schema["keys_schema"]).get(_NOTE)
+            found |= {_NOTE: f"each key {note}"} if note else {}
         return found
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
@@ -459,10 +498,69 @@ def _worded(found: JsonSchemaValue, form: str, pattern: str | None) -> JsonSchem
         return found
     text = {"type": "string", "pattern": pattern}
     rest = {key: value for key, value in found.items() if key not in {"type", "format", "anyOf"}}
-    if form in {"naive", "key", "decimal_key"}:
-        return {**text, **(rest if form == "naive" else {})}
+    if form in {"key", "decimal_key"}:
+        return {**text, **{key: value for key, value in rest.items() if key == _NOTE}}
+    if form == "naive":
+        return {**text, **rest}
     first = found["anyOf"][0] if form == "decimal" else {"type": "string", "format": found["format"]}
     return {"anyOf": [first, text], **rest}
+
+
+_TIMES = {"gt": "after {}", "ge": "{} or later", "lt": "before {}", "le": "{} or earlier", "now_op": "in the {}"}
+_SIZES = {"gt": "more than {}", "ge": "at least {}", "lt": "less than {}", "le": "at most {}"}
+_DIGITS = {"max_digits": "at most {} digits", "decimal_places": "at most {} after the point"}
+_BOUNDS = {
+    **dict.fromkeys(["date", "datetime", "time"], _TIMES),
+    "timedelta": _SIZES,
+    "decimal": {**_DIGITS, **_SIZES, "multiple_of": "a multiple of {}"},
+}
+"""What is enforced of a value that is written as a string, for which JSON Schema has no bounds."""
+
+
+def _note(schema: Mapping[str, Any]) -> str:
+    """What of a node JSON Schema has no keyword for."""
+    if any(key.endswith("functions") for key in schema.get("metadata", {})):
+        return ""  # what is exported is its author's word
+    if _form(schema) in {"set", "frozenset"} and not _one_form(schema["schema"].get("items_schema", {})):
+        return "no two items may be equal, even if they are written differently"
+    words = _BOUNDS.get(str(schema.get("type")), {})
+    bounds = [(said, schema[key]) for key, said in words.items() if schema.get(key) is not None]
+    return ", ".join(said.format(to_jsonable_python(bound)) for said, bound in bounds)
+
+
+def _one_form(schema: Mapping[str, Any]) -> bool:
+    """Whether values that differ as JSON are never equal."""
+    kind = schema.get("type")
+    if kind == "nullable":
+        return _one_form(schema["schema"])
+    if kind == "tuple":
+        return all(map(_one_form, schema["items_schema"]))
+    if kind == "union":
+        kinds = {choice.get("type") for choice in schema["choices"] if isinstance(choice, Mapping)}
+        return kinds <= {"str", "int", "float", "none"} and all(map(_one_form, schema["choices"]))
+    if kind == "str":
+        return direct(schema)
+    return kind in {"int", "float", "bool", "none", "enum", "bytes"} or _form(schema) == "date" or _literal(schema)
+
+
+def _literal(schema: Mapping[str, Any]) -> bool:
+    while schema.get("type") == "function-before":
+        schema = schema["schema"]
+    return schema.get("type") in {"literal", "enum"} and all(isinstance(v, str) for v in schema.get("expected", ()))
+
+
+def told(schema: Any) -> Any:
+    """A JSON Schema in which what it has no keyword for stands in the descriptions, after what these say already."""
+    if isinstance(schema, list | tuple):
+        return [told(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found = {key: told(value) for key, value in schema.items()}
+    note = found.get(_NOTE)
+    if isinstance(note, str):
+        del found[_NOTE]
+        found["description"] = f"{found['description']} ({note})" if "description" in found else note
+    return found
 
 
 def _plain(found: JsonSchemaValue, schema: Mapping[str, Any]) -> JsonSchemaValue:
