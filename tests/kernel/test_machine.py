@@ -1,0 +1,903 @@
+"""Whatever happens to the calls of a runner, in any order: one result for each, run once on what was judged, and
+nothing is left of it.
+
+A machine does it all to one runner: it sends calls, lets handlers end, answers, puts off, resumes, cancels, lets time
+pass, turns tools off, leaves the runner, and kills workers. What it knows is only what it did; what has come of it is
+seen where the handlers, the guards, the approver and an observer have looked. Time is the loop's own, which stands
+still until the machine moves it on, so no deadline depends on how fast the tests run.
+
+`FERRULE_MACHINES=40` runs forty times as many machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import isolated_tools
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from watched import BOUND, TERMINAL, Watch
+
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule import pool as threads
+from ferrule import workers as processes
+from ferrule.batch import Batch
+
+MACHINES = int(os.environ.get("FERRULE_MACHINES", "1"))
+CHANGED, EDITED, FORBIDDEN = 100, 7, 13
+TIMEOUT, PAST_DEADLINE, PAST_ALL = 10.0, 11.0, 70.0
+"""Past all: the wait for a slot, and the time that leaving the runner waits."""
+
+EXCLUSIVE = ("write", "nest")
+KEYED = (*EXCLUSIVE, "block")
+KINDS = ("think", "write", "few", "block", "stubborn", "say", "redo")
+CHILDREN = ("think", "few", "block", "write", "say")
+PATIENCE = [BOUND]
+"""For what happens outside of the loop; less once a machine has failed, or looking for a small one would take hours."""
+NOT_RUN = ("denied", "invalid", "suspended", "limited", "not_found")
+ANSWERS = ("yes", "later", "no", "edit", "forbidden", "unfit", "breaks", "later", "later")
+
+
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time passes when somebody says so."""
+
+    _ready: Any
+    _scheduled: Any
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Hand:
+    """What the machine holds of one call: how it is to end, what is answered, and what its handler has seen."""
+
+    def __init__(self, n: int, tool: str, mode: str = "", key: str = "a", principal: str | None = None) -> None:
+        self.n, self.tool, self.mode, self.key, self.principal = n, tool, mode, key, principal
+        self.parent: Hand | None = None
+        self.child: Hand | None = None
+        self.malformed = False
+        self.told = ""
+        self.answer = ""
+        self.began = 0.0
+        self.judged: list[int] = []
+        self.seen: list[int] = []
+        self.within = 0
+        self.tries: list[Try] = []
+        self.ending, self.answered, self.thought = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.let_go = threading.Event()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {"n": self.n, "m": "x" if self.malformed else 0, "mode": self.mode, "key": self.key}
+
+    @property
+    def runs(self) -> list[int]:
+        """The `m` of each run."""
+        return self.seen
+
+    @property
+    def inside(self) -> bool:
+        return self.within > 0
+
+    @property
+    def outside(self) -> bool:
+        """Whether it runs outside of the loop."""
+        return self.tool == "block"
+
+    def tell(self, how: str) -> None:
+        """Let the handler end, or let it end at once when it comes."""
+        self.told = how
+        self.ending.set()
+        self.let_go.set()
+
+    def said(self, m: int) -> int:
+        if self.told == "raise":
+            raise ValueError("told to")
+        return m
+
+    def close(self) -> None: ...
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.tool} {self.n} {self.mode!r} {self.told!r} {self.answer!r} {[one.status for one in self.tries]}>"
+        )
+
+
+class Isolated(Hand):
+    """One whose handler runs in a process, which is told by a pipe."""
+
+    def __init__(self, n: int, place: Path, runner: Runner, mode: str = "", principal: str | None = None) -> None:
+        super().__init__(n, "apart", mode, "a", principal)
+        self.place = place
+        self.runner = runner
+        os.mkfifo(place / f"{n}.pipe")
+        self._pipe = os.open(place / f"{n}.pipe", os.O_RDWR)  # there is a writer from the start: no open ever waits
+
+    @property
+    def notes(self) -> list[tuple[int, int]]:
+        """The process and the `m` of each run."""
+        path = self.place / f"{self.n}.runs"
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        found = [line.split() for line in lines if line.endswith("\n")]
+        return [(int(pid), int(m)) for pid, m in found]
+
+    @property
+    def runs(self) -> list[int]:
+        return [m for _, m in self.notes]
+
+    @property
+    def inside(self) -> bool:
+        live = any(state.call.arguments["n"] == self.n for state in self.runner._live)
+        return live and not self.told and bool(self.notes)
+
+    @property
+    def outside(self) -> bool:
+        return True
+
+    def tell(self, how: str) -> None:
+        if not self.told and how != "killed":
+            os.write(self._pipe, b"x" if how == "raise" else b"r")
+        super().tell(how)
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+
+class Try:
+    """A call on its way, for the first time or resumed: what may come of it, and what did."""
+
+    def __init__(self, hand: Hand, sent: Sent, answer: str = "", *, again: bool = False) -> None:
+        self.hand = hand
+        self.sent = sent
+        self.answer = answer
+        self.again = again
+        self.disturbed: set[str] = set()
+        self.result: ToolResult | None = None
+        hand.tries.append(self)
+
+    @property
+    def status(self) -> str:
+        return "?" if self.result is None else self.result.status
+
+    def outcome(self, guarded: bool) -> tuple[str, int | None]:
+        """What comes of it where nothing disturbs it, and what the handler is to see; `None` where it must not run."""
+        hand, mode, m = self.hand, self.hand.mode if guarded else "", 0
+        answer = self.answer or hand.answer
+        if hand.malformed or self.again:
+            return "invalid", None
+        if "deny" in mode or "forbidden" in mode:
+            return "denied", None
+        if "change" in mode:
+            m = CHANGED
+        if "ask" in mode and answer != "yes":
+            if answer == "later":
+                return "suspended", None
+            if answer != "edit" or "change" in mode:  # a guard that would change it after the answer
+                return "denied", None
+            m = EDITED
+        return ("failed" if hand.told in ("raise", "killed") else "ok"), m
+
+    def allowed(self, guarded: bool, timed: bool) -> set[str]:
+        """The statuses that what the machine did may have led to."""
+        found = {self.outcome(guarded)[0]}
+        if self.disturbed & {"cancel", "closing"} or (self.hand.parent is not None and self.disturbed):
+            found.add("cancelled")
+        if "off" in self.disturbed:
+            found.add("denied")
+        if "clock" in self.disturbed:
+            found |= (
+                {"limited"} | ({"timeout"} if timed else set()) | ({"denied"} if "slow" in self.hand.mode else set())
+            )
+        return found
+
+
+class Sent:
+    """A call, a batch of them, or a resumed one, with the task that awaits it."""
+
+    def __init__(self, ids: list[str], batch: Batch | None = None) -> None:
+        self.ids = ids
+        self.batch = batch
+        self.task: asyncio.Task[Any]
+        self.tries: list[Try] = []  # in the order of the calls
+        self.children: list[Try] = []
+        self.timed = False
+        self.cancelled = self.stopped = False
+
+    def disturb(self, what: str, tool: str | None = None, *, inside: bool = True) -> None:
+        """Remember what happened to all that is still under way, perhaps but for those whose handler runs."""
+        if not self.task.done():
+            for one in (*self.tries, *self.children):
+                spared = not inside and (one.hand.inside or (one.hand.parent is not None and one.hand.parent.inside))
+                if tool in (None, one.hand.tool) and not spared:
+                    one.disturbed.add(what)
+
+    def overtaken(self, hand: Hand) -> list[ToolResult]:
+        """What has not ended, though `hand` works on the same thing and comes after it in its batch."""
+        before = [] if self.batch is None else self.tries[: [one.hand for one in self.tries].index(hand)]
+        results = [] if self.batch is None else self.batch.results
+        return [
+            result
+            for one, result in zip(before, results, strict=False)
+            if result.status == "unknown" and one.hand.tool in KEYED and one.hand.key == hand.key
+            if one.hand.tool in EXCLUSIVE or hand.tool in EXCLUSIVE
+        ]
+
+
+async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    """Try once more what may be tried again."""
+    result: ToolResult = await next(call, context)
+    assert context.tool is not None and context.tool.idempotent
+    return result if result.success else await next(call, context)
+
+
+class Calls(RuleBasedStateMachine):
+    """All that can happen in one process."""
+
+    isolated = False
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = Clock()
+        self.complaints: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
+        self.faults: list[str] = []
+        self.hands: dict[int, Hand] = {}
+        self.sent: list[Sent] = []
+        self.off: dict[str, set[int]] = {}  # what is turned off, with the calls that had come to their handlers
+        self.watch = Watch()
+        self.settled = True
+        self.leaving: asyncio.Task[None] | None = None
+        self.folder = tempfile.TemporaryDirectory() if self.isolated else None
+        _until(lambda: not _busy_threads())
+
+    @initialize(
+        concurrency=st.sampled_from([1, 2, 3]),
+        share=st.sampled_from([None, None, 1]),
+        timeout=st.sampled_from([None, TIMEOUT]),
+        grace=st.sampled_from([0, 1.0]),
+        observed=st.sampled_from([True, True, False]),
+        guarded=st.sampled_from([True, True, False]),
+    )
+    def start(
+        self, concurrency: int, share: int | None, timeout: float | None, grace: float, observed: bool, guarded: bool
+    ) -> None:
+        self.timeout, self.observed, self.guarded = timeout, observed, guarded
+        self.concurrency, self.share = concurrency, share
+        self.runner = Runner(
+            self.tools(),
+            guards=[self.changes, self.watchman] if guarded else [],
+            approve=self.approve,
+            observers=[self.watch] if observed else [],
+            concurrency=concurrency,
+            per_principal=share,
+            timeout=timeout,
+            grace=grace,
+        )
+
+    def tools(self) -> list[Tool]:
+        """Each takes the number of its hand, and waits for it."""
+
+        async def think(n: int, m: int = 0, mode: str = "", key: str = "") -> int:
+            return await self.waits(n, m)
+
+        async def nest(context: ToolContext, n: int, m: int = 0, mode: str = "", key: str = "") -> int:
+            child = self.hands[n].child
+            with self.entered(n, m):
+                if child is not None:
+                    child.tries[0].result = await context.run(child.tool, child.arguments)
+                await self.hands[n].ending.wait()
+            return self.hands[n].said(m)
+
+        async def stubborn(n: int, m: int = 0, mode: str = "", key: str = "") -> int:
+            with self.entered(n, m):
+                while not self.hands[n].told:
+                    try:
+                        await self.hands[n].ending.wait()
+                    except asyncio.CancelledError:
+                        pass
+            return self.hands[n].said(m)
+
+        async def say(n: int, m: int = 0, mode: str = "", key: str = "") -> AsyncIterator[str]:
+            yield f"{m}"
+            yield f"={await self.waits(n, m)}"
+
+        def block(n: int, m: int = 0, mode: str = "", key: str = "") -> int:
+            with self.entered(n, m):
+                assert self.hands[n].let_go.wait(BOUND)
+            return self.hands[n].said(m)
+
+        def keys(arguments: Any) -> list[str]:
+            return [arguments["key"]]
+
+        found = [
+            tool(think, parallel=True),
+            tool(think, name="write", resources=keys),
+            tool(think, name="few", parallel=True, concurrency=1),
+            tool(think, name="redo", parallel=True, idempotent=True, inside=[again]),
+            tool(nest, resources=keys),
+            tool(stubborn, parallel=True),
+            tool(say, parallel=True),
+            tool(block, parallel=True, resources=keys),
+        ]
+        if self.isolated:
+            found.append(tool(isolated_tools.held, name="apart", parallel=True, isolation="process"))
+        return found
+
+    @contextmanager
+    def entered(self, n: int, m: int) -> Iterator[None]:
+        """A handler's stay: what must not be at its beginning is a fault."""
+        hand = self.hands[n]
+        if hand.tool in self.off and n not in self.off[hand.tool] and not hand.seen:
+            self.faults.append(f"{hand} ran while it was turned off")
+        if hand.parent is None and hand.tool in KEYED and (before := hand.tries[0].sent.overtaken(hand)):
+            self.faults.append(f"{hand} did not wait for what came before it: {before}")
+        hand.seen.append(m)
+        hand.within += 1
+        self.crowded()
+        try:
+            yield
+        finally:
+            hand.within -= 1
+
+    async def waits(self, n: int, m: int) -> int:
+        with self.entered(n, m):
+            await self.hands[n].ending.wait()
+        return self.hands[n].said(m)
+
+    def crowded(self) -> None:
+        """Whether more are inside than may be, or two on one thing."""
+        inside = [hand for hand in list(self.hands.values()) if hand.inside]
+        roots = [hand for hand in inside if hand.parent is None]
+        if len(roots) > self.concurrency:
+            self.faults.append(f"more than {self.concurrency} ran at once: {roots}")
+        if sum(hand.tool == "few" for hand in inside) > 1:
+            self.faults.append(f"more than one of a tool that takes one ran at once: {inside}")
+        for who in (None, "p"):
+            if self.share and sum(hand.principal == who for hand in roots) > self.share:
+                self.faults.append(f"more than {self.share} of {who} ran at once: {roots}")
+        for one in inside:
+            beside = [other for other in inside if other.tool in KEYED and other.key == one.key]
+            if one.tool in EXCLUSIVE and any(not _related(one, other) for other in beside):
+                self.faults.append(f"{one} ran beside another on the same key: {beside}")
+
+    # -- who judges and who is asked -----------------------------------------------------------------------------------
+
+    def changes(self, call: ToolCall, context: ToolContext) -> Any:
+        mode, m = call.arguments["mode"], call.arguments["m"]
+        if "change" in mode and m < CHANGED:
+            return allow({**call.arguments, "m": m + CHANGED})
+        return allow({**call.arguments, "m": FORBIDDEN}) if "forbidden" in mode and m == 0 else None
+
+    def watchman(self, call: ToolCall, context: ToolContext) -> Decision | Awaitable[Decision | None] | None:
+        hand = self.hands[call.arguments["n"]]
+        hand.judged.append(call.arguments["m"])
+        if call.arguments["m"] == FORBIDDEN or "deny" in hand.mode:
+            return deny("no")
+        return self.hesitates(hand) if "slow" in hand.mode else ask("?") if "ask" in hand.mode else None
+
+    async def hesitates(self, hand: Hand) -> Decision | None:
+        await hand.thought.wait()
+        return ask("?") if "ask" in hand.mode else None
+
+    async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        hand = self.hands[call.arguments["n"]]
+        await hand.answered.wait()
+        return _answer(hand.answer, dict(call.arguments))
+
+    # -- sending -------------------------------------------------------------------------------------------------------
+
+    def hand(self, kind: str, mode: str = "", key: str = "a", principal: str | None = None) -> Hand:
+        n = len(self.hands)
+        if kind == "apart":
+            assert self.folder is not None
+            hand: Hand = Isolated(n, Path(self.folder.name), self.runner, mode, principal)
+        else:
+            hand = Hand(n, kind, mode, key, principal)
+        self.hands[n] = hand
+        return hand
+
+    def context(self, principal: str | None = None) -> ToolContext:
+        place = "" if self.folder is None else self.folder.name
+        return ToolContext(principal=principal, metadata={"place": place})
+
+    def send(self, sent: Sent, work: Coroutine[Any, Any, Any], hands: list[Hand], answer: str = "") -> None:
+        sent.tries = [Try(hand, sent, answer) for hand in dict.fromkeys(hands)]
+        sent.task = self.loop.create_task(work)
+        sent.children = [Try(hand.child, sent) for hand in hands if hand.child is not None and not answer]
+        self.sent.append(sent)
+        for one in (*sent.tries, *sent.children):
+            one.hand.began = self.loop.now
+            if one.hand.tool in self.off:
+                one.disturbed.add("off")
+            if self.leaving is not None:
+                one.disturbed.add("closing")
+
+    pace = st.sampled_from([None, None, None, 0, 1, 2, 3, 5])
+    kind = st.sampled_from(KINDS)
+    mode = st.sampled_from(["", "", "", "", "change", "forbidden", "deny", "slow", "ask", "ask change"])
+    key = st.sampled_from("aab")
+    who = st.integers(0, 5)
+
+    @rule(kind=kind, mode=mode, key=key, principal=st.sampled_from([None, "p"]), own=st.booleans(), pace=pace)
+    def submit(self, kind: str, mode: str, key: str, principal: str | None, own: bool, pace: int | None) -> None:
+        """Send one call, perhaps with a deadline of its own."""
+        self.one(self.hand(kind, mode, key, principal), TIMEOUT if own else None, pace)
+
+    @rule(
+        mode=st.sampled_from(["ask", "ask change", "ask slow"]), kind=kind, answer=st.sampled_from(ANSWERS), pace=pace
+    )
+    def submit_what_is_asked_about(self, mode: str, kind: str, answer: str, pace: int | None) -> None:
+        """Send a call whose answer is there before the question, mostly "not now"."""
+        hand = self.hand(kind, mode)
+        hand.answer = answer
+        hand.answered.set()
+        self.one(hand, None, pace)
+
+    @rule(kind=kind, pace=pace)
+    def submit_malformed(self, kind: str, pace: int | None) -> None:
+        hand = self.hand(kind)
+        hand.malformed = True
+        self.one(hand, None, pace)
+
+    @rule(kind=st.sampled_from(CHILDREN), mode=mode, key=key, pace=pace)
+    def submit_nested(self, kind: str, mode: str, key: str, pace: int | None) -> None:
+        """Send a call that makes another; on the same key, or two of these would wait for each other."""
+        self.one(self.with_child(self.hand("nest", "", key), kind, mode), None, pace)
+
+    def with_child(self, hand: Hand, kind: str, mode: str) -> Hand:
+        hand.child = self.hand(kind, mode, hand.key)
+        hand.child.parent = hand
+        return hand
+
+    def one(self, hand: Hand, timeout: float | None, pace: int | None) -> None:
+        call = ToolCall(f"c{hand.n}", hand.tool, json.dumps(hand.arguments))
+        sent = Sent([call.id])
+        sent.timed = timeout is not None
+        self.send(sent, self.runner.run(call, self.context(hand.principal), timeout=timeout), [hand])
+        self.pump(pace)
+
+    part = st.tuples(st.sampled_from((*KINDS, "nest")), mode, key)
+
+    @rule(parts=st.lists(part, min_size=2, max_size=4), twice=st.sampled_from(["", "", "same", "other"]), pace=pace)
+    def submit_batch(self, parts: list[tuple[str, str, str]], twice: str, pace: int | None) -> None:
+        """Send several calls of one turn, perhaps the first once more, or another under its id."""
+        hands = [self.hand(kind, mode, key) for kind, mode, key in parts]
+        for hand in list(hands):
+            if hand.tool == "nest":
+                self.with_child(hand, "think", hand.mode)
+        self.together(hands, twice, pace)
+
+    def together(self, hands: list[Hand], twice: str, pace: int | None) -> None:
+        ids = [f"c{hand.n}" for hand in hands]
+        if twice:
+            hands = [*hands, hands[0] if twice == "same" else self.hand(hands[0].tool)]
+            hands[-1].malformed = hands[-1].malformed or twice == "other"
+            ids.append(ids[0])
+        calls = [ToolCall(id, hand.tool, json.dumps(hand.arguments)) for id, hand in zip(ids, hands, strict=True)]
+        batch = self.runner.batch(calls, self.context())
+        self.send(Sent(ids, batch), _awaited(batch), hands)
+        self.pump(pace)
+
+    # -- what happens to them ------------------------------------------------------------------------------------------
+
+    def untold(self) -> list[Hand]:
+        return [hand for hand in self.hands.values() if not hand.told]
+
+    def unanswered(self) -> list[Hand]:
+        return [hand for hand in self.hands.values() if "ask" in hand.mode and not hand.answer]
+
+    def undecided(self) -> list[Hand]:
+        return [hand for hand in self.hands.values() if "slow" in hand.mode and not hand.thought.is_set()]
+
+    def put_off(self) -> list[Hand]:
+        return [hand for hand in self.hands.values() if hand.answer == "later" and hand.parent is None]
+
+    def uncancelled(self) -> list[Sent]:
+        return [sent for sent in self.sent if not sent.cancelled]
+
+    @precondition(lambda self: self.untold())
+    @rule(who=who, how=st.sampled_from(["return", "return", "return", "raise"]), pace=pace)
+    def let_end(self, who: int, how: str, pace: int | None) -> None:
+        _picked(self.untold(), who).tell(how)
+        self.pump(pace)
+
+    @precondition(lambda self: self.unanswered())
+    @rule(who=who, answer=st.sampled_from(ANSWERS), pace=pace)
+    def answer(self, who: int, answer: str, pace: int | None) -> None:
+        hand = _picked(self.unanswered(), who)
+        hand.answer = answer
+        hand.answered.set()
+        self.pump(pace)
+
+    @precondition(lambda self: self.undecided())
+    @rule(who=who, pace=pace)
+    def let_the_guard_answer(self, who: int, pace: int | None) -> None:
+        _picked(self.undecided(), who).thought.set()
+        self.pump(pace)
+
+    @precondition(lambda self: self.put_off())
+    @rule(who=who, answer=st.sampled_from(("yes", "yes", *ANSWERS)), pace=pace)
+    def resume(self, who: int, answer: str, pace: int | None) -> None:
+        """Resume what was put off, or what was resumed already, from its record as another process would read it."""
+        self.pump(None)
+        found = [hand for hand in self.put_off() if any(one.status == "suspended" for one in hand.tries)]
+        if not found or self.leaving is not None or (hand := _picked(found, who)).tool in self.off:
+            return
+        asked = [one.result for one in hand.tries if one.result is not None and one.status == "suspended"]
+        record = json.loads(json.dumps(asked[-1].record()))
+        given = _answer("no" if answer == "breaks" else answer, record["metadata"]["resume"]["arguments"])
+        sent = Sent([asked[-1].call_id])
+        before = hand.tries[-1]
+        self.send(sent, self.runner.resume(record, given, self.context()), [hand], answer)
+        sent.tries[0].again = before.status != "suspended"
+        self.pump(pace)
+
+    @precondition(lambda self: self.uncancelled())
+    @rule(who=who, pace=pace)
+    def cancel(self, who: int, pace: int | None) -> None:
+        """Cancel the task that awaits a call or a batch."""
+        sent = _picked(self.uncancelled(), who)
+        sent.disturb("cancel")
+        sent.cancelled = sent.task.cancel()
+        self.pump(pace)
+
+    @precondition(lambda self: any(sent.batch for sent in self.sent))
+    @rule(who=who, now=st.booleans(), pace=pace)
+    def cancel_batch(self, who: int, now: bool, pace: int | None) -> None:
+        sent = _picked([sent for sent in self.sent if sent.batch], who)
+        assert sent.batch is not None
+        gently = self.settled and not now and not sent.stopped
+        sent.disturb("cancel", inside=not gently)
+        sent.stopped = True
+        sent.batch.cancel(now=now)
+        self.pump(pace)
+
+    @precondition(lambda self: self.sent)
+    @rule(seconds=st.sampled_from([1.0, PAST_DEADLINE, PAST_DEADLINE, PAST_ALL]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.pump(None)
+        for sent in self.sent:
+            sent.disturb("clock")
+        late = [hand for hand in self.hands.values() if self.is_late(hand, seconds)]
+        self.loop.now += seconds
+        self.pump(None)
+        assert not [hand for hand in late if not {one.status for one in hand.tries} & {"timeout", "?"}], late
+        assert not [hand for hand in late if hand.tool != "block" and hand.inside], late
+
+    def is_late(self, hand: Hand, seconds: float) -> bool:
+        """Whether its handler has run into its deadline by then, and makes nothing of it."""
+        timed = self.timeout is not None or hand.tries[-1].sent.timed
+        live = any(state.call.arguments["n"] == hand.n for state in self.runner._live)
+        return live and timed and seconds > TIMEOUT and hand.inside and hand.tool != "stubborn" and not hand.parent
+
+    @rule(kind=kind, settled=st.booleans(), pace=pace)
+    def turn_off(self, kind: str, settled: bool, pace: int | None) -> None:
+        if settled:
+            self.pump(None)
+        for sent in self.sent:
+            sent.disturb("off", kind)
+        begun = [state for state in self.runner._live if state.executed is not False]
+        self.off[kind] = {state.call.arguments["n"] for state in begun}
+        self.runner.disable(kind, "not now")
+        if settled:
+            self.pump(None)
+            waits = [state for state in self.runner._live if state.plan.name == kind and state.executed is False]
+            assert not waits, "what waited is denied at once"
+        self.pump(pace)
+
+    @precondition(lambda self: self.off)
+    @rule(pace=pace)
+    def turn_on(self, pace: int | None) -> None:
+        self.off.clear()
+        self.runner.enable("*")
+        self.pump(pace)
+
+    @precondition(lambda self: self.sent)
+    @rule(pace=pace)
+    def leave(self, pace: int | None) -> None:
+        if self.leaving is None:
+            for sent in self.sent:
+                sent.disturb("closing")
+            self.leaving = self.loop.create_task(self.runner.__aexit__())
+        self.pump(pace)
+
+    @precondition(lambda self: self.sent)
+    @rule(pace=pace)
+    def enter(self, pace: int | None) -> None:
+        self.pump(None)
+        if self.leaving is not None and self.leaving.done():
+            self.leaving = None
+            self.loop.run_until_complete(self.runner.__aenter__())
+        self.pump(pace)
+
+    # -- turns of the loop ---------------------------------------------------------------------------------------------
+
+    def pump(self, turns: int | None) -> None:
+        """So many turns of the loop, or until nothing moves any more, here and in threads and processes."""
+        self.settled = turns is None
+        self.loop.run_until_complete(_turns(turns) if turns is not None else self.rest())
+        self.gather()
+
+    async def rest(self) -> None:
+        until = time.monotonic() + PATIENCE[0]
+        await asyncio.sleep(0)
+        while self.moves() or self.loop._ready:  # in this order: what has just stopped moving may have left something
+            if time.monotonic() > until:
+                PATIENCE[0] = 0.5
+                raise AssertionError(f"it does not come to rest: {self.hands}")
+            await asyncio.sleep(0)
+
+    def moves(self) -> bool:
+        """Whether something moves outside of the loop."""
+        blocked = sum(hand.inside and not hand.told for hand in self.hands.values() if hand.tool == "block")
+        if _busy_threads() > blocked:
+            return True
+        for state in self.runner._live:
+            hand = self.hands[state.call.arguments["n"]]
+            if hand.outside and state.executed is None and not (hand.inside and not hand.told):
+                return True
+        return False
+
+    def gather(self) -> None:
+        """The results that there are by now."""
+        for sent in self.sent:
+            if not sent.task.done() or sent.task.cancelled():
+                continue
+            found = sent.task.result()
+            results = found if isinstance(found, list) else [found]
+            assert [result.call_id for result in results] == sent.ids
+            for one, result in zip(sent.tries, results, strict=False):
+                one.result = result
+
+    # -- what has to be true -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        self.crowded()
+        assert not self.faults
+        assert not self.complaints
+        for sent in self.sent:
+            assert sent.batch is None or [result.call_id for result in sent.batch.results] == sent.ids
+
+    @invariant()
+    def slots_are_held_by_those_who_run(self) -> None:
+        if not self.settled or not self.hands:
+            return
+        inside = [hand for hand in self.hands.values() if hand.inside]
+        roots = [hand for hand in inside if hand.parent is None]
+        running = self.runner._plans["think"].limiters[-1].running
+        assert len(roots) <= running <= min(len(inside), self.concurrency), inside  # a child's may be its parent's
+        assert self.runner._plans["few"].limiters[0].running == sum(hand.tool == "few" for hand in inside)
+        live = {state.call.arguments["n"] for state in self.runner._live}
+        left = [hand for hand in inside if hand.n not in live]
+        assert self.runner.left_running == len(left), left
+        assert inside or not self.runner.waiting, "it waits for nobody"
+
+    @invariant()
+    def every_result_is_one_that_may_be(self) -> None:
+        for hand in self.hands.values():
+            self.check_runs(hand)
+            for one in hand.tries:
+                if one.result is not None:
+                    self.check(one, one.result)
+
+    def check(self, one: Try, result: ToolResult) -> None:
+        hand, timed = one.hand, self.timeout is not None or one.sent.timed
+        status, m = one.outcome(self.guarded)
+        assert result.status in one.allowed(self.guarded, timed), (hand, result, one.disturbed)
+        if result.status == "ok":
+            assert (result.executed, result.output) == (True, f"{m}={m}" if hand.tool == "say" else m)
+        if result.status in NOT_RUN:
+            assert result.executed is False, result
+        if len(hand.tries) == 1 and result.executed is False:
+            assert not hand.runs, (hand, result)
+        if result.executed:
+            assert len(hand.runs) == (2 if hand.tool == "redo" and status == "failed" else 1) or one.disturbed, hand
+
+    def check_runs(self, hand: Hand) -> None:
+        """At most once, unless it may be repeated, and on what was judged."""
+        may_see = {one.outcome(self.guarded)[1] for one in hand.tries} - {None}
+        assert len(hand.runs) <= (2 if hand.tool == "redo" else 1), hand
+        assert not set(hand.runs) - may_see, hand
+        if self.guarded and hand.runs:
+            assert hand.runs[-1] == hand.judged[-1], hand
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        try:
+            if self.hands:
+                self.end()
+        finally:
+            for hand in self.hands.values():
+                if not hand.told:
+                    hand.tell("return")
+                hand.close()
+            self.loop.close()
+            if self.folder is not None:
+                self.folder.cleanup()
+
+    def end(self) -> None:
+        """Let everything end, without any time passing, and look at what is left."""
+        for hand in self.hands.values():
+            hand.thought.set()
+            hand.answer = hand.answer or "yes"
+            hand.answered.set()
+            if not hand.told:
+                hand.tell("return")
+        self.pump(None)
+        assert all(sent.task.done() for sent in self.sent), [sent.tries for sent in self.sent if not sent.task.done()]
+        assert self.leaving is None or self.leaving.done()
+        for sent in self.sent:
+            assert sent.task.cancelled() == sent.cancelled, sent.tries
+        self.nothing_is_wrong()
+        self.every_result_is_one_that_may_be()
+        self.check_cancelled_batches()
+        if self.observed:
+            self.check_events()
+        self.nothing_is_left()
+
+    def check_cancelled_batches(self) -> None:
+        """One that was cut off has all its results nevertheless."""
+        for sent in self.sent:
+            if sent.batch is not None:
+                known = {one.hand.n: one for one in sent.tries}
+                for call, result in zip(sent.batch._calls, sent.batch.results, strict=True):
+                    assert result.call_id == call.id
+                    self.check(known[call.arguments["n"]], result)
+
+    def check_events(self) -> None:
+        """One beginning, and one end for each way that a call went."""
+        for hand in self.hands.values():
+            events = [event for event in self.watch.events if event.call.arguments["n"] == hand.n]
+            kinds = [event.kind for event in events]
+            if not kinds:  # cancelled before its first step, or a child whose parent never ran
+                assert not hand.runs and all(one.status in ("?", "cancelled") for one in hand.tries), hand
+                continue
+            assert kinds[0] == "tool:pre" and kinds.count("tool:pre") == 1, (hand, kinds)
+            ends = [event.data["result"] for event in events if event.kind in (*TERMINAL, "tool:suspended")]
+            cut = sum(one.result is None for one in hand.tries)  # perhaps before its first step
+            assert len(hand.tries) - cut <= len(ends) <= len(hand.tries), (hand, kinds)
+            assert len(ends) >= 1 and kinds[-1] in (*TERMINAL, "tool:suspended"), (hand, kinds)
+            for one in hand.tries:
+                assert one.result is None or any(_same(end, one.result) for end in ends), (hand, ends)
+            if cut == len(hand.tries) == 1:
+                self.check(hand.tries[0], ends[0])
+
+    def nothing_is_left(self) -> None:
+        runner = self.runner
+        assert not runner._live and not runner._writing and not runner._keys._queues
+        assert (runner.left_running, runner.waiting) == (0, 0)
+        for plan in runner._plans.values():
+            limiters = [*plan.limiters, *(one for shares in plan.shares for one in shares._limiters.values())]
+            assert not [one for one in limiters if one.running or one._waiters]
+        assert not asyncio.all_tasks(self.loop)
+        assert not [handle for handle in self.loop._scheduled if not handle.cancelled()]
+
+
+class CallsInProcesses(Calls):
+    """The same, with handlers in processes that die."""
+
+    isolated = True
+    modes = st.sampled_from(["", "", "", "change", "ask"])
+
+    @rule(mode=modes, own=st.booleans(), principal=st.sampled_from([None, "p"]), pace=Calls.pace)
+    def submit_isolated(self, mode: str, own: bool, principal: str | None, pace: int | None) -> None:
+        self.one(self.hand("apart", mode, principal=principal), TIMEOUT if own else None, pace)
+
+    @rule(modes=st.lists(modes, min_size=2, max_size=3), twice=st.sampled_from(["", "same"]), pace=Calls.pace)
+    def submit_isolated_batch(self, modes: list[str], twice: str, pace: int | None) -> None:
+        self.together([self.hand("apart", mode) for mode in modes], twice, pace)
+
+    @rule(mode=modes, pace=Calls.pace)
+    def submit_isolated_nested(self, mode: str, pace: int | None) -> None:
+        self.one(self.with_child(self.hand("nest"), "apart", mode), None, pace)
+
+    def apart(self) -> list[Isolated]:
+        return [hand for hand in self.untold() if isinstance(hand, Isolated)]
+
+    @precondition(lambda self: self.apart())
+    @rule(who=Calls.who, pace=Calls.pace)
+    def kill(self, who: int, pace: int | None) -> None:
+        """End the process that runs a handler, as the system would."""
+        self.pump(None)
+        hand = _picked(self.apart(), who)
+        if hand.inside:
+            pid = hand.notes[-1][0]
+            hand.tell("killed")
+            assert pid in processes.shared().pids
+            os.kill(pid, signal.SIGKILL)
+        self.pump(pace)
+
+    @rule(pace=Calls.pace)
+    def kill_the_idle(self, pace: int | None) -> None:
+        """End the processes that wait for a call, of which no call is to notice anything."""
+        self.pump(None)
+        for worker in list(processes.shared()._idle):
+            if worker.pid is not None:
+                os.kill(worker.pid, signal.SIGKILL)
+        self.pump(pace)
+
+    @invariant()
+    def processes_are_busy_with_what_is_inside(self) -> None:
+        if self.settled and self.hands:
+            inside = sum(isinstance(hand, Isolated) and hand.inside for hand in self.hands.values())
+            _until(lambda: processes.shared()._busy == inside)
+
+    def nothing_is_left(self) -> None:
+        super().nothing_is_left()
+        workers = processes.shared()
+        assert not workers._queue
+        _until(lambda: workers.idle and not workers._busy)
+        assert len(workers.pids) <= workers.workers + 1
+
+
+# -- small things ------------------------------------------------------------------------------------------------------
+
+
+def _related(one: Hand, other: Hand) -> bool:
+    return one is other or one.parent is other or other.parent is one
+
+
+def _picked(found: list[Any], who: int) -> Any:
+    """One of them, the latest first."""
+    return found[-1 - who % len(found)]
+
+
+def _answer(answer: str, arguments: dict[str, Any]) -> Decision | bool:
+    if answer == "breaks":
+        raise RuntimeError("told to")
+    changed: dict[str, Any] = {"edit": EDITED, "forbidden": FORBIDDEN, "unfit": "x"}
+    if answer in changed:
+        return allow({**arguments, "m": changed[answer]})
+    return ask("later") if answer == "later" else answer == "yes"
+
+
+def _same(one: ToolResult, other: ToolResult) -> bool:
+    return (one.status, one.executed, one.output) == (other.status, other.executed, other.output)
+
+
+def _busy_threads() -> int:
+    pool = threads.shared()
+    return pool._alive - pool._idle
+
+
+async def _turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def _awaited(batch: Batch) -> list[ToolResult]:
+    return await batch
+
+
+def _until(condition: Callable[[], Any]) -> None:
+    until = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < until, "it did not come true in time"
+        time.sleep(0.001)
+
+
+def _machines(count: int, steps: int) -> settings:
+    slow = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    return settings(max_examples=count * MACHINES, stateful_step_count=steps, deadline=None, suppress_health_check=slow)
+
+
+TestCalls = Calls.TestCase
+TestCalls.settings = _machines(120, 30)
+TestCallsInProcesses = CallsInProcesses.TestCase
+TestCallsInProcesses.settings = _machines(12, 25)
