@@ -46,6 +46,7 @@ _FORM = "ferrule_form"
 """Under this key of its metadata a node that `close` put in the place of another says which."""
 
 _NOTE = "ferrule_note"
+_NOTED = "ferrule:noted"
 """Under this key of a JSON Schema is what JSON Schema has no keyword for, until `told` makes it a description."""
 
 _DAY = "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -433,6 +434,9 @@ class _Generator(GenerateJsonSchema):
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
+    noted = False
+    """Whether a node has a note."""
+
     def build_schema_type_to_method(self) -> Any:
         # Pydantic's own looks up sixty methods for every schema, which takes longer than a small schema itself.
         return _Methods(self)
@@ -443,7 +447,10 @@ class _Generator(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         found = super().generate_inner(schema)
         note = _note(schema) if self.mode == "validation" else ""
-        return {**found, _NOTE: note} if note else found
+        if not note:
+            return found
+        self.noted = True
+        return {**found, _NOTE: note}
 
     def model_schema(self, schema: Any) -> JsonSchemaValue:
         return _plain(super().model_schema(schema), schema)
@@ -519,6 +526,8 @@ _BOUNDS = {
 
 def _note(schema: Mapping[str, Any]) -> str:
     """What of a node JSON Schema has no keyword for."""
+    if "metadata" not in schema and schema.get("type") not in _BOUNDS:
+        return ""
     if any(key.endswith("functions") for key in schema.get("metadata", {})):
         return ""  # what is exported is its author's word
     if _form(schema) in {"set", "frozenset"} and not _one_form(schema["schema"].get("items_schema", {})):
@@ -549,13 +558,19 @@ def _literal(schema: Mapping[str, Any]) -> bool:
     return schema.get("type") in {"literal", "enum"} and all(isinstance(v, str) for v in schema.get("expected", ()))
 
 
-def told(schema: Any) -> Any:
+def told(schema: Mapping[str, Any]) -> Any:
     """A JSON Schema in which what it has no keyword for stands in the descriptions, after what these say already."""
+    if _NOTED not in schema:
+        return schema
+    return _told({key: value for key, value in schema.items() if key != _NOTED})
+
+
+def _told(schema: Any) -> Any:
     if isinstance(schema, list | tuple):
-        return [told(item) for item in schema]
+        return [_told(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: told(value) for key, value in schema.items()}
+    found = {key: _told(value) for key, value in schema.items()}
     note = found.get(_NOTE)
     if isinstance(note, str):
         del found[_NOTE]
@@ -592,7 +607,8 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
     Raises:
         PydanticUserError: where a type has no JSON form.
     """
-    found = _Generator(by_alias=True).generate(schema, mode="validation")
+    generator = _Generator(by_alias=True)
+    found = generator.generate(schema, mode="validation")
     root = found.get("$ref")
     if root is not None:
         definitions = found["$defs"]
@@ -602,7 +618,7 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
             found["$defs"] = {key: item for key, item in definitions.items() if key != name}
         if not found["$defs"]:
             del found["$defs"]
-    return found
+    return {**found, _NOTED: True} if generator.noted else found
 
 
 def _mentions(node: Any, ref: str) -> bool:
