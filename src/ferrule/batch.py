@@ -128,7 +128,10 @@ class Batch:
         self._now = now or self._cancelled
         self._cancelled = True
         for position, task in self._tasks.items():
-            if self._now or not self._seats[position].runs:
+            seat = self._seats[position]
+            if seat.state is not None:
+                seat.state.stopping = True  # no further attempt of what runs
+            if self._now or not seat.runs:
                 task.cancel()
 
     def _stopped(self) -> bool:

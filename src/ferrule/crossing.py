@@ -148,6 +148,16 @@ class Line:
             frames.append(frame)
         return frames
 
+    def ended(self) -> None:
+        """Look whether the other end, which is gone, had read all that was sent to it.
+
+        Raises:
+            ConnectionResetError: where it had not, on Linux.
+        """
+        with suppress(BlockingIOError):
+            while self._end.recv(_CHUNK, socket.MSG_DONTWAIT):
+                pass
+
     def _taken(self) -> Frame | None:
         read = self._read
         if len(read) < _START.size:

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from ferrule import pool
 from ferrule.core.context import CallState
+from ferrule.core.errors import NotStartedError
 from ferrule.core.pieces import collected
 from ferrule.core.plan import Plan
 from ferrule.core.tool import Tool
@@ -231,7 +232,7 @@ async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
     """Run an isolated handler in a worker, which is killed with its whole group where this is cancelled.
 
     Raises:
-        NotStartedError: where it could not be started, or what it is to get cannot cross.
+        Unstarted: where it could not be started, or what it is to get cannot cross.
         WorkerDiedError: where the process ended before the handler.
         BaseException: whatever the handler raised.
     """
@@ -245,8 +246,11 @@ async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
             pieces.append(what["piece"])
         plan.announce(state, what)
 
-    order = workers.ordered(plan.isolated, state.call, state.given, values, state.context.remaining())
-    job = workers.shared().submit(order, told)
+    try:
+        order = workers.ordered(plan.isolated, state.call, state.given, values, state.context.remaining())
+        job = workers.shared().submit(order, told)
+    except NotStartedError as error:
+        raise pool.Unstarted from error
     try:
         value = await job.future
     except asyncio.CancelledError:
@@ -254,6 +258,8 @@ async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
             state.executed = False
         raise
     if isinstance(value, pool.Raised):
+        if isinstance(value.error, NotStartedError) and not isinstance(value, workers.RaisedThere):
+            raise pool.Unstarted from value.error
         raise value.error
     return value
 

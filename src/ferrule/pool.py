@@ -25,6 +25,10 @@ class PoolExhausted(Exception):
     """So many functions outlived their deadlines that no more are started."""
 
 
+class Unstarted(Exception):
+    """The handler was not started, for the reason that is its cause: only the kernel can say so."""
+
+
 class Raised:
     """What a handler raised, as a value: a `StopIteration` or `SystemExit` could not travel as an exception."""
 

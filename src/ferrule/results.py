@@ -13,12 +13,12 @@ from typing import Any
 
 from ferrule.core.content import Block, Text, bound, clean, cut, render, size
 from ferrule.core.context import CallState
-from ferrule.core.errors import NotStartedError, ToolError, WorkerDiedError
+from ferrule.core.errors import ToolError, WorkerDiedError
 from ferrule.core.output import OutputMismatch
 from ferrule.core.pieces import joined
 from ferrule.core.plan import Plan
 from ferrule.core.values import Status, ToolCall, ToolResult, keep_seal, success
-from ferrule.pool import PoolExhausted
+from ferrule.pool import PoolExhausted, Unstarted
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -123,9 +123,10 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     if isinstance(error, PoolExhausted):
         state.executed = False
         return made(state, "limited", f"{plan.name} cannot be started: {error}. {NOTHING_RUN}")
-    if isinstance(error, NotStartedError):
+    if isinstance(error, Unstarted):
         state.executed = False
-        return made(state, "failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}", exception=error)
+        why = error.__cause__
+        return made(state, "failed", f"{plan.name} could not be run: {why}. {NOTHING_RUN}", exception=why)
     state.executed = None if isinstance(error, WorkerDiedError) else True
     log.warning("tool %r raised", plan.name, exc_info=error)
     text = safe_text(error, plan.expose)

@@ -278,13 +278,18 @@ class Runner:
     def _new_id() -> str:
         return f"call_{_PREFIX}_{next(_ids)}"
 
-    async def _answered(self, call: ToolCall, status: Status, error: str, seat: Seat | None) -> ToolResult:
-        """The answer to a call that goes no further, with its two events."""
+    async def _answered(
+        self, call: ToolCall, status: Status, error: str, seat: Seat | None, resumed: Any = None
+    ) -> ToolResult:
+        """The answer to a call that goes no further, with its two events; one that was suspended has had the first."""
         plan = self._plan_of(call.name)
         arrived = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
         result = results.unheard(call, arrived.name, status, error)
         everyone = self._observers if seat is None else (*self._observers, *seat.observers)
-        emit(everyone, "tool:pre", arrived)
+        if resumed is None:
+            emit(everyone, "tool:pre", arrived)
+        else:
+            self._use(resumed.key)
         emit(everyone, "tool:error", arrived, result)
         return result
 
@@ -312,7 +317,7 @@ class Runner:
         arrived = call
         if parent is not None or self._closing or call.name != plan.name:
             if self._closing and parent is None:
-                return await self._answered(call, "cancelled", f"The runner is closing. {NOTHING_RUN}", seat)
+                return await self._answered(call, "cancelled", f"The runner is closing. {NOTHING_RUN}", seat, resumed)
             lineage = call.parent or (parent.call.id if parent is not None else None)
             arrived = call.replace(name=plan.name, parent=lineage)
         if arrived.raw.__class__ is not str:
@@ -466,6 +471,8 @@ class Runner:
                 if call.problem is not None:
                     raise results.problem(call)
                 if plan.disabled is not None:
+                    if state.resumed is not None:
+                        self._use(state.resumed.key)
                     raise results.denied(plan.disabled)
                 if state.resumed is None:
                     text: Any = call.raw
@@ -543,12 +550,8 @@ class Runner:
 
     async def _taken_up(self, plan: Plan, state: CallState) -> Any:
         """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now."""
-        key = state.resumed.key
-        if key in self._resumed:
+        if not self._use(state.resumed.key):
             raise Halt("invalid", f"This call was resumed already. {NOTHING_RUN}")
-        self._resumed[key] = None
-        if len(self._resumed) > 10_000:
-            del self._resumed[next(iter(self._resumed))]
         try:
             values, text, state.repairs = plan.parameters.judge(plan.name, state.resumed.arguments)
         except Invalid as invalid:
@@ -556,6 +559,15 @@ class Runner:
         state.call = judged_call(state.call, text, values, plan.parameters)
         verdict = approving.Verdict(state.resumed.decision, state.call, values)
         return await self._decided(plan, verdict, state, state.resumed.approve)
+
+    def _use(self, key: str) -> bool:
+        """Note that a suspended call was taken up; whether it had not been."""
+        if key in self._resumed:
+            return False
+        self._resumed[key] = None
+        if len(self._resumed) > 10_000:
+            del self._resumed[next(iter(self._resumed))]
+        return True
 
     async def _judged(
         self, plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None
@@ -669,11 +681,24 @@ class Runner:
             raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
         values, state.values = state.values, None
         if values is None:  # a second attempt: the first may have changed its own objects
+            halt = self._no_more(plan, state)
+            if halt is not None:
+                return _given(results.halted(state, halt))
             values = plan.parameters.values(str(state.call.raw))
         return self._handled(plan, state, values)
 
+    def _no_more(self, plan: Plan, state: CallState) -> Halt | None:
+        """Why there is no further attempt; `None` where there may be one."""
+        if plan.disabled is not None:
+            return results.denied(plan.disabled)
+        if state.stopping or (self._closing and state.parent is None):
+            return Halt("cancelled", f"The call was cancelled. {NOTHING_RUN}")
+        return None
+
     async def _handled(self, plan: Plan, state: CallState, values: Any) -> ToolResult:
         """The handler, what it came to, and the halves next to it; in a task of its own where there is a deadline."""
+        if plan.disabled is not None:  # since the task was made
+            return results.halted(state, results.denied(plan.disabled))
         state.executed = None
         try:
             try:
@@ -922,6 +947,10 @@ class Runner:
 
     def _may_go_straight(self, plan: Plan) -> bool:
         return plan.may_go_straight() and not self._observers and not self._journals(plan)
+
+
+async def _given(result: ToolResult) -> ToolResult:
+    return result
 
 
 def _given_back(held: slots.Held, halt: Halt) -> Halt:

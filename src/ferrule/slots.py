@@ -38,8 +38,16 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
             early.release()
             held.remove(early)
         wanted = [_Wanted(limiter, _loan(limiter, family)) for limiter in _limiters(state)]
+        group = (plan.name, state.given[1])
         while (occupied := _first_busy(wanted, slots)) is not None:
-            found = await occupied.acquire(_left_until(until, loop), (plan.name, state.given[1]))
+            found = None
+            if slots:
+                left = _left_until(until, loop)
+                found = await occupied.acquire(_MOMENT if left is None else min(_MOMENT, left), group)
+                if found is None:
+                    _give_back(slots)
+            if found is None:
+                found = await occupied.acquire(_left_until(until, loop), group)
             if found is None:
                 raise busy(plan, f"{occupied.limiter.limit} calls run already, the most that may run at once")
             slots[occupied] = found
@@ -48,6 +56,14 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
         for one in (*held, *slots.values()):
             one.release()
         raise
+
+
+_MOMENT = 0.01
+"""Seconds for which a call keeps the slots that it has while it waits for the next.
+
+Kept for long, they could be waited for by the one that it waits for: a child of a call that holds the next. Given back
+at once, slots that several calls want would go from one to the other for ever, each lacking what another is handed.
+"""
 
 
 class _Wanted:
@@ -118,21 +134,23 @@ async def _locked(plan: Plan, state: CallState, keys: KeyLocks, family: list[Cal
 
 
 def _first_busy(wanted: list[_Wanted], slots: dict[_Wanted, Limiter]) -> _Wanted | None:
-    """Take all slots, or give back those that were taken: the first that is not free.
-
-    Who held one slot while it waits for another could be waited for by the one that it waits for.
-    """
-    for one in wanted:
+    """Take all slots, in their order: the first that is not free. What was taken of those after it is given back."""
+    for place, one in enumerate(wanted):
         if one in slots:
             continue
         found = one.try_acquire()
         if found is None:
-            for limiter in slots.values():
-                limiter.release()
-            slots.clear()
+            _give_back(slots, wanted[place:])
             return one
         slots[one] = found
     return None
+
+
+def _give_back(slots: dict[_Wanted, Limiter], those: Iterable[_Wanted] | None = None) -> None:
+    for one in list(slots) if those is None else those:
+        limiter = slots.pop(one, None)
+        if limiter is not None:
+            limiter.release()
 
 
 def _resources(plan: Plan, state: CallState) -> list[str]:

@@ -208,6 +208,7 @@ class WorkerPool:
         while self._queue and self._idle and self._busy < self.workers:
             worker, job = self._idle.pop(), self._queue.take()
             worker.job, job._worker, job._state = job, worker, "running"
+            worker.sent = False
             self._busy += 1
             given.append((worker, job))
         waiting = min(len(self._queue), self.workers - self._busy)
@@ -303,6 +304,7 @@ class WorkerPool:
             if job is not None:
                 self._busy -= 1
                 # All that were idle may have died together; or it is too large for any to read.
+                unread = unread or not worker.sent
                 again = unread and job._unread <= self.workers and job._state == "running"
                 if again:
                     self._put_back(job)
@@ -372,6 +374,7 @@ class _Worker:
         self.job: Job | None = None
         self.ready = False
         self.doomed = False
+        self.sent = False  # whether anything of its present call
         self.number = next(_numbers)
 
     def start(self) -> None:
@@ -387,10 +390,14 @@ class _Worker:
         now = surroundings()
         told, self._told = b"" if now == self._told else json.dumps(now).encode(), now
         frame = framed(Kind.CALL, order.recipe.data, told, order.head, order.body)
-        try:
-            sent = self._line.send_at_once(frame)
-        except OSError:
-            return False
+        with self._lock:
+            if self._gone:
+                return False
+            try:
+                sent = self._line.send_at_once(frame)
+            except OSError:
+                return False
+            self.sent = True
         if sent < len(frame):
             rest = memoryview(frame)[sent:]
             try:
@@ -462,6 +469,7 @@ class _Worker:
         while True:
             found = coming.poll(self._pool.idle_seconds * 1000)
             if any(descriptor == life for descriptor, _ in found):
+                self._line.ended()
                 raise EOFError
             if found:
                 for kind, parts in self._line.receive():
@@ -529,6 +537,12 @@ def _launched(life: int, line: int) -> subprocess.Popen[bytes]:
     )
 
 
+class RaisedThere(Raised):
+    """What the handler itself raised, whatever it is; all else comes from the pool."""
+
+    __slots__ = ()
+
+
 def _outcome(kind: int, data: bytes, transfer: Transfer) -> Any:
     """What the handler returned, or `Raised`."""
     try:
@@ -541,7 +555,7 @@ def _outcome(kind: int, data: bytes, transfer: Transfer) -> Any:
         started = NotStartedError(f"it could not be started in its process: {type(error).__name__}: {error}")
         started.__cause__ = error
         return Raised(started)
-    return Raised(error)
+    return RaisedThere(error)
 
 
 def _beyond_standard(end: socket.socket) -> socket.socket:

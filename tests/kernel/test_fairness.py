@@ -222,3 +222,36 @@ def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> 
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 
     go(main())
+
+
+def test_slots_that_several_wait_for_two_of_do_not_go_round_for_ever() -> None:
+    async def main() -> None:
+        gates = {n: asyncio.Event() for n in range(1, 6)}
+        ran: list[int] = []
+
+        @tool(parallel=True)
+        async def wait(n: int) -> int:
+            ran.append(n)
+            await gates[n].wait()
+            return n
+
+        async def settle() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+
+        runner = Runner([wait], concurrency=1, per_principal=1, queue_timeout=5)
+        going = [asyncio.ensure_future(runner.run("wait", {"n": 1}, ToolContext(principal="p")))]
+        await settle()
+        for n in (2, 3, 4):
+            going.append(asyncio.ensure_future(runner.run("wait", {"n": n})))
+            await settle()
+        gates[1].set()
+        await settle()
+        going.append(asyncio.ensure_future(runner.run("wait", {"n": 5})))
+        await settle()
+        for gate in gates.values():
+            gate.set()
+        assert [result.status for result in await asyncio.gather(*going)] == ["ok"] * 5
+        assert sorted(ran) == [1, 2, 3, 4, 5] and runner.waiting == 0
+
+    go(main())

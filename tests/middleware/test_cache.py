@@ -104,6 +104,7 @@ DEPS, SECRETS = object(), {"token": "x"}
         ToolContext(principal="a", session="s", working_directory="/e", deps=DEPS, secrets=SECRETS),
         ToolContext(principal="a", session="s", working_directory="/d", deps=object(), secrets=SECRETS),
         ToolContext(principal="a", session="s", working_directory="/d", deps=DEPS, secrets={"token": "y"}),
+        ToolContext("s", "a", "/d", DEPS, {"trace": 5}, SECRETS),
     ],
 )
 def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
@@ -112,7 +113,7 @@ def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:
     async def main() -> tuple[int, int]:
         source = Source()
         runner = Runner([source.tool], inside=[cache()])
-        await twice(runner, {}, {}, (same, same.replace(metadata={"trace": 5})))
+        await twice(runner, {}, {}, (same, same.replace()))
         before = len(source.runs)
         await runner.run("read", {}, other)
         return before, len(source.runs)
@@ -490,3 +491,16 @@ def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:
     make: Callable[..., Any] = cache
     with pytest.raises(DefinitionError, match=next(iter(arguments))):
         make(**arguments)
+
+
+def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
+    @tool(read_only=True)
+    async def tenant(context: ToolContext) -> Any:
+        return context.metadata["tenant"]
+
+    async def main() -> list[Any]:
+        runner = Runner([tenant], inside=[cache()])
+        contexts = [ToolContext(metadata={"tenant": name}) for name in "ABA"]
+        return [(await runner.run("tenant", None, context)).output for context in contexts]
+
+    assert asyncio.run(main()) == ["A", "B", "A"]

@@ -69,6 +69,7 @@ class CallState:
         beside: Whether its batch lets it run beside others because of its arguments.
         pieces: What the handler has yielded so far.
         halt: The answer with which the runner has stopped it from outside.
+        stopping: Whether its batch starts nothing more.
         loans: The slots that it lends to its children, one of each limiter.
         taken_back: Whether the cancellation by which it did so has been taken back.
     """
@@ -120,6 +121,7 @@ class CallState:
     halt: Any = None
     taken_back: bool = False
     loans: Any = ()
+    stopping: bool = False
 
     @property
     def context(self) -> ToolContext[Any]:

@@ -175,7 +175,11 @@ class _Same:
 
 def _everything(call: ToolCall, context: ToolContext[Any]) -> Hashable:
     where = (context.session, context.principal, context.working_directory)
-    return (*where, _Same(context.deps), _Same(context.secrets))
+    try:
+        metadata: Hashable = _canonical(dict(context.metadata))
+    except (TypeError, ValueError):  # no JSON form: what it is stands for what it says
+        metadata = _Same(context.metadata)
+    return (*where, metadata, _Same(context.deps), _Same(context.secrets))
 
 
 def _snapshot(result: ToolResult) -> _Shared:
