@@ -11,9 +11,14 @@ export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 
 .PHONY: demo test check tests bench format clean
 
+TASK := "Explore this repository and note down what the library is for."
+REAL := anthropic:claude-sonnet-4-6
+
 demo: $(VENV)/.cli
-	@$(BIN)/ferrule run "Explore this repository and note down what the library is for." \
-		--tools ferrule.tools.files --model scripted:examples/demo/steps.py
+	@$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model scripted:examples/demo/steps.py
+	@echo
+	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
+	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'
 
 test: check tests
 

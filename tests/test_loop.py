@@ -15,6 +15,7 @@ from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
+from ferrule.middleware import cache
 from ferrule.models import Reply
 from ferrule.models.scripted import Step, scripted
 
@@ -363,3 +364,210 @@ def test_cancelling_the_consumer_cancels_what_runs() -> None:
         assert asyncio.all_tasks() == before
 
     asyncio.run(bounded(main()))
+
+
+class Held:
+    """A model and a runner that go on when they are told to, and all that they said."""
+
+    def __init__(self, *turns: Step, model: bool = False) -> None:
+        self.started, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+        self.said: list[Any] = []
+        steps = scripted(turns)
+
+        class Model:
+            results = staticmethod(steps.results)
+
+            async def __call__(_, messages: Any, toolset: Toolset) -> Reply:
+                self.asked.set()
+                if model:
+                    await self.answers.wait()
+                return await steps(messages, toolset)
+
+        @tool(read_only=True)
+        async def hold() -> str:
+            """Goes on when it may."""
+            self.started.set()
+            await self.goes_on.wait()
+            return "held"
+
+        @tool
+        async def change() -> str:
+            """Runs alone."""
+            return "changed"
+
+        self.run = run(Model(), ASK, Runner(Toolset([hold, change])))
+
+    async def come_to(self) -> LoopResult:
+        async for event in self.run:
+            self.said.append(event)
+        return self.run.result
+
+    def statuses(self) -> list[str]:
+        return [result.status for result in self.run.results]
+
+    def assert_one_end_each(self) -> None:
+        """One terminal event and one answer for each call."""
+        ends = [one.call.id for one in self.said if isinstance(one, Event) and one.kind in {"tool:post", "tool:error"}]
+        asked, answered = asked_and_answered(self.run.messages)
+        assert sorted(ends) == sorted(asked) == sorted(answered)
+
+
+CALLS: list[Any] = [("hold", {}), ("change", {})]
+
+
+def test_a_cancelled_run_lets_finish_what_runs_and_starts_nothing_new() -> None:
+    async def main() -> None:
+        held = Held(("Working.", CALLS), "never said")
+        going = asyncio.ensure_future(held.come_to())
+        await held.started.wait()
+        held.run.cancel()
+        held.goes_on.set()
+        came = await going
+        assert (came.status, came.text, came.turns) == ("cancelled", "Working.", 1)
+        assert held.statuses() == ["ok", "cancelled"]
+        assert came.results[1].executed is False
+        held.assert_one_end_each()
+        assert kinds(held.said)[-1] == "Finished"
+
+    asyncio.run(bounded(main()))
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_cancelled_twice_or_now_a_run_stops_what_runs(now: bool) -> None:
+    async def main() -> None:
+        held = Held(CALLS, "never said")
+        going = asyncio.ensure_future(held.come_to())
+        await held.started.wait()
+        held.run.cancel(now=now)
+        if not now:
+            held.run.cancel()
+        assert (await going).status == "cancelled"
+        assert held.statuses() == ["cancelled", "cancelled"]
+        assert [result.executed for result in held.run.results] == [None, False]
+        held.assert_one_end_each()
+
+    asyncio.run(bounded(main()))
+
+
+def test_the_model_that_is_asked_when_a_run_is_cancelled_answers_and_its_calls_are_not_run() -> None:
+    async def main() -> None:
+        held = Held(("Let me.", CALLS), "never said", model=True)
+        going = asyncio.ensure_future(held.come_to())
+        await held.asked.wait()
+        held.run.cancel()
+        held.answers.set()
+        came = await going
+        assert (came.status, came.text, came.turns) == ("cancelled", "Let me.", 1)
+        assert not held.started.is_set()
+        assert [result.executed for result in came.results] == [False, False]
+        held.assert_one_end_each()
+
+    asyncio.run(bounded(main()))
+
+
+def test_an_answer_that_comes_after_a_cancellation_and_asks_for_nothing_is_an_end_of_its_own() -> None:
+    async def main() -> None:
+        held = Held("All done.", model=True)
+        going = asyncio.ensure_future(held.come_to())
+        await held.asked.wait()
+        held.run.cancel()
+        held.answers.set()
+        came = await going
+        assert (came.status, came.text) == ("done", "All done.")
+
+    asyncio.run(bounded(main()))
+
+
+def test_the_model_is_stopped_where_a_run_is_cancelled_now() -> None:
+    async def main() -> None:
+        held = Held("never said", model=True)
+        going = asyncio.ensure_future(held.come_to())
+        await held.asked.wait()
+        held.run.cancel(now=True)
+        came = await going
+        assert (came.status, came.turns, came.messages, came.results) == ("cancelled", 1, ASK, [])
+        assert kinds(held.said) == ["TurnStarted", "Finished"]
+
+    asyncio.run(bounded(main()))
+
+
+def test_a_run_that_is_cancelled_before_it_begins_asks_nobody() -> None:
+    async def main() -> None:
+        held = Held("never said")
+        held.run.cancel()
+        came = await held.come_to()
+        assert (came.status, came.turns, came.text, came.messages) == ("cancelled", 0, "", ASK)
+        assert kinds(held.said) == ["Finished"]
+        assert not held.asked.is_set()
+
+    asyncio.run(bounded(main()))
+
+
+def test_whoever_hears_that_a_turn_starts_can_still_cancel_it() -> None:
+    async def main() -> None:
+        held = Held("never said")
+        async for event in held.run:
+            if isinstance(event, TurnStarted):
+                held.run.cancel()
+        assert (held.run.result.status, held.run.result.turns) == ("cancelled", 0)
+        assert not held.asked.is_set()
+
+    asyncio.run(bounded(main()))
+
+
+def test_a_cancellation_after_the_end_changes_nothing() -> None:
+    async def main() -> None:
+        held = Held(CALLS, "Done.")
+        held.goes_on.set()
+        came = await held.come_to()
+        held.run.cancel(now=True)
+        assert held.run.result is came and came.status == "done"
+        assert held.statuses() == ["ok", "ok"]
+
+    asyncio.run(bounded(main()))
+
+
+def test_a_turn_that_would_be_the_last_one_is_cancelled_and_not_limited() -> None:
+    async def main() -> None:
+        held = Held(CALLS, model=True)
+        held.run._max_turns = 1
+        going = asyncio.ensure_future(held.come_to())
+        await held.asked.wait()
+        held.run.cancel()
+        held.answers.set()
+        assert (await going).status == "cancelled"
+        held.assert_one_end_each()
+
+    asyncio.run(bounded(main()))
+
+
+def test_leaving_a_run_cancels_and_awaits_the_model() -> None:
+    async def main() -> None:
+        before = asyncio.all_tasks()
+        held = Held("never said", model=True)
+        consumer = asyncio.ensure_future(held.come_to())
+        await held.asked.wait()
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        assert asyncio.all_tasks() == before
+        assert held.run.messages == ASK
+
+    asyncio.run(bounded(main()))
+
+
+def test_answers_from_a_cache_count_as_calls() -> None:
+    """A model that repeats itself would else be stopped by nothing."""
+
+    @tool(read_only=True)
+    async def look() -> str:
+        return "the same"
+
+    async def main() -> LoopResult:
+        steps: list[Step] = [[("look", {})] for _ in range(5)]
+        runner = Runner(Toolset([look]), inside=[cache()])
+        return await run(scripted([*steps, "Enough."]), ASK, runner, max_calls=2)
+
+    came = asyncio.run(main())
+    assert [result.status for result in came.results] == ["ok", "ok", "limited", "limited", "limited"]

@@ -9,6 +9,7 @@
     refused                      its calls are answered, and it is over
     a tool failed                on_failure: go on, answer without tools, or stop
     a call was suspended         the turn is answered, the suspended call as waiting, and it is over
+    cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
 
 It knows no provider: a model brings its own messages, and the runner decides what may run.
 """
@@ -30,10 +31,11 @@ from ferrule.core.values import Event, ToolCall, ToolResult
 from ferrule.models import Model, Reply
 
 if TYPE_CHECKING:
+    from ferrule.batch import Batch
     from ferrule.core.context import ToolContext
     from ferrule.runner import Runner
 
-Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended"]
+Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
 Messages: TypeAlias = list[dict[str, Any]]
 
@@ -46,7 +48,7 @@ class LoopResult:
     """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
     model refused or gave nothing; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between;
     `"suspended"`: a call waits for an answer, `runner.resume(result.record(), answer)` takes up the one in `results`,
-    and the history tells the model that it waits."""
+    and the history tells the model that it waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
     text: str
     """What the model said last."""
     messages: Messages
@@ -127,6 +129,8 @@ class Run:
         async with run(model, messages, runner) as events:
             async for event in events:
                 ...
+
+    `cancel()` ends it with all its events, and with a result that can be gone on from.
     """
 
     def __init__(
@@ -151,7 +155,10 @@ class Run:
         self._calls_left = max_calls
         self._on_failure = on_failure
         self._turns = 0
-        self._limited = False
+        self._limited = self._cancelled = self._now = False
+        self._text = ""
+        self._asking: asyncio.Future[Reply] | None = None
+        self._running: Batch | None = None
         self._usage: dict[str, Any] = {}
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
@@ -189,6 +196,21 @@ class Run:
                     pass
         return self.result
 
+    def cancel(self, *, now: bool = False) -> None:
+        """Start nothing new, and let finish what runs; the second time, or with `now=True`, stop that too.
+
+        What runs is a turn of calls, as in `Batch.cancel`, or the model, whose answer is then the last; the calls that
+        it asks for are `cancelled`. The events go on to the end. Each call has its one result and its one terminal
+        event, the history has an answer for each of them, and the status is `"cancelled"` where the run had not come
+        to an end of its own. An answer of the model that is stopped is not in the history. In the thread of the loop.
+        """
+        self._now = now or self._cancelled
+        self._cancelled = True
+        if self._running is not None:
+            self._running.cancel(now=self._now)
+        if self._asking is not None and self._now:
+            self._asking.cancel()
+
     async def aclose(self) -> None:
         """Ends the iteration, and cancels and awaits what is running."""
         iteration = self._iteration() if self._iteration is not None else None
@@ -216,10 +238,14 @@ class Run:
 
     async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
         offered, degraded = self._runner.tools, False
-        while True:
-            self._turns += 1
-            yield TurnStarted(self._turns)
+        status: Status | None = "cancelled" if self._cancelled else None
+        while status is None:
+            yield TurnStarted(self._turns + 1)
             reply = await self._ask(offered)
+            if reply is None:
+                status = "cancelled"
+                break
+            self._text = reply.text
             if reply.text:
                 yield ModelText(reply.text)
             before = len(self.results)
@@ -230,21 +256,38 @@ class Run:
             statuses = {result.status for result in self.results[before:]}
             failed = not statuses.isdisjoint({"failed", "timeout"})
             status = self._status(reply, failed, degraded, "suspended" in statuses)
-            if status is not None:
-                break
             if failed and self._on_failure == "degrade":
                 offered, degraded = Toolset([]), True
-        self._result = self._come_to(status, reply.text)
+        self._result = self._come_to(status)
         yield Finished(self._result)
 
-    async def _ask(self, offered: Toolset) -> Reply:
-        reply = await self._model(list(self.messages), offered)
+    async def _ask(self, offered: Toolset) -> Reply | None:
+        """What the model says; `None` where the run was cancelled before."""
+        if self._cancelled:
+            return None
+        self._turns += 1
+        reply = await self._said(offered)
+        if reply is None:
+            return None
         if not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
         for name, count in reply.usage.items():
             if isinstance(count, int | float):
                 self._usage[name] = self._usage.get(name, 0) + count
         return reply
+
+    async def _said(self, offered: Toolset) -> Reply | None:
+        """The model's answer, asked for in a task of its own, which `cancel` can stop without the one that iterates."""
+        asking = self._asking = asyncio.ensure_future(self._model(list(self.messages), offered))
+        try:
+            await asyncio.wait({asking})
+        finally:
+            self._asking = None
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait({asking})
+                asking.cancelled() or asking.exception()  # marked as seen: whoever iterates has left
+        return None if asking.cancelled() and self._now else asking.result()
 
     def _refusal(self, degraded: bool) -> str:
         """Why none of this turn's calls may run; empty where they may."""
@@ -261,15 +304,17 @@ class Run:
         if reply.stop == "refused" or (reply.stop == "other" and not reply.text and not reply.calls):
             return "failed"
         unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)
+        if self._cancelled and (unanswered or (reply.calls and not degraded)):
+            return "cancelled"
         if unanswered or (reply.calls and not degraded):
             return "limited" if self._turns == self._max_turns else None
         if degraded:
             return "degraded"
         return "limited" if self._limited or reply.stop == "cut" else "done"
 
-    def _come_to(self, status: Status, text: str) -> LoopResult:
+    def _come_to(self, status: Status) -> LoopResult:
         records = [result.record() for result in self.results]
-        return LoopResult(status, text, self.messages, records, self._turns, self._usage, self.results)
+        return LoopResult(status, self._text, self.messages, records, self._turns, self._usage, self.results)
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
@@ -289,7 +334,7 @@ class Run:
                 yield Event("tool:pre", _named(result))
                 yield Event("tool:error", _named(result), result)
         finally:
-            self._calls_left += sum(result.executed is False for result in answers)
+            self._calls_left += sum(result.executed is False and not result.success for result in answers)
             if len(answers) == count:
                 answers += refused
                 self.results += answers
@@ -298,13 +343,16 @@ class Run:
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        batch = self._runner.batch(calls, self._context, observers=(_putting(queue),))
+        batch = self._running = self._runner.batch(calls, self._context, observers=(_putting(queue),))
+        if self._cancelled:
+            batch.cancel(now=self._now)
         waiting = asyncio.ensure_future(_wait(batch))
         waiting.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (event := await queue.get()) is not None:
                 yield event
         finally:
+            self._running = None
             if not waiting.done():
                 batch.cancel(now=True)
                 await asyncio.wait({waiting})

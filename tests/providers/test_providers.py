@@ -238,22 +238,11 @@ TREE = {"type": "object", "properties": {"x": {"$ref": "#/$defs/Tree"}}, "additi
 TREE["required"] = ["x"]
 
 
-@pytest.mark.parametrize(
-    ("schema", "word"),
-    [
-        ({"type": "integer", "minimum": 1}, "minimum"),
-        ({"type": "integer", "exclusiveMaximum": 1}, "exclusiveMaximum"),
-        ({"type": "integer", "multipleOf": 2}, "multipleOf"),
-        ({"type": "string", "maxLength": 2}, "maxLength"),
-        ({"type": "array", "items": {"type": "string"}, "minItems": 2}, "minItems"),
-        ({"$ref": "#/$defs/Tree"}, "recursive"),
-    ],
-)
-def test_anthropic_strict_refuses_what_its_grammar_cannot_hold(schema: dict[str, Any], word: str) -> None:
-    tools = one_parameter(schema, **({"$defs": {"Tree": TREE}} if "$ref" in schema else {}))
-    with pytest.raises(DefinitionError, match=f"'odd'.*Anthropic.*{word}"):
+def test_anthropic_strict_refuses_recursion() -> None:
+    tools = one_parameter({"$ref": "#/$defs/Tree"}, **{"$defs": {"Tree": TREE}})
+    with pytest.raises(DefinitionError, match=r"'odd'.*Anthropic.*recursive"):
         anthropic.tools(tools, strict=True)
-    assert openai_chat.tools(tools)
+    assert openai_chat.tools(tools) and openai_chat.tools(tools, strict=True)
 
 
 def test_anthropic_strict_takes_one_item_and_references_that_end() -> None:
@@ -262,13 +251,6 @@ def test_anthropic_strict_takes_one_item_and_references_that_end() -> None:
     assert anthropic.tools(
         one_parameter({"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, **ending), strict=True
     )
-
-
-@pytest.mark.parametrize("module", [openai_responses, openai_chat])
-def test_openai_strict_refuses_formats_that_it_does_not_know(module: ModuleType) -> None:
-    with pytest.raises(DefinitionError, match=r"'odd'.*OpenAI.*'uri'"):
-        module.tools(one_parameter({"type": "string", "format": "uri"}), strict=True)
-    assert module.tools(one_parameter({"type": "string", "format": "date-time"}), strict=True)
 
 
 # Choices
@@ -593,12 +575,6 @@ def test_responses_definitions_always_say_strict() -> None:
 def test_responses_deferred_tools_are_marked() -> None:
     marks = [item.get("defer_loading") for item in openai_responses.tools(TOOLS, deferred=["add"])]
     assert marks == [None, None, True]
-
-
-@pytest.mark.parametrize("module", [openai_responses, openai_chat])
-def test_openai_strict_wants_every_property_required(module: ModuleType) -> None:
-    with pytest.raises(DefinitionError, match=r"'greet'.*OpenAI.*'greeting'"):
-        module.tools(TOOLS, strict=["greet"])
 
 
 def test_responses_reasoning_goes_back_with_its_encrypted_content() -> None:

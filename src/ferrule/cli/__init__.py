@@ -1,7 +1,8 @@
 """The command line: `ferrule list · schema · call · run`; a file is one command.
 
 Each has `NAME`, `HELP`, `options(parser)` and `command(options) -> int`; `program.py` lists them.
-Exit codes: 0 it worked, 1 the call or the run failed, 2 what was written on the command line cannot be meant.
+Exit codes: 0 it worked, 1 the call or the run failed, 2 what was written on the command line cannot be meant,
+130 ctrl-C ended it.
 """
 
 from __future__ import annotations

@@ -6,13 +6,19 @@ import argparse
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from ferrule import Runner, Tool, ToolCall, ToolResult
 from ferrule.cli import find
-from ferrule.cli.screen import printable, refusal, shown
+from ferrule.cli.bars import Bars
+from ferrule.cli.interrupt import CODE, Stages
+from ferrule.cli.screen import printable, refusal, screen, shown
+from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import UsageError, choices
+from ferrule.core.content import Text
 
 NAME = "call"
 HELP = "call one tool, with key=value arguments or JSON on standard input"
@@ -33,23 +39,39 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Make the call; content goes to standard output, an error to standard error."""
-    runner = find.runner(options.tools)
+    """Make the call; content goes to standard output, an error and progress to standard error."""
+    console = screen(errors=True)
+    # On one terminal for both, the content is below soon enough.
+    timeline = Timeline(console, time.monotonic, Bars(console), pieces=not sys.stdout.isatty())
+    runner = find.runner(options.tools, timeline.paused)
     tool = runner.tools.find(options.name)
     if tool is None:
         names = [tool.name for tool in runner.tools]
         raise UsageError(f"there is no tool {options.name!r}; {choices(options.name, names)}")
-    result = asyncio.run(_result(runner, tool, _arguments(options.arguments, tool)))
+    call = ToolCall("", tool.name, _arguments(options.arguments, tool))
+    with Stages(timeline.aside) as stages, closing(timeline):
+        result = asyncio.run(_result(runner, call, timeline, stages))
+    code = _tell(result)
+    return CODE if stages.pressed else code
+
+
+async def _result(runner: Runner, call: ToolCall, timeline: Timeline, stages: Stages) -> ToolResult:
+    batch = runner.batch([call], observers=[timeline.report])
+    stages.steer(batch.cancel)
+    [result] = await batch
+    return result
+
+
+def _tell(result: ToolResult) -> int:
+    content = result.content
     if not result.success:
         print(printable(refusal(result)), file=sys.stderr)
-        return 1
-    text = shown(result.content)
-    print(printable(text) if sys.stdout.isatty() else text)
-    return 0
-
-
-async def _result(runner: Runner, tool: Tool, arguments: str | dict[str, Any]) -> ToolResult:
-    return await runner.run(ToolCall("", tool.name, arguments))
+        # What it had given by then, where it had given something.
+        content = tuple(block for block in content if not (isinstance(block, Text) and block.text == result.error))
+    if result.success or (content and result.output is not None):
+        text = shown(content)
+        print(printable(text) if sys.stdout.isatty() else text)
+    return 0 if result.success else 1
 
 
 def _arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:

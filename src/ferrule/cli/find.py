@@ -10,14 +10,16 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset
+from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, pool
 from ferrule.approval import console
 from ferrule.cli.usage import UsageError
+from ferrule.core.handlers import is_async
 from ferrule.core.types import Approver
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
@@ -28,19 +30,26 @@ OUTPUT = 16_000
 _FILE = re.compile(r"(?P<file>.+?\.py)(?::(?P<attribute>[\w.]+))?$")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(?P<attribute>[\w.]+))?$")
 _T = TypeVar("_T")
+_AT_ONCE = nullcontext()
+Pause: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
-def runner(places: Sequence[str] | None) -> Runner:
+def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
     """The one runner for all that `places` name.
 
     A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
     asked. Everything else runs under this program's policy: paths stay in the working directory, changes are asked
     about, and where there is nobody to ask they are refused.
+
+    Args:
+        places: Files, modules, or either with an attribute.
+        pause: Entered while somebody is asked, who may be at the terminal that something else is written on.
     """
     found = [(place, _found(place)) for place in places or [DEFAULT]]
     alone = found[0][1] if len(found) == 1 else None
     if isinstance(alone, Runner) and alone._settings.guards:
-        alone._approve = alone._approve or _asked_last(console())
+        own = alone._approve
+        alone._approve = _asked_last(console(), pause, asyncio.Lock()) if own is None else _asked_last(own, pause)
         return alone
     tools = Toolset([])
     for place, what in found:
@@ -52,20 +61,39 @@ def runner(places: Sequence[str] | None) -> Runner:
         tools,
         guards=[within(), ask_before_changes],
         around=[limit_output(OUTPUT)],
-        approve=_asked_last(console()),
+        approve=_asked_last(console(), pause, asyncio.Lock()),
         timeout=TIMEOUT,
     )
 
 
-def _asked_last(approve: Approver) -> Approver:
-    """Lets whoever shows events show that a call is asked about, before the question is on the screen."""
+def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _AT_ONCE) -> Approver:
+    """Lets whoever shows events show that a call is asked about, before the question is on the screen.
+
+    Args:
+        approve: Who is asked.
+        pause: Entered meanwhile.
+        turn: Held meanwhile: of several questions, each is put after what was held back for the one before it.
+    """
 
     async def asked(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
-        await asyncio.sleep(0)
-        answer = approve(call, decision, context)
-        return await answer if isinstance(answer, Awaitable) else answer
+        async with turn:
+            await asyncio.sleep(0)
+            with pause():
+                return await _answer(approve, call, decision, context)
 
     return asked
+
+
+async def _answer(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
+    answer: Any
+    if is_async(approve):
+        answer = approve(call, decision, context)
+    else:  # as the runner does: it may wait for a person
+        answer = await pool.apart(lambda: approve(call, decision, context))
+        if isinstance(answer, pool.Raised):
+            raise answer.error
+    found: Decision | bool = await answer if isinstance(answer, Awaitable) else answer
+    return found
 
 
 def _toolset(what: Any) -> Toolset:

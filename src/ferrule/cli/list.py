@@ -8,8 +8,8 @@ from rich.table import Table
 
 from ferrule import Tool
 from ferrule.cli import find
-from ferrule.cli.screen import lay, printable, screen
-from ferrule.cli.timeline import NAME_WIDTH, short
+from ferrule.cli.screen import lay, one_line, screen
+from ferrule.cli.timeline import NAME_WIDTH
 
 NAME = "list"
 HELP = "show the tools, and what each does to the world"
@@ -31,13 +31,9 @@ def command(options: argparse.Namespace) -> int:
     table.add_column("description")
     for tool in tools:
         first = tool.description.strip().partition("\n")[0]
-        table.add_row(_line(tool.name, NAME_WIDTH), does(tool), _line(first, _DESCRIPTION))
+        table.add_row(one_line(tool.name, NAME_WIDTH), does(tool), one_line(first, _DESCRIPTION))
     lay(console, table)
     return 0
-
-
-def _line(text: str, limit: int) -> str:
-    return printable(short(" ".join(text.split()), limit))
 
 
 def does(tool: Tool) -> str:

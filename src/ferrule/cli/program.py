@@ -13,8 +13,7 @@ from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
 from ferrule.cli import call, list, run, schema
-from ferrule.cli.screen import printable
-from ferrule.cli.timeline import short
+from ferrule.cli.screen import printable, short
 from ferrule.cli.usage import UsageError, choices
 
 COMMANDS = {command.NAME: command for command in (list, schema, call, run)}

@@ -7,98 +7,77 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import DefinitionError, Event, FerruleError, Runner, ToolContext, ToolResult, Toolset
-from ferrule.cli import find
-from ferrule.cli.screen import lay, printable, screen
-from ferrule.cli.timeline import NAME_WIDTH, Timeline, short
-from ferrule.cli.usage import UsageError
+from ferrule import Event, Runner, ToolContext, ToolResult
+from ferrule.cli import find, models
+from ferrule.cli.bars import Bars
+from ferrule.cli.interrupt import CODE, Stages
+from ferrule.cli.screen import lay, printable, screen, short
+from ferrule.cli.timeline import NAME_WIDTH, Timeline
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
-from ferrule.models import Model, Reply
-from ferrule.models.scripted import scripted
 
 NAME = "run"
 HELP = "let a model work on a task with the tools"
 _log = logging.getLogger("ferrule.cli")
-_AVAILABLE = "available now is scripted:FILE, a Python file that defines `steps`"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What to do, and who does it."""
     parser.add_argument("task", help="what the model is asked to do")
-    parser.add_argument("--model", required=True, metavar="MODEL", help=_AVAILABLE)
+    parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
+    parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
 
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
-    model = _model(options.model)
-    runner = find.runner(options.tools)
     console = screen()
-    _head(console, options.task, options.model, runner)
-    running = loop(model, [{"role": "user", "content": options.task}], runner, context=ToolContext(session="cli"))
+    bars = Bars(console)
+    model = models.named(options.model, options.base_url, *_as_it_comes(bars))
+    timeline = Timeline(console, time.monotonic, bars)
+    runner = find.runner(options.tools, timeline.paused)
+    _head(console, options.task, model, runner)
+    running = loop(model, model.user(options.task), runner, context=ToolContext(session="cli"))
+    stages = Stages(timeline.aside)
     try:
-        result = asyncio.run(_watched(running, Timeline(console, time.monotonic)))
+        with stages, closing(timeline):
+            result = asyncio.run(_watched(model, running, timeline, stages))
         _answer(console, result)
-    except _ModelFailed as error:
+    except models.ModelFailed as error:
         _log.debug("the model failed", exc_info=True)
         print(printable(f"ferrule: the model failed: {error}"), file=sys.stderr)
-        return 1
+        return CODE if stages.pressed else 1
     finally:  # what has run has run, whatever became of the answer
         _table(console, running.results)
+    if stages.pressed:
+        return CODE
     return 0 if result.status == "done" else 1
 
 
-class _ModelFailed(Exception):
-    """The model raised; the program's own faults look otherwise."""
+def _as_it_comes(bars: Bars) -> tuple[Callable[[str], object], Callable[[], object]]:
+    """Shows the end of what the model is saying, while it says it; the whole of it stands in a line afterwards."""
+    return lambda piece: bars.show("", "model", {"piece": piece}), lambda: bars.drop("")
 
 
-class _Asked:
-    """A model whose exceptions say that they are its own."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.results = model.results
-
-    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply:
-        try:
-            return await self._model(messages, toolset)
-        except FerruleError:
-            raise
-        except Exception as error:
-            raise _ModelFailed(f"{type(error).__name__}: {error}") from error
-
-
-def _model(name: str) -> Model:
-    kind, _, file = name.partition(":")
-    if kind != "scripted" or not file:
-        raise UsageError(f"there is no model {name!r}; {_AVAILABLE}")
-    module = find.load_file(file)
-    steps = getattr(module, "steps", None)
-    if steps is None:
-        raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")
-    try:
-        return _Asked(scripted(steps))
-    except DefinitionError as error:
-        raise UsageError(f"{file!r}: {error}") from None
-
-
-def _head(console: Console, task: str, model: str, runner: Runner) -> None:
+def _head(console: Console, task: str, model: models.Named, runner: Runner) -> None:
     console.print(Text.assemble(("task   ", "dim"), printable(task)))
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
-    console.print(Text.assemble(("model  ", "dim"), printable(model), "  ", (f"({note})", "yellow")))
+    told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
+    console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
     console.print(Text.assemble(("tools  ", "dim"), printable(", ".join(tool.name for tool in runner.tools))))
 
 
-async def _watched(running: Run, timeline: Timeline) -> LoopResult:
+async def _watched(model: models.Named, running: Run, timeline: Timeline, stages: Stages) -> LoopResult:
+    stages.steer(running.cancel)
     said = ""  # held back, because the last words are the answer, which is shown below
-    async with running as events:
+    async with model, running as events:
         async for happened in events:
             if isinstance(happened, ModelText):
                 said = happened.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,14 +16,22 @@ from ferrule.core.content import Block, Text
 _WIDTH = 120
 
 
-def screen() -> Console:
-    """Standard output."""
-    if sys.stdout.isatty():
-        return Console(highlight=False, markup=False, emoji=False)
+def screen(*, errors: bool = False) -> Console:
+    """Standard output, or standard error."""
+    if (sys.stderr if errors else sys.stdout).isatty():
+        return Console(highlight=False, markup=False, emoji=False, stderr=errors)
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isascii() and columns.isdecimal() and int(columns) >= 40 else _WIDTH
     return Console(
-        highlight=False, markup=False, emoji=False, force_terminal=False, color_system=None, no_color=True, width=width
+        highlight=False,
+        markup=False,
+        emoji=False,
+        stderr=errors,
+        force_terminal=False,
+        force_interactive=False,
+        color_system=None,
+        no_color=True,
+        width=width,
     )
 
 
@@ -38,6 +47,24 @@ def printable(text: str) -> str:
     """`text` without what could move a terminal's cursor, or hide or turn round what stands beside it: it comes from
     models and tools."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def short(text: str, limit: int) -> str:
+    """`text` in at most `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def one_line(text: str, limit: int) -> str:
+    """`text` as it can stand in a line, in at most `limit` characters."""
+    return printable(short(" ".join(text.split()), limit))
+
+
+def told(value: Any, limit: int) -> str:
+    """Whatever a tool said, as it can stand in a line; an integer too long to be written is among it."""
+    try:
+        return one_line(str(value), limit)
+    except Exception as error:
+        return f"({type(error).__name__})"
 
 
 def shown(blocks: Iterable[Block]) -> str:

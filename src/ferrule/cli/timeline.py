@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from ferrule import Decision, Event, ToolResult
-from ferrule.cli.screen import printable, refusal
+from ferrule.cli.bars import Bars, counted
+from ferrule.cli.pieces import Pieces, written
+from ferrule.cli.screen import printable, refusal, short, told
 
 _SIGNS = {
     "tool:pre": ("→", "cyan"),
     "tool:decided": ("?", "yellow"),
     "tool:progress": ("…", "cyan"),
+    "attempt": ("↻", "yellow"),
     "tool:suspended": ("‖", "yellow"),
     "ok": ("✓", "green"),
     "invalid": ("!", "yellow"),
@@ -24,31 +28,66 @@ _SIGNS = {
     "denied": ("⊘", "magenta"),
 }
 _FAILED = ("✗", "red")
-_PLAIN = str.maketrans("→…‖✓⊘✗·", ">~=+-x|")
+_PLAIN = str.maketrans("→…↻‖✓⊘✗·", ">~^=+-x|")
 NAME_WIDTH = 80
 _VALUE = 60
 _ARGUMENTS = 160
 _OUTCOME = 300
+_EVERY = 5.0
+_ENDS = frozenset({"tool:post", "tool:error", "tool:suspended"})
 
 
 class Timeline:
-    """Writes the lines.
+    """Writes the lines, and has the rows under them kept.
 
     Args:
         console: Where to.
-        clock: Gives seconds; offsets count from its first value.
+        clock: Gives seconds; offsets count from the first line.
+        bars: Where progress is shown; without them, and where they cannot be shown, it has a line now and then.
+        pieces: Whether what a handler yields has lines, too.
     """
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, console: Console, clock: Callable[[], float], bars: Bars | None = None, *, pieces: bool = True
+    ) -> None:
         self._console = console
         self._clock = clock
-        self._began = clock()
+        self._bars = bars or Bars(console)
+        self._rows = bars is not None and bars.shown
+        self._with_pieces = pieces
+        self._began: float | None = None
         self._numbers: dict[str, int] = {}
+        self._pieces: dict[str, Pieces] = {}
+        self._told: dict[str, float] = {}
+        self._held: list[Text] = []
+        self._pauses = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is written meanwhile, because somebody is asked on the same terminal; lines come after that."""
+        self._pauses += 1
+        try:
+            with self._bars.paused():
+                yield
+        finally:
+            self._pauses -= 1
+            self._write_held()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A place for something on the same terminal that is no line of this."""
+        with self._bars.paused():
+            yield
+
+    def close(self) -> None:
+        """It is over: what was held back is written, and the rows leave."""
+        self._bars.close()
+        self._write_held()
 
     def heading(self, text: str) -> None:
         """A line that begins a part."""
-        self._console.print()
-        self._console.print(Text(self._writable(text), style="bold"))
+        self._write(Text())
+        self._write(Text(self._writable(text), style="bold"))
 
     def words(self, text: str) -> None:
         """What the model said."""
@@ -56,28 +95,91 @@ class Timeline:
 
     def event(self, event: Event) -> None:
         """One event of the runner; an allow has no line of its own, its call's end says enough."""
+        self.report(event)
+        if event.kind != "tool:progress":
+            self._safely(event, self._told_of)
+
+    def report(self, event: Event) -> None:
+        """What a call says while it runs; of all else, only that it has ended."""
+        if event.kind == "tool:progress":
+            self._safely(event, self._reported)
+        elif event.kind in _ENDS:
+            self._safely(event, self._ended)
+
+    def _safely(self, event: Event, show: Callable[[Event], None]) -> None:
         try:
-            details = _details(event)
+            show(event)
         except Exception as error:  # what a tool or a model made of it must not end the run
-            details = event.kind, f"(it cannot be shown: {type(error).__name__})"
-        if details is None:
+            self._call(event, event.kind, f"(it cannot be shown: {type(error).__name__})")
+
+    def _told_of(self, event: Event) -> None:
+        details = _details(event)
+        if details is not None:
+            self._call(event, *details)
+
+    def _reported(self, event: Event) -> None:
+        key, what = event.call.id, event.data
+        if "attempt" in what:
+            self._call(event, "attempt", _attempt(what))
             return
-        key, text = details
-        sign, style = _SIGNS.get(key, _FAILED)
+        if "piece" in what:
+            if self._with_pieces:
+                self._lines(event, self._pieces.setdefault(key, Pieces()).take(what["piece"]))
+        elif (not self._rows or "done" not in what) and self._is_due(key):
+            self._call(event, event.kind, _progress(what))
+        if self._rows:
+            self._bars.show(key, self._label(event), what)
+
+    def _ended(self, event: Event) -> None:
+        key = event.call.id
+        self._bars.drop(key)
+        self._told.pop(key, None)
+        if (pieces := self._pieces.pop(key, None)) is not None:
+            self._lines(event, pieces.end())
+
+    def _is_due(self, key: str) -> bool:
+        """Whether a call that may report thousands of times gets another line."""
+        now = self._clock()
+        if key in self._told and now - self._told[key] < _EVERY:
+            return False
+        self._told[key] = now
+        return True
+
+    def _lines(self, event: Event, lines: list[str]) -> None:
+        for line in lines:
+            self._call(event, "tool:progress", line)
+
+    def _label(self, event: Event) -> str:
         number = self._numbers.setdefault(event.call.id, len(self._numbers) + 1)
-        line = Text(f"#{number} ", style="dim").append(
-            printable(short(event.call.name, NAME_WIDTH)), style="bold not dim"
-        )
+        return f"#{number} {printable(short(event.call.name, NAME_WIDTH))}"
+
+    def _call(self, event: Event, key: str, text: str) -> None:
+        sign, style = _SIGNS.get(key, _FAILED)
+        number, _, name = self._label(event).partition(" ")
+        line = Text(f"{number} ", style="dim").append(name, style="bold not dim")
         self._line(sign, style, line.append("  " + self._writable(printable(text)), style="not bold not dim"))
 
     def _line(self, sign: str, style: str, text: Text) -> None:
         """One line; where it is too long it goes on below, indented."""
-        offset = f"+{self._clock() - self._began:.3f}s"
+        now = self._clock()
+        self._began = now if self._began is None else self._began
+        offset = f"+{now - self._began:.3f}s"
         start = Text(f"{offset:>8} ", style="dim").append(self._writable(sign), style=f"not dim {style}").append(" ")
         for line in text.wrap(self._console, max(self._console.width - start.cell_len, 20)):
             line.rstrip()
-            self._console.print(start + line, soft_wrap=True)
+            self._write(start + line)
             start = Text(" " * start.cell_len)
+
+    def _write(self, line: Text) -> None:
+        if self._pauses:
+            self._held.append(line)
+        else:
+            self._console.print(line, soft_wrap=True)
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, []
+        for line in held:
+            self._write(line)
 
     def _writable(self, text: str) -> str:
         return text if self._console.encoding.lower().startswith("utf") else text.translate(_PLAIN)
@@ -93,21 +195,19 @@ def _details(event: Event) -> tuple[str, str] | None:
         return event.kind, f"suspended: {_reason(decision)}"
     if isinstance(decision, Decision):
         return (event.kind, f"asked: {_reason(decision)}") if decision.kind == "ask" else None
-    if event.kind == "tool:progress":
-        total = f"/{_amount(data['total'])}" if data.get("total") is not None else ""
-        return (
-            event.kind,
-            f"{_amount(data.get('done', 0))}{total} {short(str(data.get('message', '')), _OUTCOME)}".rstrip(),
-        )
     return event.kind, arguments(data.get("input"))
 
 
-def _amount(value: Any) -> str:
-    """A tool may say anything, an integer that no float can hold among it."""
-    try:
-        return f"{value:g}"
-    except (TypeError, ValueError, OverflowError):
-        return short(str(value), _VALUE)
+def _progress(what: Mapping[str, Any]) -> str:
+    if "done" not in what:
+        return short(written(dict(what)), _OUTCOME)
+    return f"{counted(what['done'], what.get('total'))} {told(what.get('message', ''), _OUTCOME)}".rstrip()
+
+
+def _attempt(what: Mapping[str, Any]) -> str:
+    wait = what["wait"]
+    when = f"in {wait:.1f} s" if wait >= 0.1 else "at once"
+    return f"attempt {what['attempt'] + 1} of {what['of']} {when}: {told(what.get('error') or '', _OUTCOME)}"
 
 
 def _reason(decision: Decision) -> str:
@@ -141,8 +241,3 @@ def outcome(result: ToolResult) -> str:
     else:
         parts.append(short(refusal(result), _OUTCOME))
     return " · ".join(parts)
-
-
-def short(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"

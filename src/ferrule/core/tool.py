@@ -69,6 +69,7 @@ class Tool:
 
     __slots__ = (
         "_alone",
+        "_exports",
         "_handling",
         "_kinds",
         "_limiters",
@@ -142,6 +143,7 @@ class Tool:
     _method: bool
     _said: frozenset[str]
     _alone: Any
+    _exports: dict[Any, Any]
     _kinds: dict[str, Any]
 
     def __init__(
@@ -212,6 +214,7 @@ class Tool:
         fill("_said", frozenset(k for k, v in (("parallel", parallel), ("destructive", destructive)) if v is not None))
         fill("_mounted", None)
         fill("_alone", None)
+        fill("_exports", {})
         fill("_method", False)
 
     @property
@@ -274,6 +277,7 @@ class Tool:
         copy = object.__new__(Tool)
         for slot in Tool.__slots__:
             object.__setattr__(copy, slot, None if slot == "_alone" else getattr(self, slot))
+        object.__setattr__(copy, "_exports", {})
         checks: dict[str, Callable[[str, Any, str], Any]] = {
             "description": _text,
             "guards": partial(_callables, attribute="check"),

@@ -5,6 +5,15 @@ A model is anything of this shape, and `messages` are its provider's own dicts:
     async def model(messages, toolset) -> Reply: ...
     model.results(results) -> the messages that answer the calls
 
+There is one over each official SDK, whose extra has its name: `anthropic`, `openai` (also for whatever is compatible
+with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream; `on_text` hears each piece of text as it
+comes; retries are the SDK's:
+
+    from ferrule.models.anthropic import anthropic
+
+    async with anthropic("claude-sonnet-4-6", on_text=print) as model:
+        result = await run(model, model.user("What is in notes.txt?"), runner)
+
 The smallest one of your own, over an official SDK:
 
     class Claude:

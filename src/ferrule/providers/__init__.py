@@ -8,6 +8,8 @@ A provider module has
     turn(response)                                               the assistant's turn, for the history
     stop(response)                                               why the model stopped, in one of seven words
     results(results)                                             the messages that answer the calls
+    Stream()                                                     the same from a stream: `.feed(event)`, then
+                                                                 `.calls()`, `.partial()`, `.turn()` and `.stop`
 
 and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. The smallest one, for
 an API that wants a name and a schema and answers with `{"name", "arguments"}`:
@@ -29,6 +31,16 @@ an API that wants a name and a schema and answers with `{"name", "arguments"}`:
 
     def results(results):
         return [{"id": result.call_id, "text": result.error or result.text} for result in results]
+
+    class Stream:
+        def __init__(self):
+            self.response = {}
+
+        def feed(self, event):
+            self.response |= event
+
+        def calls(self):
+            return calls(self.response)
 
 The messages in the history are always that API's own; nothing is translated between two of them.
 """

@@ -24,7 +24,11 @@ Names: TypeAlias = bool | Collection[str]
 
 def read(value: Any, key: str, default: Any = None) -> Any:
     """The attribute or the key `key` of `value`; `default` where it is absent or null."""
-    found = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+    kind = type(value)
+    if kind is dict or (kind is not str and isinstance(value, Mapping)):
+        found = value.get(key)
+    else:
+        found = getattr(value, key, None)
     return default if found is None else found
 
 
@@ -40,6 +44,43 @@ def read_text(value: Any, key: str) -> str:
     return found if isinstance(found, str) else to_text(plain(found))
 
 
+_NOTHING: dict[str, Any] = {}
+
+
+def view(value: Any) -> Mapping[str, Any]:
+    """What a dict or an SDK object says by name, as it is and not copied; nothing for what is neither.
+
+    Reading attributes of a pydantic model one by one costs several times as much. Not to be changed.
+    """
+    if isinstance(value, dict):
+        return value
+    extra = getattr(value, "__pydantic_extra__", _NOTHING)
+    if extra is _NOTHING:
+        return value if isinstance(value, Mapping) else _NOTHING
+    return {**value.__dict__, **extra} if extra else value.__dict__
+
+
+def views(value: Any) -> list[Mapping[str, Any]]:
+    """The `view` of each item of a list that is a record: what `plain_list` would copy."""
+    found: list[Mapping[str, Any]] = []
+    for item in value if isinstance(value, list) else ():
+        said = item if type(item) is dict else view(item)
+        if said is not _NOTHING:
+            found.append(said)
+    return found
+
+
+def records(value: Any, key: str) -> list[Any]:
+    """The dicts and SDK objects in the list under `key`, as they are."""
+    return [item for item in read_list(value, key) if view(item) is not _NOTHING or isinstance(item, Mapping)]
+
+
+def name_of(item: Mapping[str, Any]) -> str:
+    """The name in a call, as text that a history can hold."""
+    name = item.get("name")
+    return name if type(name) is str and name.isascii() else clean(read_text(item, "name"))
+
+
 def left_open(value: Any, key: str) -> bool:
     """Whether `key` was sent as null: what a stream's unfinished message begins with."""
     if isinstance(value, Mapping):
@@ -47,20 +88,37 @@ def left_open(value: Any, key: str) -> bool:
     return key in getattr(value, "model_fields_set", ()) and getattr(value, key) is None
 
 
+_DEEPEST = 200
+"""As deep as pydantic-core's parser reads; `json` writes about a thousand levels."""
+
+
 def plain(value: Any) -> Any:
-    """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8."""
-    dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        # `by_alias` for `async`, `exclude_unset` for the SDK's own defaults, no `warnings` for blocks that are newer
-        # than the SDK, and "python" because JSON mode raises on lone surrogates, which `clean` then replaces.
-        value = dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
+    """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8. What is
+    nested deeper than any parser reads is cut off there."""
+    return _plain(value, _DEEPEST)
+
+
+def _plain(value: Any, levels: int) -> Any:
     if isinstance(value, str):
         return clean(value)
+    if hasattr(value, "model_dump"):
+        value = _dumped(value)
+    if not levels and isinstance(value, Mapping | list | tuple):
+        return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): plain(item) for key, item in value.items()}
+        return {clean(str(key)): _plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [_plain(item, levels - 1) for item in value]
     return value if value is None or isinstance(value, int | float) else jsonable(value)
+
+
+def _dumped(value: Any) -> Any:
+    try:
+        # `by_alias` for `async`, `exclude_unset` for the SDK's own defaults, no `warnings` for blocks that are newer
+        # than the SDK, and "python" because JSON mode raises on lone surrogates, which `clean` then replaces.
+        return value.model_dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
+    except (ValueError, RecursionError):  # it nests without end
+        return {name: getattr(value, name, None) for name in value.model_fields_set}
 
 
 def plain_list(value: Any) -> list[dict[str, Any]]:
@@ -73,8 +131,12 @@ def plain_list(value: Any) -> list[dict[str, Any]]:
 
 
 def arguments(value: Any) -> str | Mapping[str, Any] | None:
-    """Arguments as `ToolCall` takes them; anything else goes as its JSON text, which *decode* then answers."""
-    return value if value is None or isinstance(value, str | Mapping) else to_text(value)
+    """Arguments as `ToolCall` takes them, the very object that came; anything else goes as its JSON text, which
+    *decode* then answers."""
+    kind = type(value)
+    if kind is str or kind is dict or value is None or isinstance(value, str | Mapping):
+        return value  # type: ignore[no-any-return]
+    return to_text(value)
 
 
 def object_text(value: Any) -> str:
@@ -113,12 +175,39 @@ def known_id(value: Any) -> str | None:
 
 
 def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
-    """Fills in the ids that the calls `items` of `response` lack, under `key`."""
-    seen: str | None = None
-    for place, item in enumerate(items):
-        if known_id(item.get(key)) is None:
-            seen = seen or to_text(items)
-            item[key] = made_up_id(response, seen, place)
+    """Fills in the ids that the calls `items` of `response` lack, under `key`: those that `ids_of` gives."""
+    for item, id in zip(items, ids_of(response, items, key), strict=True):
+        item[key] = id
+
+
+def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
+    """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, the
+    same as in any other reading of that response, streamed or not."""
+    found = []
+    for item in items:
+        id = item.get(key) if type(item) is dict else read(item, key)
+        if type(id) is not str or not id.isidentifier() or id == "null":
+            return _filled_ids(response, items, key)
+        found.append(id)
+    return found
+
+
+def _filled_ids(response: Any, items: Sequence[Any], key: str) -> list[str]:
+    ids = [known_id(read(item, key)) for item in items]
+    if None not in ids:
+        return [clean(id) for id in ids if id is not None]
+    seen = [_told({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))]
+    return [made_up_id(response, seen, place) if id is None else clean(id) for place, id in enumerate(ids)]
+
+
+def _told(value: Any) -> Any:
+    """What `value` says, whether it was streamed or not: JSON in a text is read, and what is null is left out."""
+    if isinstance(value, str):
+        found = _from_json(value)
+        return found if isinstance(found, dict) else value
+    if isinstance(value, dict):
+        return {key: _told(item) for key, item in value.items() if item is not None}
+    return [_told(item) for item in value] if isinstance(value, list) else value
 
 
 def not_run(why: str) -> str:
@@ -138,6 +227,8 @@ def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Too
         DefinitionError: where `deferred` names a tool that is not there.
     """
     tools, names = list(tools), _names(deferred)
+    if not names:
+        return tools, []
     _all_there("deferred", names, tools)
     first: list[Tool] = []
     later: list[Tool] = []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ferrule.core.content import Block, Media
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     arguments,
@@ -17,21 +16,28 @@ from ferrule.providers._read import (
     base64_text,
     block_text,
     call_of,
-    check_strict,
     chosen_name,
     error_text,
+    ids_of,
     in_order,
+    known_id,
     left_open,
+    name_of,
     not_run,
     object_value,
+    plain,
     plain_list,
     read,
     read_list,
     read_text,
-    strict_wanted,
+    view,
+    views,
     web_address,
     with_ids,
 )
+from ferrule.providers._stream import as_object, joined, place
+from ferrule.providers._strict import ANTHROPIC, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -48,13 +54,6 @@ _STOPS: dict[str, Stop] = {
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 
-# https://docs.claude.com/en/docs/build-with-claude/structured-outputs; the SDK's lib/_parse/_transform.py
-_NOT_STRICT = (
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    *("minLength", "maxLength", "maxItems"),
-)
-_FORMATS = FORMATS | {"uri"}
-
 
 def tools(
     toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
@@ -67,33 +66,23 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    definitions = [_definition(tool, wanted(tool)) for tool in first]
-    if cache and definitions:
-        definitions[-1]["cache_control"] = {"type": "ephemeral"}
-    return definitions + [_definition(tool, wanted(tool)) | {"defer_loading": True} for tool in later]
+    written = definitions(first + later, strict, _definition, ANTHROPIC, "input_schema")
+    if cache and first:
+        written[len(first) - 1]["cache_control"] = {"type": "ephemeral"}
+    for definition in written[len(first) :]:
+        definition["defer_loading"] = True
+    return written
 
 
 def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
     definition: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         definition["description"] = tool.description
-    definition["input_schema"] = tool.input_schema
-    if strict:
-        check_strict(
-            tool,
-            "Anthropic",
-            all_required=False,
-            nowhere=_NOT_STRICT,
-            formats=_FORMATS,
-            most_min_items=1,
-            recursion=False,
-        )
-        definition["strict"] = True
-    return definition
+    definition["input_schema"] = strict_schema(tool, ANTHROPIC) if strict else tool.input_schema
+    return definition | {"strict": True} if strict else definition
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -113,18 +102,23 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls in a message, in order. `data` holds a caller and a toolset's name where they came."""
-    problem = _problem(response)
-    return [
-        ToolCall(
-            block["id"],
-            read_text(block, "name"),
-            arguments(block.get("input")),
-            problem=problem,
-            data={key: block[key] for key in ("caller", "toolset_name") if block.get(key)} or None,
-        )
-        for block in _blocks(response)
-        if block.get("type") == "tool_use"
-    ]
+    said = view(response)
+    asked = [block for block in views(said.get("content")) if block.get("type") == "tool_use"]
+    if not asked:
+        return []
+    problem = None if said.get("stop_reason") == "tool_use" else _problem(response)
+    found = []
+    for id, block in zip(ids_of(response, asked, "id"), asked, strict=True):
+        given, data = arguments(block.get("input")), _data(block)
+        found.append(ToolCall(id, name_of(block), given, problem=problem, data=data))
+    return found
+
+
+def _data(block: Mapping[str, Any]) -> dict[str, Any] | None:
+    caller, toolset = block.get("caller"), block.get("toolset_name")
+    if not caller and not toolset:
+        return None
+    return plain({key: item for key, item in (("caller", caller), ("toolset_name", toolset)) if item})  # type: ignore[no-any-return]
 
 
 def _problem(response: Any) -> str | None:
@@ -207,3 +201,143 @@ def _source(block: Media) -> dict[str, Any] | None:
         return {"type": "base64", "media_type": block.mime_type, "data": base64_text(block)}
     address = web_address(block)
     return {"type": "url", "url": address} if address else None
+
+
+_FRAGMENTS = {
+    "input_json_delta": "partial_json",
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+}
+_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
+
+
+class Stream:
+    """The same from a stream: feed it each event. Until `message_stop`, every call has a `problem`."""
+
+    __slots__ = ("_blocks", "_delta", "_ended", "_message", "_open")
+
+    def __init__(self) -> None:
+        self._message: dict[str, Any] = {}
+        self._blocks: list[_Block] = []
+        self._open: dict[int | None, _Block] = {}
+        """The newest block under each index, and the newest of all under `None`."""
+        self._delta: dict[str, Any] = {}
+        self._ended = False
+
+    def feed(self, event: Any) -> None:
+        """Take the next event, an SDK object or a dict; what is not known is passed over."""
+        try:  # a fragment, as nearly all events are
+            if type(event) is dict:
+                delta = event["delta"]
+                field = _FRAGMENTS[delta["type"]]
+                text, fragments = delta[field], self._open[event["index"]].fragments
+            else:
+                delta = event.delta
+                field = _FRAGMENTS[delta.type]
+                text, fragments = getattr(delta, field), self._open[event.index].fragments
+            if type(text) is str:
+                fragments[field].append(text)
+                return
+        except (LookupError, AttributeError, TypeError):
+            pass
+        self._take(event)
+
+    def _take(self, event: Any) -> None:
+        kind = read_text(event, "type")
+        if kind == "message_start":
+            found = plain(read(event, "message"))
+            self._message = found if isinstance(found, dict) else {}
+        elif kind == "content_block_start":
+            self._begin(place(read(event, "index")), plain(read(event, "content_block")))
+        elif kind == "content_block_delta":
+            self._continue(place(read(event, "index")), plain(read(event, "delta")))
+        elif kind == "message_delta":
+            self._delta |= _said(plain(read(event, "delta")))
+            usage = {**self._delta.get("usage", {}), **_said(plain(read(event, "usage")))}
+            self._delta |= {"usage": usage} if usage else {}
+        elif kind == "message_stop":
+            self._ended = True
+
+    def _begin(self, index: int | None, start: Any) -> None:
+        start = start if isinstance(start, dict) else {}
+        id = known_id(start.get("id"))
+        block = next((block for block in self._blocks if id and block.start.get("id") == id), None)
+        if block is None:
+            block = _Block(start)
+            self._blocks.append(block)
+        self._open[index] = self._open[None] = block
+
+    def _continue(self, index: int | None, delta: Any) -> None:
+        """A delta of a new kind, or of a block that was never begun."""
+        for key, value in _said(delta).items():
+            if key == "type":
+                continue
+            if index not in self._open:
+                self._begin(index, {"type": _KINDS.get(key, "text")})
+            block = self._open[index]
+            if key == "citation":
+                block.citations.append(value)
+            elif isinstance(value, str):
+                block.fragments.setdefault(key, []).append(value)
+            else:
+                block.start[key] = value
+
+    def _so_far(self) -> dict[str, Any]:
+        content = [*plain_list(self._message.get("content")), *(block.whole() for block in self._blocks)]
+        found = {**self._message, **self._delta, "content": content}
+        usage = {**_said(self._message.get("usage")), **_said(self._delta.get("usage"))}
+        if usage:
+            found["usage"] = usage
+        if not self._ended:
+            found["stop_reason"] = None
+        return found
+
+    def calls(self) -> list[ToolCall]:
+        """The calls so far."""
+        return calls(self._so_far())
+
+    def partial(self) -> dict[str, Any]:
+        """The message so far, as it comes without a stream."""
+        found: dict[str, Any] = plain(self._so_far())
+        for block in found["content"]:
+            if "input" in block:
+                block["input"] = as_object(block["input"])
+        return found
+
+    def turn(self) -> list[dict[str, Any]]:
+        """The assistant's turn so far, signatures and all."""
+        return turn(self.partial())
+
+    @property
+    def stop(self) -> Stop:
+        """Why the model stopped; `"other"` before it has."""
+        return stop(self._so_far())
+
+
+class _Block:
+    """One block of content, as it came at its start, and the fragments since then."""
+
+    __slots__ = ("citations", "fragments", "start")
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.start = start
+        self.fragments: dict[str, list[str]] = {field: [] for field in _KINDS}
+        self.citations: list[Any] = []
+
+    def whole(self) -> dict[str, Any]:
+        found = dict(self.start)
+        for field, fragments in self.fragments.items():
+            if fragments and field != "partial_json":
+                found[field] = read_text(found, field) + joined(fragments)
+        text = joined(self.fragments["partial_json"])
+        if text.strip():
+            found["input"] = text
+        if self.citations:
+            found["citations"] = [*read_list(found, "citations"), *self.citations]
+        return found
+
+
+def _said(value: Any) -> dict[str, Any]:
+    """What of a dict is not null."""
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else {}

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     allowed_names,
     arguments,
     block_text,
     call_of,
-    check_strict,
     chosen_name,
+    ids_of,
     in_order,
+    known_id,
     left_open,
     marked_error_text,
+    name_of,
     not_run,
     object_text,
     plain,
@@ -26,16 +29,20 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    strict_wanted,
+    view,
+    views,
     with_ids,
 )
+from ferrule.providers._stream import as_object, fragment, joined, merged, place, settled
+from ferrule.providers._strict import OPENAI, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
 
 _STOPS: dict[str, Stop] = {"stop": "end", "tool_calls": "calls", "length": "cut", "content_filter": "refused"}
-# https://platform.openai.com/docs/guides/structured-outputs
-_NOT_STRICT = ("oneOf", "allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas")
+# "array too long. Expected an array with maximum length 128"; compatible servers take more without strict mode.
+_RULES = replace(OPENAI, most_tools=128)
 
 
 def tools(
@@ -50,22 +57,19 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    return [{"type": "function", "function": _function(tool, wanted(tool))} for tool in first + later]
+    written = definitions(first + later, strict, _function, _RULES, "parameters")
+    return [{"type": "function", "function": said} for said in written]
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         function["description"] = tool.description
-    function["parameters"] = tool.input_schema
-    if strict:
-        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",), formats=FORMATS)
-        function["strict"] = True
-    return function
+    function["parameters"] = strict_schema(tool, OPENAI) if strict else tool.input_schema
+    return function | {"strict": True} if strict else function
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -89,17 +93,22 @@ def _named(name: str) -> dict[str, Any]:
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
-    problem = _problem(_choice(response))
-    return [_call(item, problem) for item in _message(response).get("tool_calls", ())]
+    choice = view(_choice(response))
+    message = choice.get("message")
+    asked = views((message if type(message) is dict else view(message)).get("tool_calls"))
+    if not asked:
+        return []
+    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
+    return [_call(item, id, problem) for id, item in zip(ids_of(response, asked, "id"), asked, strict=True)]
 
 
-def _call(item: dict[str, Any], problem: str | None) -> ToolCall:
-    custom = item.get("custom")
-    if isinstance(custom, dict):
-        text = {"input": read_text(custom, "input")}
-        return ToolCall(item["id"], read_text(custom, "name"), text, problem=problem, data={"type": "custom"})
+def _call(item: Mapping[str, Any], id: str, problem: str | None) -> ToolCall:
     function = item.get("function")
-    return ToolCall(item["id"], read_text(function, "name"), arguments(read(function, "arguments")), problem=problem)
+    if function is None and (custom := item.get("custom")) is not None:
+        text = {"input": read_text(custom, "input")}
+        return ToolCall(id, name_of(view(custom)), text, problem=problem, data={"type": "custom"})
+    function = view(function)
+    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
 
 
 def _problem(choice: Any) -> str | None:
@@ -114,8 +123,8 @@ def _problem(choice: Any) -> str | None:
 
 
 def _choice(response: Any) -> Any:
-    choices = read_list(response, "choices")
-    return choices[0] if choices else {}
+    choices = view(response).get("choices")
+    return choices[0] if choices and isinstance(choices, list) else {}
 
 
 def _message(response: Any) -> dict[str, Any]:
@@ -170,3 +179,193 @@ def _content(result: ToolResult) -> str:
     if result.status != "ok":
         return marked_error_text(result)
     return "\n".join(block_text(block) for block in result.content)
+
+
+_WHOLE = frozenset({"role"})
+"""What some servers send again with every chunk."""
+
+
+class Stream:
+    """The same from a stream: feed it each chunk. Until one has a `finish_reason`, every call has a `problem`."""
+
+    __slots__ = ("_by_id", "_by_index", "_calls", "_finish", "_head", "_message", "_texts", "_usage")
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] | None = None
+        self._usage: Any = None
+        self._message: dict[str, Any] = {}
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)
+        self._calls: list[_Call] = []
+        self._by_id: dict[str, _Call] = {}
+        self._by_index: dict[int | None, _Call] = {}
+        """The newest call under each index, and the newest of all under `None`."""
+        self._finish: str | None = None
+
+    def feed(self, chunk: Any) -> None:
+        """Take the next chunk, an SDK object or a dict; what is not known is passed over."""
+        try:  # a fragment of text or of arguments and nothing else, as nearly all chunks are
+            if type(chunk) is dict:
+                (choice,) = chunk["choices"]
+                delta = choice["delta"]
+                alone = len(delta) == 1
+            else:
+                (choice,) = chunk.__dict__["choices"]
+                choice, extra = choice.__dict__, choice.delta.__pydantic_extra__
+                delta = choice["delta"].__dict__
+                alone = not extra and delta["refusal"] is None and delta["audio"] is None
+            if alone and self._head is not None and choice["finish_reason"] is None and not choice["index"]:
+                items, content = delta.get("tool_calls"), delta.get("content")
+                if items is None and type(content) is str:
+                    self._texts["content"].append(content)
+                    return
+                if content is None:
+                    (item,) = items
+                    item = item if type(item) is dict else item.__dict__
+                    called, id = item["function"], item.get("id")
+                    called = called if type(called) is dict else called.__dict__
+                    call = self._by_id[id] if id else self._by_index[item["index"]]
+                    text, name = called["arguments"], called.get("name")
+                    if type(text) is str and text and (not name or (id and name == call.name)):
+                        call.arguments.append(text)
+                        return
+        except (LookupError, AttributeError, TypeError, ValueError):
+            pass
+        self._take(chunk)
+
+    def _take(self, chunk: Any) -> None:
+        if self._head is None:
+            self._begin(chunk)
+        said = view(chunk)
+        choices = said.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            given = view(choice)
+            if not given.get("index"):
+                self._feed(given)
+        usage = said.get("usage")
+        if usage is not None:
+            self._usage = usage
+
+    def _begin(self, chunk: Any) -> None:
+        """What the first chunk says besides its choices, and every other repeats."""
+        keys = ("id", "created", "model", "service_tier", "system_fingerprint")
+        found = {key: plain(read(chunk, key)) for key in keys}
+        self._head = {key: value for key, value in found.items() if value is not None}
+        for choice in read_list(chunk, "choices"):
+            said = plain(read(choice, "delta"))
+            if isinstance(said, dict) and "refusal" in said:
+                self._message["refusal"] = None
+
+    def _feed(self, choice: Mapping[str, Any]) -> None:
+        self._add(view(choice.get("delta")))
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            self._finish = fragment(reason)
+
+    def _add(self, delta: Mapping[str, Any]) -> None:
+        for key, value in delta.items():
+            if value is None:
+                continue
+            if key == "tool_calls":
+                for item in views(value):
+                    self._continue(item)
+            elif type(value) is str and key != "role":  # some servers send the role with every chunk
+                self._texts[key].append(value)
+            else:
+                merged(self._message, {key: plain(value)}, _WHOLE)
+
+    def _continue(self, item: Mapping[str, Any]) -> None:
+        function, custom = item.get("function"), item.get("custom")
+        kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
+        name, text = read(inner, "name"), read(inner, "input" if kind == "custom" else "arguments")
+        call = self._call_of(item.get("id"), place(item.get("index")), name, text)
+        if inner is not None:
+            call.kind = kind
+        if isinstance(name, str) and name != call.name:  # some servers repeat it, and it may come in pieces
+            call.name += name
+        if isinstance(text, str):
+            call.arguments.append(text)
+        elif isinstance(text, Mapping) and text:
+            call.object = text
+        merged(call.more, {key: plain(item[key]) for key in item.keys() - _OWN}, _WHOLE)
+
+    def _call_of(self, id: Any, index: int | None, name: Any, text: Any) -> _Call:
+        """The call that a fragment belongs to: by its id, then by its index; else a new one."""
+        id = known_id(id)
+        call = self._by_id.get(id) if id else self._by_index.get(index)
+        if call is None and id:
+            call = self._by_index.get(index)
+            if call is not None and (call.id or (name and call.name)):
+                call = None  # a new id under a used index
+        elif call is not None and not id and call.ends_before(name, text):
+            call = None
+        if call is None:
+            call = _Call()
+            self._calls.append(call)
+            self._by_index[index] = self._by_index[None] = call
+        if id and not call.id:
+            call.id = id
+            self._by_id[id] = call
+        return call
+
+    def _so_far(self) -> dict[str, Any]:
+        message = {"role": "assistant", "content": None} | settled(self._message)
+        message |= {key: joined(fragments) for key, fragments in self._texts.items()}
+        if self._calls:
+            message["tool_calls"] = [call.whole() for call in self._calls]
+        choice = {"index": 0, "message": message, "finish_reason": self._finish}
+        usage = {} if self._usage is None else {"usage": self._usage}
+        return {"object": "chat.completion", **(self._head or {}), "choices": [choice], **usage}
+
+    def calls(self) -> list[ToolCall]:
+        """The calls so far."""
+        return calls(self._so_far())
+
+    def partial(self) -> dict[str, Any]:
+        """The completion so far, as it comes without a stream."""
+        return plain(self._so_far())  # type: ignore[no-any-return]
+
+    def turn(self) -> list[dict[str, Any]]:
+        """The assistant's message so far."""
+        return turn(self._so_far())
+
+    @property
+    def stop(self) -> Stop:
+        """Why the model stopped; `"other"` before it has."""
+        return stop(self._so_far())
+
+
+class _Call:
+    """One call, with the fragments of its arguments."""
+
+    __slots__ = ("arguments", "id", "kind", "more", "name", "object")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name = ""
+        self.arguments: list[str] = []
+        self.object: Mapping[str, Any] | None = None
+        self.kind = "function"
+        self.more: dict[str, Any] = {}
+
+    def ends_before(self, name: Any, text: Any) -> bool:
+        """Whether a fragment without an id begins another call: one that has a name, after this one has all it needs.
+
+        Some servers send every call whole, all under the index 0; others repeat the name with every fragment.
+        """
+        if not name or not self.name:
+            return False
+        if name != self.name:
+            return True
+        if isinstance(text, Mapping):
+            return self.object is not None or bool(self.arguments)
+        begins = isinstance(text, str) and text.lstrip().startswith("{")
+        return begins and isinstance(as_object(joined(self.arguments)), dict)
+
+    def whole(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": self.id} if self.id else {}
+        given: Any = self.object if self.object is not None else joined(self.arguments)
+        said = {"name": self.name, "input" if self.kind == "custom" else "arguments": given}
+        return {**found, "type": self.kind, self.kind: said, **settled(self.more)}
+
+
+_OWN = frozenset({"id", "index", "type", "function", "custom"})

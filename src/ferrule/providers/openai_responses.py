@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ferrule.core.content import Block, Media
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     allowed_names,
@@ -16,21 +16,28 @@ from ferrule.providers._read import (
     base64_text,
     block_text,
     call_of,
-    check_strict,
     chosen_name,
+    ids_of,
     in_order,
+    known_id,
     left_open,
     marked_error_text,
+    name_of,
     not_run,
     object_text,
+    plain,
     plain_list,
     read,
     read_list,
     read_text,
-    strict_wanted,
+    view,
+    views,
     web_address,
     with_ids,
 )
+from ferrule.providers._stream import fragment, joined, place
+from ferrule.providers._strict import OPENAI, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -38,8 +45,6 @@ if TYPE_CHECKING:
 _CALLS = ("function_call", "custom_tool_call")
 _CUT = {"max_output_tokens", "max_messages"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
-# https://platform.openai.com/docs/guides/structured-outputs
-_NOT_STRICT = ("oneOf", "allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas")
 
 
 def tools(
@@ -55,21 +60,21 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    definitions = [_definition(tool, wanted(tool)) for tool in first]
-    return definitions + [_definition(tool, wanted(tool)) | {"defer_loading": True} for tool in later]
+    written = definitions(first + later, strict, _definition, OPENAI, "parameters")
+    for definition in written[len(first) :]:
+        definition["defer_loading"] = True
+    return written
 
 
 def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
     definition: dict[str, Any] = {"type": "function", "name": tool.wire_name}
     if tool.description:
         definition["description"] = tool.description
-    if strict:
-        check_strict(tool, "OpenAI", all_required=True, nowhere=_NOT_STRICT, not_at_root=("anyOf",), formats=FORMATS)
-    return definition | {"parameters": tool.input_schema, "strict": strict}
+    schema = strict_schema(tool, OPENAI) if strict else tool.input_schema
+    return definition | {"parameters": schema, "strict": strict}
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -90,19 +95,28 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Any) -> list[ToolCall]:
     """The calls in a response, in order. `data` holds the item's kind, its namespace and its caller where the answer
     needs them."""
-    problem = _problem(response)
-    return [_call(item, problem) for item in _items(response) if item.get("type") in _CALLS]
+    said = view(response)
+    asked = [item for item in views(said.get("output")) if item.get("type") in _CALLS]
+    if not asked:
+        return []
+    problem = None if said.get("status") == "completed" else _problem(response)
+    ids = ids_of(response, asked, "call_id")
+    return [_call(item, id, problem) for id, item in zip(ids, asked, strict=True)]
 
 
-def _call(item: dict[str, Any], problem: str | None) -> ToolCall:
-    custom = item["type"] == "custom_tool_call"
-    if problem is None and item.get("status") in ("incomplete", "in_progress"):
-        problem = not_run(f"the call was cut off (its status is {item['status']!r})")
-    data = {key: item[key] for key in ("namespace", "caller") if item.get(key)}
-    if custom:
+def _call(item: Mapping[str, Any], id: str, problem: str | None) -> ToolCall:
+    status, namespace, caller = item.get("status"), item.get("namespace"), item.get("caller")
+    if problem is None and status in ("incomplete", "in_progress"):
+        problem = not_run(f"the call was cut off (its status is {status!r})")
+    data = {}
+    if namespace:
+        data["namespace"] = plain(namespace)
+    if caller:
+        data["caller"] = plain(caller)
+    if item["type"] == "custom_tool_call":
         data["type"] = "custom_tool_call"
-    given = {"input": read_text(item, "input")} if custom else arguments(item.get("arguments"))
-    return ToolCall(item["call_id"], read_text(item, "name"), given, problem=problem, data=data or None)
+        return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
+    return ToolCall(id, name_of(item), arguments(item.get("arguments")), problem=problem, data=data or None)
 
 
 def _problem(response: Any) -> str | None:
@@ -186,3 +200,186 @@ def _content(block: Block) -> dict[str, Any]:
                 return {"type": "input_file", "filename": block.name or "file.pdf", "file_data": address}
             return {"type": "input_file", "file_url": address}
     return {"type": "input_text", "text": block_text(block)}
+
+
+_FLAT = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+    "response.mcp_call_arguments.delta": "arguments",
+    "response.code_interpreter_call_code.delta": "code",
+}
+_NESTED = {
+    "response.output_text.delta": ("content", "content_index", "output_text", "text"),
+    "response.refusal.delta": ("content", "content_index", "refusal", "refusal"),
+    "response.reasoning_text.delta": ("content", "content_index", "reasoning_text", "text"),
+    "response.reasoning_summary_text.delta": ("summary", "summary_index", "summary_text", "text"),
+}
+_ENDS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+_DONE = {"response.function_call_arguments.done": "arguments", "response.custom_tool_call_input.done": "input"}
+_BEGUN = {"arguments": "function_call", "input": "custom_tool_call", "code": "code_interpreter_call"}
+
+
+class Stream:
+    """The same from a stream: feed it each event. Until the response is completed, every call has a `problem`."""
+
+    __slots__ = ("_by_id", "_by_index", "_end", "_items", "_response")
+
+    def __init__(self) -> None:
+        self._response: Any = {}
+        self._items: list[_Item] = []
+        self._by_id: dict[str, _Item] = {}
+        self._by_index: dict[int | None, _Item] = {}
+        """The newest item under each index, and the newest of all under `None`."""
+        self._end: str | None = None
+
+    def feed(self, event: Any) -> None:
+        """Take the next event, an SDK object or a dict; what is not known is passed over."""
+        try:  # a fragment, as nearly all events are
+            if type(event) is dict:
+                kind, text, id = event["type"], event["delta"], event["item_id"]
+                at = None if kind in _FLAT else event[_NESTED[kind][1]]
+            else:
+                kind, text, id = event.type, event.delta, event.item_id
+                at = None if kind in _FLAT else getattr(event, _NESTED[kind][1])
+            if type(text) is str:
+                self._by_id[id].fragments[kind, at].append(text)
+                return
+        except (LookupError, AttributeError, TypeError):
+            pass
+        self._take(event)
+
+    def _take(self, event: Any) -> None:
+        kind = read_text(event, "type")
+        if kind in _FLAT or kind in _NESTED:
+            at = None if kind in _FLAT else place(read(event, _NESTED[kind][1])) or 0
+            self._item_of(event, kind).fragments[kind, at].append(fragment(read(event, "delta")))
+        elif kind in _DONE:
+            self._item_of(event, kind.replace(".done", ".delta")).said[_DONE[kind]] = read(event, _DONE[kind])
+        elif kind == "response.output_item.added":
+            self._begin(event, read(event, "item", {}))
+        elif kind == "response.output_item.done":
+            self._finish(event, read(event, "item", {}))
+        elif kind == "response.output_text.annotation.added":
+            found = self._item_of(event, "response.output_text.delta")
+            found.annotations[place(read(event, "content_index")) or 0].append(read(event, "annotation"))
+        elif kind in _ENDS:
+            self._end = read_text(read(event, "response"), "status") or _ENDS[kind]
+            self._response = read(event, "response", self._response)
+        elif kind in ("response.created", "response.in_progress", "response.queued"):
+            self._response = read(event, "response", self._response)
+        elif kind == "error":
+            self._end = "failed"
+
+    def _begin(self, event: Any, started: Any) -> _Item:
+        """The item of this event: the one that has its id, or a new one."""
+        id, index = known_id(read(started, "id")), place(read(event, "output_index"))
+        item = self._by_id.get(id) if id else None
+        if item is None:
+            item = _Item(started, id)
+            self._items.append(item)
+        self._by_index[index] = self._by_index[None] = item
+        if id:
+            self._by_id[id] = item
+        return item
+
+    def _finish(self, event: Any, done: Any) -> None:
+        id, index = known_id(read(done, "id")), place(read(event, "output_index"))
+        item = self._by_id.get(id) if id else None
+        if item is None:
+            item = self._by_index.get(index)
+        # Some servers make up an item's id anew for each event; the call's own id stays the same.
+        if item is None or item.done is not None or not _one_call(item.started, done):
+            item = self._begin(event, done)
+        item.done = done
+
+    def _item_of(self, event: Any, kind: str) -> _Item:
+        id, index = known_id(read(event, "item_id")), place(read(event, "output_index"))
+        item = self._by_id.get(id) if id else None
+        if item is None:
+            item = self._by_index.get(index)
+        if item is None:
+            began = _BEGUN.get(_FLAT.get(kind, "")) or ("reasoning" if "reasoning" in kind else "message")
+            item = self._begin(event, {"type": began, **({"id": id} if id else {})})
+        return item
+
+    def _so_far(self) -> dict[str, Any]:
+        found = _fields(self._response)
+        listed = read_list(self._response, "output")
+        # Encrypted content counts as it is in `output_item.done`; the end event fills in only what had none.
+        if listed and (not self._items or any(item.done is None for item in self._items)):
+            found["output"] = listed
+        else:
+            found["output"] = [item.whole() for item in self._items]
+        found["status"] = self._end or "in_progress"
+        return found
+
+    def calls(self) -> list[ToolCall]:
+        """The calls so far."""
+        return calls(self._so_far())
+
+    def partial(self) -> dict[str, Any]:
+        """The response so far, as it comes without a stream."""
+        return plain(self._so_far())  # type: ignore[no-any-return]
+
+    def turn(self) -> list[dict[str, Any]]:
+        """The items so far, reasoning with its encrypted content and all."""
+        return turn(self._so_far())
+
+    @property
+    def stop(self) -> Stop:
+        """Why the model stopped; `"other"` before it has."""
+        return stop(self._so_far())
+
+
+class _Item:
+    """One item of the output, as it was added, the fragments since then, and as it was when it was done."""
+
+    __slots__ = ("annotations", "done", "fragments", "id", "said", "started")
+
+    def __init__(self, started: Any, id: str | None) -> None:
+        self.started = started
+        self.id = id
+        self.fragments: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
+        self.annotations: defaultdict[int, list[Any]] = defaultdict(list)
+        self.said: dict[str, Any] = {}
+        self.done: Any = None
+
+    def whole(self) -> Any:
+        if self.done is not None:
+            return self.done
+        found = plain_list([self.started])[0] if plain_list([self.started]) else {}
+        for (kind, at), fragments in self.fragments.items():
+            if at is None:
+                found[_FLAT[kind]] = read_text(found, _FLAT[kind]) + joined(fragments)
+            else:
+                key, _, part, field = _NESTED[kind]
+                _part(found, key, at, part)[field] = joined(fragments)
+        for at, notes in self.annotations.items():
+            _part(found, "content", at, "output_text")["annotations"] = plain(notes)
+        found |= self.said
+        if found.get("type") in _CALLS:
+            found["status"] = "completed" if self.said else "in_progress"
+        return found
+
+
+def _part(item: dict[str, Any], key: str, at: int, kind: str) -> dict[str, Any]:
+    """The part at the place `at` of an item's list, which is made longer where it has to be."""
+    parts = item[key] = [part for part in read_list(item, key) if isinstance(part, dict)]
+    while len(parts) <= min(at, len(parts)):
+        parts.append({"type": kind} | ({"text": "", "annotations": []} if kind == "output_text" else {}))
+    return parts[min(at, len(parts) - 1)]  # type: ignore[no-any-return]
+
+
+def _one_call(started: Any, done: Any) -> bool:
+    """Whether these may be the same item at its start and at its end."""
+    ids = [known_id(read(item, "call_id")) for item in (started, done)]
+    return None in ids or ids[0] == ids[1]
+
+
+def _fields(response: Any) -> dict[str, Any]:
+    """What a response says besides its output, which may be long."""
+    if isinstance(response, Mapping):
+        return dict(response)
+    names = getattr(response, "model_fields_set", ())
+    extra = getattr(response, "model_extra", None) or {}
+    return {name: getattr(response, name) for name in names} | extra

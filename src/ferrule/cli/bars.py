@@ -1,0 +1,200 @@
+"""The rows under what has happened: one for each call that says how far it is, while it runs."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from ferrule.cli.pieces import written
+from ferrule.cli.screen import one_line, told
+
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN_FRAMES = "-\\|/"
+_PER_SECOND = 10
+_ROWS = 10
+_FREE = 3  # a terminal writes ^C at the end of the last row, which must not begin a new one
+_LEAST = 6  # columns, for words that say anything
+_WORDS = 300
+_VALUE = 60
+_EXACT = 10**15
+
+
+class Bars:
+    """Rows at the foot of a terminal, which leave when their calls end.
+
+    Args:
+        console: The terminal; on anything else nothing is shown.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.shown = console.is_interactive
+        """Whether there is a terminal that can show them."""
+        self._console = console
+        self._rows: dict[str, Row] = {}
+        self._live: Live | None = None
+        self._pauses = 0
+
+    def show(self, key: str, label: str, what: Mapping[str, Any]) -> None:
+        """Bring the row of the call `key` up to date with what it said."""
+        if not self.shown:
+            return
+        self._rows.setdefault(key, Row(label)).take(what)
+        self._begin()
+
+    def drop(self, key: str) -> None:
+        """The call has ended."""
+        if self._rows.pop(key, None) is not None and not self._rows:
+            self._end()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No rows meanwhile: something else is written on the terminal."""
+        self._pauses += 1
+        self._end()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self._begin()
+
+    def close(self) -> None:
+        """No rows any more; the terminal is as it was."""
+        self._rows.clear()
+        self._end()
+
+    def _begin(self) -> None:
+        if self._live is not None or self._pauses or not self._rows:
+            return
+        self._live = Live(
+            self,
+            console=self._console,
+            transient=True,
+            refresh_per_second=_PER_SECOND,
+            # What a tool prints goes above the rows; a stream that is no terminal keeps it.
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+            vertical_overflow="crop",
+        )
+        self._live.start(refresh=True)
+
+    def _end(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows, width = list(self._rows.values()), max(options.max_width - _FREE, 1)
+        plain = options.ascii_only or options.legacy_windows
+        most = max(min(_ROWS, options.size.height // 3), 1)
+        labels = min(max((cell_len(row.label) for row in rows[:most]), default=0), max(width // 3, 8))
+        for row in rows[:most]:
+            yield row.line(width, labels, time.monotonic(), plain=plain)
+        if len(rows) > most:
+            yield Text(f"and {len(rows) - most} more that report", style="dim", no_wrap=True, overflow="crop")
+
+
+class Row:
+    """How far one call is. What the tool says is made harmless when it says it: rows are drawn in another thread."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self._share: float | None = None
+        self._count = ""
+        self._words = ""
+        self._pieces = self._characters = 0
+        self._last = ""
+
+    def take(self, what: Mapping[str, Any]) -> None:
+        """Keep what it said last."""
+        if "piece" in what:
+            self._piece(what["piece"])
+        elif "done" in what:
+            done, total = what["done"], what.get("total")
+            self._share = share(done, total)
+            self._count = counted(done, total)
+            self._words = told(what.get("message", ""), _WORDS)
+
+    def _piece(self, piece: Any) -> None:
+        self._pieces += 1
+        if not isinstance(piece, str):
+            self._words = one_line(written(piece), _WORDS)
+            self._count = f"{self._pieces:,} pieces"
+            return
+        self._characters += len(piece)
+        self._count = f"{self._characters:,} characters"
+        self._last = (self._last + piece[-_WORDS:])[-_WORDS:]
+        self._words = ""
+
+    def line(self, width: int, labels: int, now: float, *, plain: bool) -> Text:
+        """The row, in at most `width` columns, of which the label takes `labels`."""
+        frames, mark = (_PLAIN_FRAMES, "~") if plain else (_FRAMES, "…")
+        line = Text(no_wrap=True, overflow="crop")
+        line.append(frames[int(now * _PER_SECOND) % len(frames)], "cyan")
+        line.append(" ").append(set_cell_size(fitting(self.label, labels, mark), labels), "bold")
+        if self._share is not None:
+            length = min(max(width // 4, 5), 30)
+            done = int(self._share * length)
+            line.append(" ").append(("#" if plain else "━") * done, "green")
+            line.append(("-" if plain else "─") * (length - done), "dim")
+        return self._in_words(line, width, mark)
+
+    def _in_words(self, line: Text, width: int, mark: str) -> Text:
+        line.append(" " + fitting(self._count, max(width - line.cell_len - 1, 1), mark))
+        left = width - line.cell_len - 2
+        if left >= _LEAST and self._words:
+            line.append("  " + fitting(self._words, left, mark), "dim")
+        elif left >= _LEAST and self._last:
+            line.append("  " + ending(one_line(_last_line(self._last), _WORDS), left, mark), "italic")
+        line.truncate(width, overflow="crop")
+        return line
+
+
+def _last_line(text: str) -> str:
+    return text.rstrip().rpartition("\n")[2]
+
+
+def share(done: Any, total: Any) -> float | None:
+    """How much of `total` is done, 0 to 1; `None` where that cannot be told."""
+    try:
+        part = float(done) / float(total)
+    except (TypeError, ValueError, OverflowError, ZeroDivisionError):
+        return None
+    return min(max(part, 0.0), 1.0) if math.isfinite(part) and float(total) > 0 else None
+
+
+def counted(done: Any, total: Any) -> str:
+    """`3/10`, or `3` where there is no total."""
+    return amount(done) if total is None else f"{amount(done)}/{amount(total)}"
+
+
+def amount(value: Any) -> str:
+    """A number as a person reads it; a tool may say anything, an integer that no float can hold among it."""
+    try:
+        whole = float(value).is_integer() and abs(value) < _EXACT
+        return f"{int(value):,}" if whole else f"{value:g}"
+    except (TypeError, ValueError, OverflowError):
+        return told(value, _VALUE)
+
+
+def fitting(text: str, columns: int, mark: str) -> str:
+    """The beginning of `text`, in at most `columns`."""
+    return text if cell_len(text) <= columns else set_cell_size(text, columns - 1).rstrip() + mark
+
+
+def ending(text: str, columns: int, mark: str) -> str:
+    """The end of `text`, in at most `columns`."""
+    if cell_len(text) <= columns:
+        return text
+    start = len(text)
+    while start and cell_len(text[start - 1 :]) < columns:
+        start -= 1
+    return mark + text[start:]

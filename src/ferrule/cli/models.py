@@ -1,0 +1,109 @@
+"""Which model `--model` names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ferrule import DefinitionError, FerruleError, Toolset
+from ferrule.cli import find
+from ferrule.cli.usage import UsageError, choices
+from ferrule.models import Model, Reply
+from ferrule.models.scripted import scripted
+
+SCRIPTED = "scripted"
+PROVIDERS = ("anthropic", "openai", "gemini", "bedrock", "mistral", "cohere", "ollama")
+MODEL_HELP = f"PROVIDER:NAME with one of {', '.join(PROVIDERS)}; or scripted:FILE, a Python file that defines `steps`"
+ADDRESS_HELP = "another address of the provider's API; with openai:NAME, of anything that is compatible with it"
+
+
+class ModelFailed(Exception):
+    """The model raised; the program's own faults look otherwise."""
+
+
+class Named:
+    """The model that was named, whose exceptions say that they are its own.
+
+    Args:
+        name: As it was written.
+        model: The model itself.
+        heard: Called when it has said all.
+    """
+
+    def __init__(self, name: str, model: Model, heard: Callable[[], object]) -> None:
+        self.name = name
+        self.is_scripted = name.startswith(f"{SCRIPTED}:")
+        self.results = model.results
+        self._model: Any = model
+        self._heard = heard
+
+    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply:
+        try:
+            reply: Reply = await self._model(messages, toolset)
+        except FerruleError:
+            raise
+        except Exception as error:
+            raise ModelFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._heard()
+        return reply
+
+    def user(self, text: str) -> list[dict[str, Any]]:
+        """The messages that say `text` as the user."""
+        if self.is_scripted:
+            return [{"role": "user", "content": text}]
+        messages: list[dict[str, Any]] = self._model.user(text)
+        return messages
+
+    async def __aenter__(self) -> Named:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        close: Callable[[], Awaitable[None]] | None = getattr(self._model, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def named(
+    name: str, base_url: str | None, on_text: Callable[[str], object] = str, heard: Callable[[], object] = int
+) -> Named:
+    """The model that `name` means.
+
+    Args:
+        name: `PROVIDER:NAME`, or `scripted:FILE`.
+        base_url: Another address for it.
+        on_text: Called with each piece of text as it comes.
+        heard: Called when all has come.
+
+    Raises:
+        UsageError: where there is no such model, or what it needs is missing.
+    """
+    kind, _, which = name.partition(":")
+    if kind not in {*PROVIDERS, SCRIPTED}:
+        raise UsageError(f"there is no model {name!r}; {choices(kind, _written())}")
+    if not which:
+        raise UsageError(
+            f"{name!r} names no model: write {kind}:NAME" if kind != SCRIPTED else f"{name!r} names no file"
+        )
+    if kind == SCRIPTED:
+        return Named(name, _scripted(which, base_url), heard)
+    make = getattr(importlib.import_module(f"ferrule.models.{kind}"), kind)
+    return Named(name, make(which, base_url=base_url, on_text=on_text), heard)
+
+
+def _written() -> list[str]:
+    return [*(f"{provider}:NAME" for provider in PROVIDERS), f"{SCRIPTED}:FILE"]
+
+
+def _scripted(file: str, base_url: str | None) -> Model:
+    if base_url is not None:
+        raise UsageError("a scripted model has no address: leave --base-url out")
+    module = find.load_file(file)
+    steps = getattr(module, "steps", None)
+    if steps is None:
+        raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")
+    try:
+        return scripted(steps)
+    except DefinitionError as error:
+        raise UsageError(f"{file!r}: {error}") from None

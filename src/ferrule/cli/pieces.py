@@ -1,0 +1,54 @@
+"""What a handler yields, as lines: a text when a line of it is complete, anything else as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ferrule.cli.screen import told
+
+_LINE = 200
+_LINES = 40
+_CHARACTERS = 4000
+_MORE = "(more follows, not shown here)"
+
+
+class Pieces:
+    """The pieces of one call, of which a person sees the first few thousand characters."""
+
+    def __init__(self) -> None:
+        self._open = ""
+        self._lines = _LINES
+        self._left = _CHARACTERS
+
+    def take(self, piece: Any) -> list[str]:
+        """The lines that are complete now."""
+        if self._left < 0:
+            return []
+        text = piece if isinstance(piece, str) else f"\n{written(piece)}\n"
+        *lines, self._open = (self._open + text[: self._left + 1]).split("\n")
+        self._left -= len(text)
+        while len(self._open) > _LINE:
+            cut = self._open.rfind(" ", 1, _LINE) + 1 or _LINE
+            lines.append(self._open[:cut])
+            self._open = self._open[cut:]
+        return self._bounded([line for line in lines if line.strip()])
+
+    def end(self) -> list[str]:
+        """What is left."""
+        return [self._open] if self._open.strip() else []
+
+    def _bounded(self, lines: list[str]) -> list[str]:
+        if len(lines) <= self._lines and self._left >= 0:
+            self._lines -= len(lines)
+            return lines
+        self._open, self._left = "", -1
+        return [*lines[: self._lines], _MORE]
+
+
+def written(piece: Any) -> str:
+    """A piece that is no text."""
+    try:
+        return json.dumps(piece, ensure_ascii=False, default=str)
+    except Exception:  # keys that are no texts, a list in itself
+        return told(piece, _LINE)

@@ -1,0 +1,114 @@
+"""Models on Amazon Bedrock, asked through Converse, over the package `boto3`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any
+
+from ferrule import pool
+from ferrule.models._streamed import Messages, OnText, Streamed, sdk, without_key
+from ferrule.providers import bedrock as provider
+from ferrule.providers._read import Names
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_COUNTS = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "cacheReadInputTokens": "cache_read_input_tokens",
+    "cacheWriteInputTokens": "cache_creation_input_tokens",
+}
+
+
+def bedrock(
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    strict: Names = False,
+    cache: bool = False,
+    on_text: OnText | None = None,
+    **options: Any,
+) -> Streamed:
+    """A model on Bedrock.
+
+    Args:
+        name: The model's id, or an inference profile's.
+        client: boto3's client of `bedrock-runtime`; without one, a client is made as the environment and the
+            configuration of AWS say.
+        base_url: Another address for the client that is made.
+        strict: As in `providers.bedrock.tools`.
+        cache: As there.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request, such as `system` or `inferenceConfig`.
+
+    Raises:
+        DefinitionError: where the SDK, credentials or a region are missing.
+    """
+    made: Any = None if client is not None else _client(name, base_url)
+
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"modelId": name, "messages": list(messages), **options}
+        definitions = provider.tools(toolset, strict=strict, cache=cache) or _used(messages)
+        if definitions:
+            request["toolConfig"] = definitions
+        async for event in _events(client or made, request):
+            yield event
+
+    async def close() -> None:
+        made.close()
+
+    ending = close if made is not None else None
+    return Streamed(provider, ask, said=_said, counted=_counted, user=_user, on_text=on_text, close=ending)
+
+
+def _client(name: str, base_url: str | None) -> Any:
+    boto3 = sdk("boto3", "bedrock")
+    session = boto3.session.Session()
+    if not (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()):
+        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or AWS_BEARER_TOKEN_BEDROCK"
+        raise without_key(f"bedrock:{name}", remedy)
+    if not session.region_name:
+        raise without_key(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
+    return session.client("bedrock-runtime", endpoint_url=base_url)
+
+
+async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
+    """The events of one request. boto3 blocks: each step has a thread, which nobody waits for who is cancelled."""
+    stream = (await _apart(lambda: client.converse_stream(**request)))["stream"]
+    events = iter(stream)
+    try:
+        while (event := await _apart(lambda: next(events, None))) is not None:
+            yield event
+    finally:
+        pool.apart(stream.close)  # waits for a thread that reads
+
+
+async def _apart(step: Callable[[], Any]) -> Any:
+    done = await pool.apart(step)
+    if isinstance(done, pool.Raised):
+        raise done.error
+    return done
+
+
+def _used(messages: Messages) -> dict[str, Any] | None:
+    """The tools in the history: the API refuses one with calls where the request declares no tools."""
+    blocks = [block for message in messages for block in message["content"]]
+    names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})
+    tools = [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
+    return {"tools": tools} if tools else None
+
+
+def _user(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"text": text}]}]
+
+
+def _said(event: Any) -> str:
+    return str(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))
+
+
+def _counted(event: Any) -> dict[str, int]:
+    usage = event.get("metadata", {}).get("usage", {})
+    return {ours: usage[theirs] for theirs, ours in _COUNTS.items() if theirs in usage}

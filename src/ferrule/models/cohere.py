@@ -1,0 +1,67 @@
+"""Cohere's models, over the package `cohere`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.providers import cohere as provider
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+
+
+def cohere(
+    name: str, *, client: Any = None, base_url: str | None = None, on_text: OnText | None = None, **options: Any
+) -> Streamed:
+    """A model of Cohere's.
+
+    Its SDK retries no streamed request.
+
+    Args:
+        name: The model.
+        client: An `AsyncClientV2`; without one, a client is made with `CO_API_KEY`.
+        base_url: Another address for the client that is made.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request, such as `temperature` or `strict_tools`.
+
+    Raises:
+        DefinitionError: where the SDK or a key is missing.
+    """
+    made: Any = None if client is not None else _client(name, base_url)
+
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"model": name, "messages": list(messages), **options}
+        if definitions := provider.tools(toolset):
+            request["tools"] = definitions
+        async for event in (client or made).chat_stream(**request):
+            yield event
+
+    async def close() -> None:
+        await made.__aexit__(None, None, None)  # it has no other way
+
+    ending = close if made is not None else None
+    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=ending)
+
+
+def _client(name: str, base_url: str | None) -> Any:
+    module = sdk("cohere", "cohere")
+    key = os.environ.get("CO_API_KEY")
+    if not key:
+        raise without_key(f"cohere:{name}", "set CO_API_KEY")
+    return module.AsyncClientV2(api_key=key, **({"base_url": base_url} if base_url else {}))
+
+
+def _said(event: Any) -> str:
+    if event.type != "content-delta":
+        return ""
+    return event.delta.message.content.text or ""
+
+
+def _counted(event: Any) -> dict[str, int]:
+    usage = event.delta.usage if event.type == "message-end" and event.delta is not None else None
+    return counts(getattr(usage, "tokens", None), _COUNTS)

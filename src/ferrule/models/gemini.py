@@ -1,0 +1,81 @@
+"""Google's Gemini models, over the package `google-genai`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, without_key
+from ferrule.providers import gemini as provider
+from ferrule.providers._read import Names
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_COUNTS = {
+    "prompt_token_count": "input_tokens",
+    "candidates_token_count": "output_tokens",
+    "thoughts_token_count": "reasoning_tokens",
+    "cached_content_token_count": "cached_tokens",
+}
+
+
+def gemini(
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    strict: Names = False,
+    on_text: OnText | None = None,
+    **options: Any,
+) -> Streamed:
+    """A Gemini model, asked through `generateContent`.
+
+    Args:
+        name: The model.
+        client: A `google.genai.Client`; without one, a client is made as the environment says (`GEMINI_API_KEY` or
+            `GOOGLE_API_KEY`, or what the SDK says about Vertex AI), which retries as its SDK does by default.
+        base_url: Another address for the client that is made.
+        strict: As in `providers.gemini.tools`.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request's `config`, such as `system_instruction`.
+
+    Raises:
+        DefinitionError: where the SDK or a key is missing.
+    """
+    made: Any = None if client is not None else _client(name, base_url)
+
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}, **options}
+        if definitions := provider.tools(toolset, strict=strict):
+            config["tools"] = definitions
+        models = (client or made).aio.models
+        async for chunk in await models.generate_content_stream(model=name, contents=list(messages), config=config):
+            yield chunk
+
+    close = made.aio.aclose if made is not None else None
+    return Streamed(provider, ask, said=_said, counted=_counted, user=_user, on_text=on_text, close=close)
+
+
+def _client(name: str, base_url: str | None) -> Any:
+    genai = sdk("google.genai", "gemini")
+    # Without retry_options, this SDK never retries.
+    options = genai.types.HttpOptions(base_url=base_url, retry_options=genai.types.HttpRetryOptions())
+    try:
+        return genai.Client(http_options=options)
+    except ValueError:
+        raise without_key(f"gemini:{name}", "set GEMINI_API_KEY") from None
+
+
+def _user(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "parts": [{"text": text}]}]
+
+
+def _said(chunk: Any) -> str:
+    content = chunk.candidates[0].content if chunk.candidates else None
+    parts = (content.parts if content is not None else None) or ()
+    return "".join(part.text for part in parts if part.text and not part.thought)
+
+
+def _counted(chunk: Any) -> dict[str, int]:
+    return counts(chunk.usage_metadata, _COUNTS)

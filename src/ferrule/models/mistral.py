@@ -1,0 +1,82 @@
+"""Mistral's models, over the package `mistralai`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.providers import mistral as provider
+from ferrule.providers._read import Names
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
+
+
+def mistral(
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    strict: Names = False,
+    on_text: OnText | None = None,
+    **options: Any,
+) -> Streamed:
+    """A model of Mistral's.
+
+    Args:
+        name: The model.
+        client: A `mistralai.client.Mistral`; without one, a client is made with `MISTRAL_API_KEY`, which retries for
+            half a minute.
+        base_url: Another address for the client that is made.
+        strict: As in `providers.mistral.tools`.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request, such as `temperature`.
+
+    Raises:
+        DefinitionError: where the SDK or a key is missing.
+    """
+    made: Any = None if client is not None else _client(name, base_url)
+
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"model": name, "messages": list(messages), **options}
+        if definitions := provider.tools(toolset, strict=strict):
+            request["tools"] = definitions
+        async with await (client or made).chat.stream_async(**request) as events:
+            async for event in events:
+                yield event.data
+
+    async def close() -> None:
+        await made.__aexit__(None, None, None)  # it has no other way
+        made.__exit__(None, None, None)
+
+    ending = close if made is not None else None
+    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=ending)
+
+
+def _client(name: str, base_url: str | None) -> Any:
+    module = sdk("mistralai.client", "mistral")
+    retries = sdk("mistralai.client.utils", "mistral")
+    key = os.environ.get("MISTRAL_API_KEY")
+    if not key:
+        raise without_key(f"mistral:{name}", "set MISTRAL_API_KEY")
+    backoff = retries.BackoffStrategy(_FIRST_RETRY, _LAST_RETRY, 2, _GIVE_UP)
+    # Without retry_config, this SDK never retries.
+    config = retries.RetryConfig("backoff", backoff, retry_connection_errors=True)
+    return module.Mistral(api_key=key, server_url=base_url, retry_config=config)
+
+
+def _said(chunk: Any) -> str:
+    content = chunk.choices[0].delta.content if chunk.choices else None
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    return "".join(part.text for part in parts if getattr(part, "type", "") == "text")
+
+
+def _counted(chunk: Any) -> dict[str, int]:
+    return counts(chunk.usage, _COUNTS)

@@ -1,0 +1,59 @@
+"""Models that Ollama runs, over the package `ollama`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message
+from ferrule.providers import ollama as provider
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_COUNTS = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
+
+
+def ollama(
+    name: str, *, client: Any = None, base_url: str | None = None, on_text: OnText | None = None, **options: Any
+) -> Streamed:
+    """A model that Ollama runs.
+
+    Its SDK retries nothing.
+
+    Args:
+        name: The model.
+        client: An `ollama.AsyncClient`; without one, a client is made as the environment says (`OLLAMA_HOST`).
+        base_url: Another address for the client that is made.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request, such as `think` or `options`.
+
+    Raises:
+        DefinitionError: where the SDK is missing.
+    """
+    made: Any = None if client is not None else sdk("ollama", "ollama").AsyncClient(host=base_url)
+
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"model": name, "messages": list(messages), "stream": True, **options}
+        if definitions := provider.tools(toolset):
+            request["tools"] = definitions
+        async for chunk in await _sent(client or made, request):
+            yield chunk
+
+    close = made.close if made is not None else None
+    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=close)
+
+
+async def _sent(client: Any, request: dict[str, Any]) -> Any:
+    # What `chat` does with the request as it is: `chat` itself drops nested properties, anyOf, $ref and
+    # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
+    answer = sdk("ollama", "ollama").ChatResponse
+    return await client._request(answer, "POST", "/api/chat", json=request, stream=True)
+
+
+def _said(chunk: Any) -> str:
+    return chunk.message.content or ""
+
+
+def _counted(chunk: Any) -> dict[str, int]:
+    return counts(chunk, _COUNTS)

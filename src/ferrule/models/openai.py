@@ -1,0 +1,112 @@
+"""OpenAI's models, and whatever is compatible with them, over the package `openai`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, Literal
+
+from ferrule.core.errors import DefinitionError
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.providers import openai_chat, openai_responses
+from ferrule.providers._read import Names
+
+if TYPE_CHECKING:
+    from ferrule.core.toolset import Toolset
+
+_CHAT_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+
+
+def openai(
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    api: Literal["responses", "chat"] | None = None,
+    strict: Names = False,
+    on_text: OnText | None = None,
+    **options: Any,
+) -> Streamed:
+    """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM.
+
+    Args:
+        name: The model.
+        client: An `AsyncOpenAI`; without one, a client is made as the environment says (`OPENAI_API_KEY`).
+        base_url: Another address for the client that is made; no key is needed there.
+        api: `"responses"` or `"chat"`. Where it is not said, the Responses API, and at another address Chat
+            Completions, which all that is compatible has.
+        strict: As in the provider's `tools`.
+        on_text: Called with each piece of text as it comes.
+        **options: More of the request, such as `instructions`. Where nothing may be stored, a reasoning model needs
+            `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
+
+    Raises:
+        DefinitionError: where the SDK or a key is missing, or for another `api`.
+    """
+    api = api or ("responses" if base_url is None else "chat")
+    if api not in _APIS:
+        raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
+    made = None if client is not None else _client(name, base_url)
+    close = made.close if made is not None else None
+    return _APIS[api](name, client or made, strict, options, on_text, close)
+
+
+def _client(name: str, base_url: str | None) -> Any:
+    module = sdk("openai", "openai")
+    try:
+        return module.AsyncOpenAI(base_url=base_url)
+    except module.OpenAIError:
+        if base_url is None:
+            raise without_key(
+                f"openai:{name}", "set OPENAI_API_KEY, or give an address with its own base_url"
+            ) from None
+    return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not
+
+
+def _responses(name: str, client: Any, strict: Names, options: dict[str, Any], on_text: Any, close: Any) -> Streamed:
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"model": name, "input": list(messages), **options}
+        if definitions := openai_responses.tools(toolset, strict=strict):
+            request["tools"] = definitions
+        async with await client.responses.create(stream=True, **request) as events:
+            async for event in events:
+                yield event
+
+    return Streamed(
+        openai_responses, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=close
+    )
+
+
+def _said(event: Any) -> str:
+    return str(event.delta) if event.type in {"response.output_text.delta", "response.refusal.delta"} else ""
+
+
+def _counted(event: Any) -> dict[str, int]:
+    return counts(event.response.usage, _COUNTS) if event.type in _ENDS else {}
+
+
+def _chat(name: str, client: Any, strict: Names, options: dict[str, Any], on_text: Any, close: Any) -> Streamed:
+    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        request = {"model": name, "messages": list(messages), "stream_options": {"include_usage": True}, **options}
+        if definitions := openai_chat.tools(toolset, strict=strict):
+            request["tools"] = definitions
+        async with await client.chat.completions.create(stream=True, **request) as events:
+            async for event in events:
+                yield event
+
+    return Streamed(
+        openai_chat, ask, said=_chat_said, counted=_chat_counted, user=user_message, on_text=on_text, close=close
+    )
+
+
+def _chat_said(event: Any) -> str:
+    delta = event.choices[0].delta if event.choices else None
+    return (delta.content or getattr(delta, "refusal", None) or "") if delta is not None else ""
+
+
+def _chat_counted(event: Any) -> dict[str, int]:
+    return counts(event.usage, _CHAT_COUNTS)
+
+
+_APIS = {"responses": _responses, "chat": _chat}

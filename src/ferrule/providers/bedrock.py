@@ -1,0 +1,465 @@
+"""Amazon Bedrock's Converse API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ferrule.core.content import Block, Media, clean, jsonable, to_text
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.providers._read import (
+    FORMATS,
+    Names,
+    Stop,
+    arguments,
+    as_json_text,
+    block_text,
+    call_of,
+    check_strict,
+    chosen_name,
+    error_text,
+    ids_of,
+    in_order,
+    known_id,
+    left_open,
+    name_of,
+    not_run,
+    object_value,
+    read,
+    read_list,
+    read_text,
+    strict_wanted,
+    view,
+)
+from ferrule.providers._stream import as_object, joined, place
+
+if TYPE_CHECKING:
+    from ferrule.core.tool import Tool
+
+_STOPS: dict[str, Stop] = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "calls",
+    "max_tokens": "cut",
+    "model_context_window_exceeded": "cut",
+    "guardrail_intervened": "refused",
+    "content_filtered": "refused",
+    "malformed_model_output": "malformed",
+    "malformed_tool_use": "malformed",
+}
+_WHOLE = ("end", "calls")
+# botocore's model of bedrock-runtime: ToolUseId, ImageFormat, DocumentFormat, VideoFormat.
+_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+_DOCUMENTS = {
+    "application/pdf": "pdf",
+    "application/msword": "doc",
+    f"{_OFFICE}.wordprocessingml.document": "docx",
+    "application/vnd.ms-excel": "xls",
+    f"{_OFFICE}.spreadsheetml.sheet": "xlsx",
+}
+_VIDEOS = {
+    "video/mp4": "mp4",
+    "video/webm": "webm",
+    "video/quicktime": "mov",
+    "video/x-matroska": "mkv",
+    "video/x-flv": "flv",
+    "video/mpeg": "mpeg",
+    "video/x-ms-wmv": "wmv",
+    "video/3gpp": "three_gp",
+}
+# Bedrock's strict mode is Claude's: https://docs.claude.com/en/docs/build-with-claude/structured-outputs
+_NOT_STRICT = (
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    *("minLength", "maxLength", "maxItems"),
+)
+
+
+def tools(
+    toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
+) -> dict[str, Any] | None:
+    """The `toolConfig`, `{"tools": [{"toolSpec": {"name", "description", "inputSchema"}}]}`; `None` for no tools,
+    as this API refuses an empty one.
+
+    It has to be sent as long as the history holds tool blocks.
+
+    Args:
+        strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
+        cache: Sets a `cachePoint` behind the last tool that is not deferred.
+        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
+            what stands before them stays cached.
+
+    Raises:
+        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+    """
+    first, later = in_order(toolset, deferred)
+    wanted = strict_wanted(first + later, strict)
+    entries = [_definition(tool, wanted(tool)) for tool in first]
+    if cache and entries:
+        entries.append({"cachePoint": {"type": "default"}})
+    entries += [_definition(tool, wanted(tool)) for tool in later]
+    return {"tools": entries} if entries else None
+
+
+def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
+    spec: dict[str, Any] = {"name": tool.wire_name}
+    if tool.description:
+        spec["description"] = tool.description
+    spec["inputSchema"] = {"json": tool.input_schema}
+    if strict:
+        check_strict(
+            tool,
+            "Bedrock",
+            all_required=False,
+            nowhere=_NOT_STRICT,
+            formats=FORMATS | {"uri"},
+            most_min_items=1,
+            recursion=False,
+        )
+        spec["strict"] = True
+    return {"toolSpec": spec}
+
+
+def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
+    """`{"toolChoice": {...}}`, which belongs into the `toolConfig`: `toolConfig=tools(...) | tool_choice(...)`.
+
+    Raises:
+        DefinitionError: for `"none"`, `parallel=False` and `only`, which this API cannot say.
+    """
+    if only is not None:
+        raise DefinitionError("Bedrock has no list of allowed tools: offer fewer, tools(toolset.only(...))")
+    if not parallel:
+        raise DefinitionError(
+            "Bedrock has no switch for parallel calls: say it in the model's own words, in additionalModelRequestFields"
+        )
+    if choice == "none":
+        raise DefinitionError("Bedrock has no tool_choice('none'): leave toolConfig out of the request")
+    if choice in {"auto", "required"}:
+        return {"toolChoice": {"auto" if choice == "auto" else "any": {}}}
+    return {"toolChoice": {"tool": {"name": chosen_name(choice)}}}
+
+
+def calls(response: Any) -> list[ToolCall]:
+    """The calls in a message, in order; those of server tools are not ours."""
+    response = view(response)
+    asked = _uses(response)
+    if not asked:
+        return []
+    problem = None if response.get("stopReason") == "tool_use" else _problem(response)
+    return [
+        ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
+        for id, use in zip(ids_of(response, asked, "toolUseId"), asked, strict=True)
+    ]
+
+
+def _content(response: Any) -> list[Any]:
+    content = view(view(view(response).get("output")).get("message")).get("content")
+    return content if isinstance(content, list) else []
+
+
+def _uses(response: Any) -> list[dict[str, Any]]:
+    return [use for block in _content(response) if (use := _use(block)) is not None]
+
+
+def _use(block: Any) -> dict[str, Any] | None:
+    use = block.get("toolUse") if type(block) is dict else None
+    return use if type(use) is dict and use.get("type") != "server_tool_use" else None
+
+
+def wire_id(id: str) -> str:
+    """`id` as this API takes it, `^[a-zA-Z0-9_.:-]{1,64}$`: one that fits stays, another becomes a hash of itself."""
+    if _ID.fullmatch(id):
+        return id
+    return f"call_{hashlib.blake2s(clean(id).encode(), digest_size=16).hexdigest()}"
+
+
+def _problem(response: Any) -> str | None:
+    reason = read_text(response, "stopReason")
+    found = _STOPS.get(reason)
+    if found in _WHOLE:
+        return None
+    if found == "cut":
+        return not_run(f"the turn was cut off ({reason!r})")
+    if found == "refused":
+        return not_run(f"the turn was stopped by a filter ({reason!r})")
+    if found == "malformed":
+        return not_run(f"the turn was malformed ({reason!r})")
+    if reason:
+        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
+    return not_run("the turn has no end yet (its stopReason is null)") if left_open(response, "stopReason") else None
+
+
+def turn(response: Any) -> list[dict[str, Any]]:
+    """`[{"role": "assistant", "content": [...]}]`, reasoning with its signatures and all.
+
+    Bytes (redacted reasoning) stay bytes, as boto3 gives and takes them. Blank text blocks stay behind: this API
+    sends them and does not take them.
+    """
+    ids = iter(ids_of(response, _uses(response), "toolUseId"))
+    kept = []
+    for block in _content(response):
+        use = _use(block)
+        if use is None:
+            sent = _kept(block)
+        else:
+            given = {"toolUseId": wire_id(next(ids)), "input": jsonable(object_value(use.get("input")))}
+            sent = {"toolUse": {**_kept({**use, "input": None}), **given}}
+        if isinstance(sent, dict) and not _blank(sent):
+            kept.append(sent)
+    return [{"role": "assistant", "content": kept}] if kept else []
+
+
+def _kept(value: Any) -> Any:
+    """A copy of `value` that UTF-8 can hold."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): _kept(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_kept(item) for item in value]
+    return value if value is None or isinstance(value, bytes | int) else jsonable(value)
+
+
+def _blank(block: dict[str, Any]) -> bool:
+    return not block or ("text" in block and not str(block["text"] or "").strip())
+
+
+def stop(response: Any) -> Stop:
+    """Why the model stopped."""
+    reason = read_text(response, "stopReason")
+    found = _STOPS.get(reason, "other")
+    if found not in {"end", "calls"} and (reason or left_open(response, "stopReason")):
+        return found
+    if _uses(response):
+        return "calls"
+    return "malformed" if found == "calls" else "end"
+
+
+def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+    """`[{"role": "user", "content": [{"toolResult": ...}, ...]}]`: one message for all, as this API wants it.
+
+    Images and documents are bytes, as boto3 takes them.
+    """
+    blocks = [{"toolResult": _result(result)} for result in results]
+    return [{"role": "user", "content": blocks}] if blocks else []
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    block: dict[str, Any] = {"toolUseId": wire_id(call_of(result).id)}
+    if result.status == "ok":
+        block["content"] = [_shown(item) for item in result.content] or [{"text": '""'}]
+    else:
+        block["content"] = [{"text": error_text(result)}]
+        block["status"] = "error"
+    return block
+
+
+def _shown(block: Block) -> dict[str, Any]:
+    if isinstance(block, Media):
+        media = _media(block)
+        if media:
+            return media
+    text = block_text(block)
+    structured = _object(text)
+    return {"text": as_json_text(text)} if structured is None else {"json": structured}
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    """The object that `text` is the JSON of, where nothing is lost: not a digit, not a key, not a space."""
+    if text[:1] != "{":
+        return None
+    try:
+        value = json.loads(text)
+        return value if isinstance(value, dict) and to_text(value) == text else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _media(block: Media) -> dict[str, Any] | None:
+    source = _source(block)
+    if source is None:
+        return None
+    if block.mime_type in _IMAGES:
+        return {"image": {"format": _IMAGES[block.mime_type], "source": source}}
+    if block.mime_type in _DOCUMENTS:
+        name = _document_name(block.name)
+        return {"document": {"format": _DOCUMENTS[block.mime_type], "name": name, "source": source}}
+    if block.mime_type in _VIDEOS:
+        return {"video": {"format": _VIDEOS[block.mime_type], "source": source}}
+    return None
+
+
+def _source(block: Media) -> dict[str, Any] | None:
+    if block.data:
+        return {"bytes": block.data}
+    return {"s3Location": {"uri": block.uri}} if block.uri and block.uri.startswith("s3://") else None
+
+
+def _document_name(name: str | None) -> str:
+    """A name as this API takes it: letters, digits, single spaces, hyphens, parentheses and square brackets."""
+    fitting = re.sub(r"[^a-zA-Z0-9()\[\]-]+", " ", name or "").strip()
+    return fitting[:200].strip() or "document"
+
+
+class _Block:
+    """One content block of a stream, in pieces."""
+
+    __slots__ = ("citations", "image", "input", "reasoning", "redacted", "results", "signature", "start", "text")
+
+    def __init__(self) -> None:
+        self.start: dict[str, Any] = {}
+        self.text: list[str] = []
+        self.input: list[str] = []
+        self.reasoning: list[str] = []
+        self.signature: list[str] = []
+        self.redacted: list[bytes] = []
+        self.results: list[Any] = []
+        self.citations: list[Any] = []
+        self.image: dict[str, Any] = {}
+
+    def take(self, delta: Mapping[str, Any]) -> None:
+        """A delta of any kind."""
+        for pieces, inside, key in (
+            (self.text, delta, "text"),
+            (self.input, delta.get("toolUse"), "input"),
+            (self.reasoning, delta.get("reasoningContent"), "text"),
+            (self.signature, delta.get("reasoningContent"), "signature"),
+        ):
+            found = read(inside, key)
+            if isinstance(found, str):
+                pieces.append(found)
+        redacted = read(delta.get("reasoningContent"), "redactedContent")
+        if isinstance(redacted, bytes):
+            self.redacted.append(redacted)
+        self.results += read_list(delta, "toolResult")
+        if isinstance(delta.get("citation"), dict):
+            self.citations.append(delta["citation"])
+        if isinstance(delta.get("image"), dict):
+            self.image |= delta["image"]
+
+    def written(self) -> list[dict[str, Any]]:
+        """The block as it stands in a message; its input is still text."""
+        found: list[dict[str, Any]] = []
+        if self.redacted:
+            found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
+        if self.reasoning or self.signature:
+            thought = {"text": joined(self.reasoning)}
+            if self.signature:
+                thought["signature"] = joined(self.signature)
+            found.append({"reasoningContent": {"reasoningText": thought}})
+        if self.citations:
+            said = [{"text": joined(self.text)}] if self.text else []
+            found.append({"citationsContent": {"content": said, "citations": self.citations}})
+        elif self.text:
+            found.append({"text": joined(self.text)})
+        if "toolResult" in self.start:
+            found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
+        if "toolUse" in self.start or self.input:
+            found.append({"toolUse": {**self.start.get("toolUse", {}), "input": joined(self.input) or {}}})
+        if self.image or "image" in self.start:
+            found.append({"image": {**self.start.get("image", {}), **self.image}})
+        return found
+
+
+class Stream:
+    """The same from the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
+
+    __slots__ = ("_blocks", "_by_id", "_open", "_reason", "_rest")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._open: dict[Any, _Block] = {}
+        """The newest block under each index."""
+        self._by_id: dict[str, _Block] = {}
+        self._rest: dict[str, Any] = {}
+        self._reason: str | None = None
+
+    def feed(self, event: Any) -> None:
+        """Take the next event; what is not known is passed over."""
+        try:  # a fragment of text or of arguments, as nearly all events are
+            given = event["contentBlockDelta"]
+            block, delta = self._open[given["contentBlockIndex"]], given["delta"]
+            if "text" in delta:
+                text, pieces = delta["text"], block.text
+            else:
+                text, pieces = delta["toolUse"]["input"], block.input
+            if type(text) is str:
+                pieces.append(text)
+                return
+        except (LookupError, TypeError):
+            pass
+        self._take(event)
+
+    def _take(self, event: Any) -> None:
+        for kind, take in (
+            ("contentBlockStart", self._start),
+            ("contentBlockDelta", self._continue),
+            ("contentBlockStop", self._end),
+            ("messageStop", self._finish),
+            ("metadata", self._rest.update),
+        ):
+            found = read(event, kind)
+            if isinstance(found, dict):
+                take(found)
+
+    def _begin(self, index: Any) -> _Block:
+        block = self._open[index] = _Block()
+        self._blocks.append(block)
+        return block
+
+    def _start(self, event: dict[str, Any]) -> None:
+        index = place(event.get("contentBlockIndex"))
+        start = {key: item for key, item in _dict(event.get("start")).items() if isinstance(item, dict)}
+        id = known_id(start.get("toolUse", {}).get("toolUseId"))
+        if id is not None and id in self._by_id:
+            self._open[index] = self._by_id[id]
+            return
+        block = self._begin(index)
+        block.start = start
+        if id is not None:
+            self._by_id[id] = block
+
+    def _continue(self, event: dict[str, Any]) -> None:
+        index = place(event.get("contentBlockIndex"))
+        (self._open.get(index) or self._begin(index)).take(_dict(event.get("delta")))
+
+    def _end(self, event: dict[str, Any]) -> None:
+        self._open.pop(place(event.get("contentBlockIndex")), None)
+
+    def _finish(self, event: dict[str, Any]) -> None:
+        self._reason = read_text(event, "stopReason")
+        self._rest |= {key: item for key, item in event.items() if key != "stopReason"}
+
+    def _so_far(self) -> dict[str, Any]:
+        content = [written for block in self._blocks for written in block.written()]
+        message = {"role": "assistant", "content": content}
+        return {**self._rest, "output": {"message": message}, "stopReason": self._reason}
+
+    def calls(self) -> list[ToolCall]:
+        """The calls so far."""
+        return calls(self._so_far())
+
+    def partial(self) -> dict[str, Any]:
+        """The response so far, as `converse` gives it."""
+        found = self._so_far()
+        for use in _uses(found):
+            use["input"] = as_object(use["input"])
+        return found
+
+    def turn(self) -> list[dict[str, Any]]:
+        """The assistant's turn so far, signatures and all."""
+        return turn(self._so_far())
+
+    @property
+    def stop(self) -> Stop:
+        """Why the model stopped; `"other"` before it has."""
+        return stop(self._so_far())
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,224 @@
+"""A program in a real terminal: what it writes, what is on the screen then, and a keyboard."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from rich.cells import cell_len
+
+if sys.platform != "win32":
+    import fcntl
+    import pty
+    import termios
+
+BOUND = 60
+PROGRAM = [sys.executable, "-m", "ferrule"]
+_TOKEN = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|(.)", re.DOTALL)
+
+
+class Gate:
+    """What a tool of the program under test waits at, or says that it has come to; both without looking again."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        os.mkfifo(folder / name)
+        self._descriptor = os.open(folder / name, os.O_RDWR)
+
+    def open(self) -> None:
+        os.write(self._descriptor, b"x")
+
+    def passed(self) -> None:
+        ready, _, _ = select.select([self._descriptor], [], [], BOUND)
+        assert ready, "the tool has not come there"
+        os.read(self._descriptor, 1)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Screen:
+    """What a terminal shows, and all that has gone out at its top, after it was sent `text`."""
+
+    def __init__(self, text: str, columns: int, lines: int) -> None:
+        self.lines = [""]
+        self.cursor = True
+        self._row = self._column = 0
+        self._columns, self._height = columns, lines
+        for arguments, command, character in _TOKEN.findall(text):
+            if command:
+                self._command(arguments, command)
+            else:
+                self._put(character)
+
+    def _command(self, arguments: str, command: str) -> None:
+        if command == "A":
+            self._row = max(self._row - int(arguments or 1), len(self.lines) - self._height, 0)
+        elif command == "K":
+            assert arguments == "2"
+            self.lines[self._row] = ""
+        elif command in "hl":
+            assert arguments == "?25"
+            self.cursor = command == "h"
+        else:
+            assert command == "m", f"what does {command!r} do?"
+
+    def _put(self, character: str) -> None:
+        if character == "\r":
+            self._column = 0
+        elif character == "\n":
+            self._down()
+        else:
+            assert character.isprintable(), repr(character)
+            width = cell_len(character)
+            if self._column + width > self._columns:
+                self._column = 0
+                self._down()
+            line = self.lines[self._row]
+            self.lines[self._row] = _over(line, self._column, character)
+            self._column += width
+
+    def _down(self) -> None:
+        self._row += 1
+        if self._row == len(self.lines):
+            self.lines.append("")
+
+
+def _over(line: str, column: int, character: str) -> str:
+    """`line` with `character` at `column`."""
+    before, at = "", 0
+    while at < len(line) and cell_len(before + line[at]) <= column:
+        before += line[at]
+        at += 1
+    before += " " * (column - cell_len(before))
+    return before + character + line[at + 1 :]
+
+
+class Terminal:
+    """The program with `words`, in a terminal that is its own, until the end of the `with`."""
+
+    def __init__(
+        self,
+        *words: str,
+        cwd: Path,
+        columns: int = 100,
+        lines: int = 30,
+        output: Path | None = None,
+        **environment: str,
+    ) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self._columns, self._lines = columns, lines
+        self._raw = b""
+        self._seen = 0
+        known = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+        written = None if output is None else output.open("wb")
+        self.program = subprocess.Popen(
+            [*PROGRAM, *words],
+            cwd=cwd,
+            stdin=theirs,
+            stdout=theirs if written is None else written,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_at_the_keyboard,
+            env={**known, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environment},
+        )
+        os.close(theirs)
+        if written is not None:
+            written.close()
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.program.kill()
+        self.program.wait(BOUND)
+        os.close(self._ours)
+
+    @property
+    def said(self) -> str:
+        """All that was written so far, without colours and movements."""
+        return re.sub(r"\x1b\[\??[\d;]*[A-Za-z]", "", self._raw.decode(errors="replace")).replace("\r\n", "\n")
+
+    @property
+    def screen(self) -> Screen:
+        return Screen(self._raw.decode(errors="replace"), self._columns, self._lines)
+
+    @property
+    def shown(self) -> str:
+        """The lines on the screen, and those before them."""
+        return "\n".join(line.rstrip() for line in self.screen.lines)
+
+    def until(self, text: str) -> None:
+        """Wait until `text` is written, after what was waited for before."""
+        self._until(lambda: text in self.said[self._seen :], text)
+        self._seen = self.said.index(text, self._seen) + len(text)
+
+    def until_shown(self, text: str) -> None:
+        """Wait until `text` is on the screen."""
+        self.until_so(lambda shown: text in shown, text)
+
+    def until_so(self, check: Callable[[str], bool], what: str) -> None:
+        """Wait until the screen is as `check` says; it may be read in the middle of a change."""
+        self._until(lambda: check(self.shown), what)
+
+    def _until(self, there: Callable[[], bool], text: str) -> None:
+        end = time.monotonic() + BOUND
+        while not there():
+            assert self._read(end), f"it ended without {text!r}:\n{self.shown}"
+
+    def _read(self, end: float) -> bool:
+        ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"it says nothing any more:\n{self.shown}"
+        try:
+            piece = os.read(self._ours, 65536)
+        except OSError:  # Linux's way to say that the other side is closed
+            piece = b""
+        self._raw += piece
+        return bool(piece)
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def interrupt(self) -> None:
+        self.type("\x03")
+
+    def interrupted_until_it_ends(self) -> int:
+        """Its exit code; two signals may count as one, and each is told by the terminal's ^C."""
+        end = time.monotonic() + BOUND
+        self.interrupt()
+        while self._read(end):
+            self.interrupt()
+        return self.program.wait(BOUND)
+
+    def end(self) -> int:
+        """Its exit code, once it has ended."""
+        end = time.monotonic() + BOUND
+        while self._read(end):
+            pass
+        return self.program.wait(BOUND)
+
+    def echoes(self) -> bool:
+        """Whether what is typed is shown."""
+        return bool(termios.tcgetattr(self._ours)[3] & termios.ECHO)
+
+
+def _at_the_keyboard() -> None:
+    """In the child: this terminal's ctrl-C is its own, and is not ignored because the tests run in the background."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    listening()
+
+
+def listening() -> None:
+    """For a child: ctrl-C is not ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,287 @@
+"""Ctrl-C at a real terminal: the first lets finish what runs, the second stops it, the third kills."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule.cli.interrupt import CODE, Stages
+
+pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+
+from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal, listening
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
+RUN = ("run", "x", *TOOLS, "--model", "scripted:steps.py")
+FINISHING = "ferrule: finishing what runs; press ctrl-C again to stop it now\n"
+STOPPING = "ferrule: stopping what runs; press ctrl-C again to kill the program\n"
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    with closing(Gate(tmp_path, "gate")) as gate:
+        yield gate
+
+
+def steps(folder: Path, *turns: Any) -> None:
+    (folder / "steps.py").write_text(f"steps = {[*turns, 'Done.']!r}", encoding="utf-8")
+
+
+def table(shown: str) -> list[list[str]]:
+    """Number, tool, status and whether it was executed, of each line of the table at the end."""
+    lines = shown.partition("#  tool")[2].splitlines()[1:]
+    return [line.replace("not known", "not-known").split()[:4] for line in lines]
+
+
+def ends(shown: str, number: int) -> int:
+    """How many lines say that the call ended."""
+    return sum(f"{sign} #{number} " in shown for sign in "✓✗⊘!")
+
+
+@slow
+def test_the_first_lets_finish_what_runs_and_starts_nothing_new(tmp_path: Path, gate: Gate) -> None:
+    steps(tmp_path, [("work", {"gate": "gate"}), ("last", {"text": "x"})], [("last", {"text": "y"})])
+    with Terminal(*RUN, cwd=tmp_path) as terminal:
+        terminal.until_shown("1/4  begun")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.until_shown("1/4  begun")
+        gate.open()
+        assert terminal.end() == CODE == 130
+        assert table(terminal.shown) == [["1", "work", "ok", "yes"], ["2", "last", "cancelled", "no"]]
+        assert (ends(terminal.shown, 1), ends(terminal.shown, 2)) == (1, 1)
+        assert "the run ended: cancelled" in terminal.shown
+        assert "turn 2" not in terminal.shown
+        assert not (tmp_path / "note.txt").exists()
+
+
+@slow
+def test_the_second_stops_what_runs(tmp_path: Path, gate: Gate) -> None:
+    steps(tmp_path, [("work", {"gate": "gate"}), ("tell", {"gate": "gate"}), ("last", {"text": "x"})])
+    with Terminal(*RUN, cwd=tmp_path) as terminal:
+        terminal.until_shown("1/4  begun")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.interrupt()
+        terminal.until(STOPPING)
+        assert terminal.end() == CODE
+        assert table(terminal.shown) == [
+            ["1", "work", "cancelled", "not-known"],
+            ["2", "tell", "cancelled", "not-known"],
+            ["3", "last", "cancelled", "no"],
+        ]
+        assert [ends(terminal.shown, number) for number in (1, 2, 3)] == [1, 1, 1]
+        assert terminal.screen.cursor
+
+
+@slow
+def test_the_third_kills_what_does_not_end_and_leaves_the_terminal_as_it_was(tmp_path: Path, gate: Gate) -> None:
+    with Terminal("call", "stubborn", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
+        terminal.until_shown("and does not end")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.interrupt()
+        terminal.until(STOPPING)
+        gate.passed()
+        terminal.until_so(lambda shown: shown.endswith("and does not end"), "the row")
+        assert not terminal.screen.cursor
+        terminal.interrupt()
+        assert terminal.end() == -signal.SIGINT
+        assert terminal.screen.cursor
+        assert terminal.screen.lines[-1] == ""
+
+
+@slow
+def test_more_of_them_kill_where_the_loop_is_blocked_too(tmp_path: Path, gate: Gate) -> None:
+    with Terminal("call", "blocking", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
+        gate.passed()
+        assert terminal.interrupted_until_it_ends() == -signal.SIGINT
+
+
+@slow
+def test_a_handler_that_blocks_in_a_thread_does_not_keep_the_program(tmp_path: Path, gate: Gate) -> None:
+    with Terminal("call", "stuck", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
+        gate.passed()
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.interrupt()
+        terminal.until(STOPPING)
+        terminal.until("cancelled: The call was cancelled.")
+        assert terminal.end() == CODE
+
+
+@slow
+def test_the_process_of_an_isolated_handler_is_killed(tmp_path: Path, gate: Gate) -> None:
+    os.mkfifo(tmp_path / "alive")
+    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with Terminal("call", "apart", "gate=gate", "alive=alive", *TOOLS, cwd=tmp_path) as terminal:
+            gate.passed()
+            terminal.interrupt()
+            terminal.until(FINISHING)
+            assert not select.select([alive], [], [], 0)[0], "the first has ended it"
+            terminal.interrupt()
+            assert terminal.end() == CODE
+        assert select.select([alive], [], [], BOUND)[0]
+        assert os.read(alive, 1) == b""
+    finally:
+        os.close(alive)
+
+
+@slow
+def test_a_question_is_withdrawn_and_the_call_never_runs(tmp_path: Path, gate: Gate) -> None:
+    steps(tmp_path, [("work", {"gate": "gate"}), ("note", {"text": "x"}), ("note", {"text": "y"})])
+    with Terminal(*RUN, cwd=tmp_path) as terminal:
+        terminal.until("[y/N] ")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.until("[no longer asked]")
+        terminal.until_shown("1/4  begun")
+        gate.open()
+        assert terminal.end() == CODE
+        assert [row[2] for row in table(terminal.shown)] == ["ok", "cancelled", "cancelled"]
+        assert terminal.shown.count("[y/N]") == 1
+        assert not (tmp_path / "note.txt").exists()
+
+
+@slow
+def test_after_a_hidden_answer_was_asked_for_the_terminal_shows_again_what_is_typed(tmp_path: Path) -> None:
+    with Terminal("call", "secret", *TOOLS, cwd=tmp_path) as terminal:
+        terminal.until("empty to refuse): ")
+        assert not terminal.echoes()
+        terminal.interrupt()
+        assert terminal.end() == CODE
+        assert terminal.echoes()
+
+
+@slow
+def test_an_approver_that_blocks_in_input_does_not_keep_the_program(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from ferrule import Runner, ask, tool\n\n\n"
+        '@tool\ndef change() -> str:\n    """Changes."""\n    return "changed"\n\n\n'
+        "runner = Runner(\n    [change],\n    guards=[lambda call, context: ask('sure?')],\n"
+        "    approve=lambda call, decision, context: input('Really? ') == 'y',\n)\n",
+        encoding="utf-8",
+    )
+    for keys, code in (("\x03", CODE), ("y\n", 0)):
+        with Terminal("call", "change", "--tools", "own.py", cwd=tmp_path) as terminal:
+            terminal.until("Really? ")
+            terminal.type(keys)
+            assert terminal.end() == code, terminal.shown
+
+
+@slow
+def test_a_signal_without_a_terminal_does_the_same(tmp_path: Path, gate: Gate) -> None:
+    program = subprocess.Popen(
+        [*PROGRAM, "call", "tell", "gate=gate", *TOOLS],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        preexec_fn=listening,
+    )
+    with program:
+        assert program.stderr is not None
+        try:
+            assert "first line" in program.stderr.readline()
+            program.send_signal(signal.SIGINT)
+            assert program.stderr.readline() == FINISHING
+            program.send_signal(signal.SIGINT)
+            out, errors = program.communicate(timeout=BOUND)
+        finally:
+            program.kill()
+    assert program.returncode == CODE
+    assert errors.splitlines()[0] == STOPPING.rstrip()
+    assert errors.splitlines()[-1].startswith("cancelled: ")
+    assert out == ""
+
+
+@slow
+def test_a_call_that_is_stopped_keeps_what_it_had_given(tmp_path: Path, gate: Gate) -> None:
+    (tmp_path / "own.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom ferrule import Runner\n"
+        "from tests.cli.watched_tools import tell\nrunner = Runner([tell], guards=[lambda call, context: None])\n",
+        encoding="utf-8",
+    )
+    with Terminal("call", "tell", "gate=gate", "--tools", "own.py:runner", cwd=tmp_path) as terminal:
+        terminal.until_shown("characters  half �[31m")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        terminal.interrupt()
+        assert terminal.end() == CODE
+        assert terminal.shown.endswith("effect may have happened.\nfirst line\nhalf �[31m\n")
+
+
+@slow
+def test_a_call_that_finishes_after_the_first_gives_its_result_and_the_code_of_an_interrupt(
+    tmp_path: Path, gate: Gate
+) -> None:
+    with Terminal("call", "work", "gate=gate", *TOOLS, cwd=tmp_path) as terminal:
+        terminal.until_shown("1/4  begun")
+        terminal.interrupt()
+        terminal.until(FINISHING)
+        gate.open()
+        assert terminal.end() == CODE
+        assert terminal.shown.splitlines()[-1] == "fine"
+
+
+# who has the signal
+
+
+@pytest.fixture
+def given_back() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("given_back")
+def test_the_signal_is_given_back() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with Stages(nullcontext):
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("given_back")
+@pytest.mark.parametrize("other", [signal.SIG_IGN, lambda number, frame: None])
+def test_a_signal_that_is_ignored_or_another_ones_stays_so(other: Any) -> None:
+    signal.signal(signal.SIGINT, other)
+    with Stages(nullcontext):
+        assert signal.getsignal(signal.SIGINT) is other
+    assert signal.getsignal(signal.SIGINT) is other
+
+
+@slow
+def test_the_first_counts_while_the_loop_is_not_yet_there(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, os, signal, sys\n"
+        "from contextlib import nullcontext\n"
+        "from ferrule.cli.interrupt import Stages\n"
+        "heard = []\n"
+        "async def main(stages):\n    stages.steer(lambda: heard.append(1))\n"
+        "with Stages(nullcontext) as stages:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    asyncio.run(main(stages))\n"
+        "print(heard, stages.pressed)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=False, preexec_fn=listening
+    )
+    assert (done.stdout, done.stderr) == ("[1] 1\n", FINISHING)

@@ -1,0 +1,158 @@
+"""Every model over its official SDK, against a server that holds the requests to the API's rules."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.models.cases import CASES, AskedOnce, Case, serving, told
+from tests.models.servers.serving import BOUND, Api, Turn
+
+from ferrule import Toolset, tool
+from ferrule.loop import LoopResult
+from ferrule.models import Reply
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    """One API, with dummy credentials in the environment."""
+    chosen: Case = request.param
+    for name, value in {"NO_PROXY": "127.0.0.1", **chosen.environment}.items():
+        monkeypatch.setenv(name, value)
+    return chosen
+
+
+def run(case: Case, address: str, ran: list[str] | None = None, *, once: bool = False, **given: Any) -> LoopResult:
+    """The conversation, through the loop and a runner."""
+
+    async def main() -> LoopResult:
+        async with case.model("model-1", base_url=address, **given) as model:
+            return await told(AskedOnce(case, address, model.user) if once else model, [] if ran is None else ran)
+
+    return asyncio.run(main())
+
+
+def ask(case: Case, address: str, toolset: Toolset) -> Reply:
+    """One turn."""
+
+    async def main() -> Reply:
+        async with case.model("model-1", base_url=address) as model:
+            async with asyncio.timeout(BOUND):
+                return await model(model.user("How heavy is it?"), toolset)
+
+    return asyncio.run(main())
+
+
+def both_answered(api: Api, result: LoopResult) -> None:
+    assert api.refusals == []
+    assert [one.status for one in result.results] == ["ok", "failed"]
+    assert result.status == "done"
+    assert len(api.requests) == 2
+
+
+def test_two_parallel_calls_and_their_results_go_round_as_a_stream(case: Case) -> None:
+    with serving(case) as (api, address):
+        result = run(case, address)
+    both_answered(api, result)
+    assert result.text == "It weighs 12 oz."
+    assert api.is_streamed(api.requests[0])
+
+
+def test_two_parallel_calls_and_their_results_go_round_at_once(case: Case) -> None:
+    with serving(case) as (api, address):
+        result = run(case, address, once=True)
+    both_answered(api, result)
+    assert not api.is_streamed(api.requests[0])
+
+
+def test_both_results_reach_the_api_as_they_are(case: Case) -> None:
+    with serving(case) as (api, address):
+        run(case, address)
+    sent = str(api.requests[1].body)
+    assert "ferrule ☃: 12 oz" in sent
+    assert "b.txt" in sent.rpartition("12 oz")[2]
+
+
+def test_text_is_given_as_it_comes(case: Case) -> None:
+    pieces: list[str] = []
+    with serving(case) as (_, address):
+        run(case, address, on_text=pieces.append)
+    assert len(pieces) == 4
+    assert "".join(pieces) == "I will weigh it.It weighs 12 oz."
+
+
+def test_tokens_are_counted(case: Case) -> None:
+    with serving(case) as (_, address):
+        usage = run(case, address).usage
+    assert (usage["input_tokens"], usage["output_tokens"]) == (20, 10)
+
+
+def test_options_are_a_part_of_the_request(case: Case) -> None:
+    option, value = case.option
+    with serving(case) as (api, address):
+        run(case, address, **{option: value})
+    assert str(value) in str(api.requests[0].body)
+
+
+def test_a_request_that_was_turned_away_is_sent_again_where_the_sdk_does_that(case: Case) -> None:
+    with serving(case, busy=1) as (api, address):
+        if case.retries:
+            assert run(case, address).status == "done"
+            assert len(api.requests) == 3
+        else:
+            with pytest.raises(Exception, match="too many requests"):
+                run(case, address)
+            assert len(api.requests) == 1
+
+
+def test_a_stream_that_ends_early_runs_nothing(case: Case) -> None:
+    ran: list[str] = []
+    with serving(case, early="quietly") as (_, address):
+        reply = ask(case, address, Toolset([]))
+        assert reply.stop not in {"end", "calls"}
+        assert all(call.problem for call in reply.calls)
+        run(case, address, ran)
+    assert ran == []
+
+
+def test_a_connection_that_is_lost_is_an_error_and_runs_nothing(case: Case) -> None:
+    ran: list[str] = []
+    with serving(case, early="broken") as (api, address):
+        with pytest.raises(Exception, match=case.lost):
+            run(case, address, ran)
+    assert ran == []
+    assert len(api.requests) == 1
+
+
+def test_a_history_with_calls_is_taken_when_no_tools_are_offered_any_more(case: Case) -> None:
+    async def main(address: str) -> LoopResult:
+        async with case.model("model-1", base_url=address) as model:
+            return await told(model, [], on_failure="degrade")
+
+    with serving(case) as (api, address):
+        result = asyncio.run(main(address))
+    assert api.refusals == []
+    assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
+
+
+def test_the_whole_schema_of_a_tool_is_sent(case: Case) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"anyOf": [{"type": "integer", "minimum": 7}, {"$ref": "#/$defs/b"}]}},
+        "$defs": {"b": {"type": "object", "properties": {"deep": {"enum": ["x"]}}, "additionalProperties": False}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+
+    def given(payload: Any) -> None:
+        """Take it."""
+
+    with serving(case, [Turn("Done.")]) as (api, address):
+        ask(case, address, Toolset([tool(given, name="given", input_schema=schema)]))
+    assert schema in every_object(api.requests[0].body)
+
+
+def every_object(value: Any) -> list[Any]:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return [value, *(found for item in inner for found in every_object(item))]

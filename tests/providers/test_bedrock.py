@@ -1,0 +1,237 @@
+"""Amazon Bedrock's Converse API: what only it has, streamed and not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import boto3
+import pytest
+from apis_more import MORE, Asked
+from botocore.validate import ParamValidator
+
+from ferrule import Toolset, tool
+from ferrule.core.content import Media, Text
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.providers import bedrock as MODULE
+
+API = MORE["bedrock"]
+
+ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
+GREET: Asked = ("call_b", "greet", {"name": "Ada"})
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@tool(read_only=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+def greet(name: str, greeting: str = "Hello") -> str:
+    """Greet somebody."""
+    return f"{greeting} {name}"
+
+
+TOOLS = Toolset([add, greet])
+
+
+def result(call: ToolCall, output: Any = None, **more: Any) -> ToolResult:
+    return ToolResult(output, call=call, tool_name=call.name, **more)
+
+
+def seen(calls: list[ToolCall]) -> list[Any]:
+    return [(call.id, call.name, dict(call.arguments), call.problem, call.data) for call in calls]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("asked", [[], [ADD], [ADD, GREET]])
+def test_a_stream_says_what_the_response_says(form: str, asked: list[Asked]) -> None:
+    response = API.write("Let me see.", asked, "calls" if asked else "done")
+    stream, whole = API.fed(API.events(response, list), form), API.read(response, form)
+    assert seen(stream.calls()) == seen(MODULE.calls(whole)) == seen(MODULE.calls(stream.partial()))
+    assert stream.turn() == MODULE.turn(whole)
+    assert stream.stop == MODULE.stop(whole) == ("calls" if asked else "end")
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_stream_that_ends_early_runs_nothing(form: str) -> None:
+    events = list(API.events(API.write("Text.", [ADD, GREET], "calls"), list))
+    stream, ended = MODULE.Stream(), False
+    for event in events:
+        assert ended or all(call.problem and "Nothing was run" in call.problem for call in stream.calls())
+        assert ended or stream.stop == "other"
+        stream.feed(API.sdk_event(event) if form == "sdk" else event)
+        ended = ended or stream.stop != "other"
+    assert [call.problem for call in stream.calls()] == [None, None]
+
+
+@pytest.mark.parametrize("missing", [None, "", "null"])
+def test_missing_ids_are_derived_alike_with_and_without_a_stream(missing: str | None) -> None:
+    response = API.write("", [(missing, "add", {"a": 1}), (missing, "add", {"a": 1})], "calls")
+    ids = [call.id for call in MODULE.calls(response)]
+    assert len(set(ids)) == 2 and all(ids)
+    stream = API.fed(API.events(response, list))
+    assert [call.id for call in stream.calls()] == [call.id for call in MODULE.calls(stream.partial())] == ids
+    assert API.ids(MODULE.turn(response)) == API.ids(stream.turn()) == (ids if API.call_ids else [])
+
+
+def test_a_cut_turn_runs_nothing() -> None:
+    response = API.write("", [ADD], "cut")
+    for calls in (MODULE.calls(response), API.fed(API.events(response)).calls()):
+        assert [call.problem and "cut off" in call.problem for call in calls] == [True]
+    assert MODULE.stop(response) == "cut"
+
+
+def test_what_is_no_event_is_passed_over() -> None:
+    stream = MODULE.Stream()
+    for junk in (
+        None,
+        1,
+        "x",
+        [],
+        {},
+        {"data": None},
+        {"type": "?"},
+        {"choices": [None]},
+        {"message": 1},
+        {"delta": []},
+    ):
+        stream.feed(junk)
+    assert stream.calls() == [] and stream.turn() == [] and stream.stop == "other"
+
+
+CLIENT = boto3.client("bedrock-runtime", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
+
+
+def accepted(**request: Any) -> None:
+    """Checks a request as boto3 does before it sends one."""
+    model = CLIENT.meta.service_model.operation_model("Converse")
+    report = ParamValidator().validate({"modelId": "m", **request}, model.input_shape)
+    assert not report.has_errors(), report.generate_report()
+
+
+def test_the_config_is_one_that_boto3_takes() -> None:
+    config = MODULE.tools(TOOLS, strict=["add"], cache=True, deferred=["greet"])
+    assert config is not None
+    accepted(toolConfig=config | MODULE.tool_choice("add"))
+    assert [next(iter(entry)) for entry in config["tools"]] == ["toolSpec", "cachePoint", "toolSpec"]
+    assert [entry["toolSpec"].get("strict") for entry in config["tools"] if "toolSpec" in entry] == [True, None]
+
+
+def test_no_tools_are_no_config() -> None:
+    assert MODULE.tools(Toolset([]), cache=True) is None
+
+
+@pytest.mark.parametrize("said", [{"choice": "none"}, {"parallel": False}, {"only": ["add"]}])
+def test_what_this_api_cannot_say_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="Bedrock"):
+        MODULE.tool_choice(**said)
+
+
+def test_required_is_any() -> None:
+    assert MODULE.tool_choice("required") == {"toolChoice": {"any": {}}}
+
+
+@pytest.mark.parametrize("id", ["toolu_1", "a.b:c-d", "x" * 64])
+def test_an_id_that_fits_stays(id: str) -> None:
+    assert MODULE.wire_id(id) == id
+
+
+@pytest.mark.parametrize("id", ["x" * 65, "a b", "ä", "", "\ud800", "fc|1"])
+def test_a_foreign_id_is_the_same_in_the_turn_and_in_the_result(id: str) -> None:
+    response = API.write("", [(id or "x y", "add", {})], "calls")
+    (call,) = MODULE.calls(response)
+    turn, answer = MODULE.turn(response), MODULE.results([result(call, 1)])
+    accepted(messages=[*turn, *answer])
+    assert API.ids(turn) == [API.answers(answer)[0][0]] == [MODULE.wire_id(call.id)]
+    assert MODULE.wire_id(MODULE.wire_id(id)) == MODULE.wire_id(id) != id
+
+
+def test_reasoning_goes_back_with_its_signature_and_redacted_bytes_stay_bytes() -> None:
+    response = API.write("", [ADD], "calls")
+    content = response["output"]["message"]["content"]
+    content.insert(0, {"reasoningContent": {"reasoningText": {"text": "Hm.", "signature": "s=="}}})
+    content.insert(1, {"reasoningContent": {"redactedContent": b"\xff\x00"}})
+    for turn in (MODULE.turn(response), API.fed(API.events(response, list)).turn()):
+        assert turn == [{"role": "assistant", "content": content}]
+        accepted(messages=turn)
+
+
+def test_blank_text_stays_behind() -> None:
+    response = API.write(" \n", [ADD], "calls")
+    assert [next(iter(block)) for block in MODULE.turn(response)[0]["content"]] == ["toolUse"]
+
+
+@pytest.mark.parametrize("reason", ["malformed_tool_use", "malformed_model_output"])
+def test_a_malformed_turn_runs_nothing(reason: str) -> None:
+    response = API.write("", [ADD], "calls") | {"stopReason": reason}
+    assert MODULE.stop(response) == "malformed"
+    assert [call.problem and reason in call.problem for call in MODULE.calls(response)] == [True]
+
+
+def test_tools_of_the_server_are_not_ours() -> None:
+    response = API.write("", [ADD], "done")
+    response["output"]["message"]["content"][0]["toolUse"]["type"] = "server_tool_use"
+    assert MODULE.calls(response) == [] and MODULE.stop(response) == "end"
+    assert MODULE.turn(response)[0]["content"] == response["output"]["message"]["content"]
+
+
+def test_a_new_id_under_a_used_index_is_a_new_call() -> None:
+    stream = MODULE.Stream()
+    for id, text in (("t1", '{"a": 1}'), ("t2", '{"a": 2}')):
+        stream.feed(
+            {"contentBlockStart": {"contentBlockIndex": 0, "start": {"toolUse": {"toolUseId": id, "name": "f"}}}}
+        )
+        stream.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": {"toolUse": {"input": text}}}})
+    stream.feed({"messageStop": {"stopReason": "tool_use"}})
+    assert [(call.id, dict(call.arguments)) for call in stream.calls()] == [("t1", {"a": 1}), ("t2", {"a": 2})]
+
+
+def test_a_call_without_arguments_has_an_empty_object() -> None:
+    stream = API.fed(API.events(API.write("", [("t", "add", "")], "calls")))
+    assert stream.partial()["output"]["message"]["content"][0]["toolUse"]["input"] == {}
+    assert [dict(call.arguments) for call in stream.calls()] == [{}]
+
+
+def test_keys_that_came_twice_in_a_stream_are_still_seen() -> None:
+    (call,) = API.fed(API.events(API.write("", [("t", "add", '{"a": 1, "a": 2}')], "calls"))).calls()
+    assert call.raw == '{"a": 1, "a": 2}'
+
+
+def test_all_results_stand_in_one_message_and_errors_are_marked() -> None:
+    messages = MODULE.results([result(ToolCall("c1", "add"), {"sum": 3}), result(ToolCall("c2", "add"), error="no")])
+    assert messages == [
+        {
+            "role": "user",
+            "content": [
+                {"toolResult": {"toolUseId": "c1", "content": [{"json": {"sum": 3}}]}},
+                {"toolResult": {"toolUseId": "c2", "content": [{"text": "no"}], "status": "error"}},
+            ],
+        }
+    ]
+    accepted(messages=messages)
+
+
+@pytest.mark.parametrize("output", ['{"a":1}', '{"a": 1, "a": 2}', '{"a": 1e400}', "{", [1], 0, None])
+def test_what_is_no_object_or_would_change_goes_as_text(output: Any) -> None:
+    (message,) = MODULE.results([result(ToolCall("c", "add"), output)])
+    text = output if isinstance(output, str) else json.dumps(output)
+    assert message["content"][0]["toolResult"]["content"] == [{"text": text}]
+
+
+def test_an_empty_text_goes_as_its_json() -> None:
+    for given in (result(ToolCall("c", "add"), ""), result(ToolCall("c", "add"), content=[])):
+        assert MODULE.results([given])[0]["content"][0]["toolResult"]["content"] == [{"text": '""'}]
+
+
+def test_images_and_documents_are_bytes_with_names_that_are_taken() -> None:
+    files = [Media("image", PNG, "image/png"), Media("file", b"%PDF", "application/pdf", name="a_b/é  (1).pdf")]
+    messages = MODULE.results([result(ToolCall("c", "add"), [Text("Two files:"), *files])])
+    accepted(messages=messages)
+    text, image, document = messages[0]["content"][0]["toolResult"]["content"]
+    assert text == {"text": "Two files:"}
+    assert image == {"image": {"format": "png", "source": {"bytes": PNG}}}
+    assert document == {"document": {"format": "pdf", "name": "a b (1) pdf", "source": {"bytes": b"%PDF"}}}

@@ -1,0 +1,369 @@
+"""Google's Gemini API, generateContent and Interactions: what only it has, streamed and not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from apis_more import MORE, Asked, More
+from google.genai.types import Content, GenerateContentConfig
+
+from ferrule import Toolset, tool
+from ferrule.core.content import Media, Text
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.providers import gemini as MODULE
+
+ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
+GREET: Asked = ("call_b", "greet", {"name": "Ada"})
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@tool(read_only=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+def greet(name: str, greeting: str = "Hello") -> str:
+    """Greet somebody."""
+    return f"{greeting} {name}"
+
+
+TOOLS = Toolset([add, greet])
+
+
+@pytest.fixture(params=["gemini", "gemini_partial", "interactions"], name="API")
+def api(request: pytest.FixtureRequest) -> More:
+    return MORE[request.param]
+
+
+def result(call: ToolCall, output: Any = None, **more: Any) -> ToolResult:
+    return ToolResult(output, call=call, tool_name=call.name, **more)
+
+
+def seen(calls: list[ToolCall]) -> list[Any]:
+    return [(call.id, call.name, dict(call.arguments), call.problem, call.data) for call in calls]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("asked", [[], [ADD], [ADD, GREET]])
+def test_a_stream_says_what_the_response_says(API: More, form: str, asked: list[Asked]) -> None:
+    response = API.write("Let me see.", asked, "calls" if asked else "done")
+    stream, whole = API.fed(API.events(response, list), form), API.read(response, form)
+    assert seen(stream.calls()) == seen(MODULE.calls(whole)) == seen(MODULE.calls(stream.partial()))
+    assert stream.turn() == MODULE.turn(whole)
+    assert stream.stop == MODULE.stop(whole) == ("calls" if asked else "end")
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_stream_that_ends_early_runs_nothing(API: More, form: str) -> None:
+    events = list(API.events(API.write("Text.", [ADD, GREET], "calls"), list))
+    stream, ended = MODULE.Stream(), False
+    for event in events:
+        assert ended or all(call.problem and "Nothing was run" in call.problem for call in stream.calls())
+        assert ended or stream.stop == "other"
+        stream.feed(API.sdk_event(event) if form == "sdk" else event)
+        ended = ended or stream.stop != "other"
+    assert [call.problem for call in stream.calls()] == [None, None]
+
+
+@pytest.mark.parametrize("missing", [None, "", "null"])
+def test_missing_ids_are_derived_alike_with_and_without_a_stream(API: More, missing: str | None) -> None:
+    response = API.write("", [(missing, "add", {"a": 1}), (missing, "add", {"a": 1})], "calls")
+    ids = [call.id for call in MODULE.calls(response)]
+    assert len(set(ids)) == 2 and all(ids)
+    stream = API.fed(API.events(response, list))
+    assert [call.id for call in stream.calls()] == [call.id for call in MODULE.calls(stream.partial())] == ids
+    assert API.ids(MODULE.turn(response)) == API.ids(stream.turn()) == (ids if API.call_ids else [])
+
+
+def test_a_cut_turn_runs_nothing(API: More) -> None:
+    response = API.write("", [ADD], "cut")
+    for calls in (MODULE.calls(response), API.fed(API.events(response)).calls()):
+        assert [call.problem and "cut off" in call.problem for call in calls] == [True]
+    assert MODULE.stop(response) == "cut"
+
+
+def test_what_is_no_event_is_passed_over(API: More) -> None:
+    stream = MODULE.Stream()
+    for junk in (
+        None,
+        1,
+        "x",
+        [],
+        {},
+        {"data": None},
+        {"type": "?"},
+        {"choices": [None]},
+        {"message": 1},
+        {"delta": []},
+    ):
+        stream.feed(junk)
+    assert stream.calls() == [] and stream.turn() == [] and stream.stop == "other"
+
+
+# generateContent
+
+
+def test_a_definition_carries_the_json_schema_as_it_is() -> None:
+    (listed,) = MODULE.tools(TOOLS)
+    assert listed["functionDeclarations"][0] == {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parametersJsonSchema": add.input_schema,
+    }
+    assert MODULE.tools(Toolset([])) == []
+
+
+@pytest.mark.parametrize("api", ["generate", "interactions"])
+@pytest.mark.parametrize("name", ["x-y", "1x", "straße", "a" * 65, ""])
+def test_a_parameter_whose_name_is_not_taken_is_refused_with_its_place(api: Any, name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "string"}}, "additionalProperties": False}
+    odd = Toolset([{"name": "odd", "input_schema": schema, "execute": lambda input: input}])
+    with pytest.raises(DefinitionError, match=r"'odd'.*properties.*Gemini"):
+        MODULE.tools(odd, api=api)
+
+
+def test_strict_is_refused_and_says_what_to_do() -> None:
+    with pytest.raises(DefinitionError, match=r"'add'.*Gemini.*tool_choice"):
+        MODULE.tools(TOOLS, strict=["add"])
+    with pytest.raises(DefinitionError, match="'subtract'"):
+        MODULE.tools(TOOLS, strict=["subtract"])
+
+
+def test_an_api_that_there_is_not_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="'live'"):
+        MODULE.tools(TOOLS, api="live")  # type: ignore[arg-type]  # the mistake
+
+
+@pytest.mark.parametrize(
+    ("choice", "only", "said"),
+    [
+        ("auto", None, {"mode": "AUTO"}),
+        ("required", None, {"mode": "ANY"}),
+        ("none", None, {"mode": "NONE"}),
+        ("add", None, {"mode": "ANY", "allowedFunctionNames": ["add"]}),
+        ("auto", ["add"], {"mode": "VALIDATED", "allowedFunctionNames": ["add"]}),
+        ("required", ["add"], {"mode": "ANY", "allowedFunctionNames": ["add"]}),
+    ],
+)
+def test_names_stand_beside_any_and_validated_alone(choice: str, only: Any, said: Any) -> None:
+    written = MODULE.tool_choice(choice, only=only)
+    assert written == {"toolConfig": {"functionCallingConfig": said}}
+    assert GenerateContentConfig(**written).tool_config is not None
+
+
+def test_interactions_name_the_allowed_tools() -> None:
+    assert MODULE.tool_choice("none", api="interactions") == {"generation_config": {"tool_choice": "none"}}
+    assert MODULE.tool_choice("add", api="interactions") == {
+        "generation_config": {"tool_choice": {"allowed_tools": {"mode": "any", "tools": ["add"]}}}
+    }
+
+
+def test_parallel_calls_cannot_be_turned_off() -> None:
+    with pytest.raises(DefinitionError, match="parallel"):
+        MODULE.tool_choice("auto", parallel=False)
+
+
+def signed(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_each_signature_goes_back_on_its_own_part(form: str) -> None:
+    api = MORE["gemini"]
+    response = api.write("Text.", [ADD, GREET], "calls")
+    parts = response["candidates"][0]["content"]["parts"]
+    parts.insert(0, {"text": "Hm.", "thought": True})
+    parts[1]["thoughtSignature"] = signed(b"\xff\xfe\xfa??>")
+    parts[2]["thoughtSignature"] = signed(b"second")
+    parts.append({"text": "", "thoughtSignature": signed(b"last")})
+    assert MODULE.turn(api.read(response, form)) == [{"role": "model", "parts": parts}]
+    assert api.fed(api.events(response), form).turn() == [{"role": "model", "parts": parts}]
+
+
+def test_texts_with_and_without_a_signature_are_never_made_one() -> None:
+    stream = MODULE.Stream()
+    for part in ({"text": "a"}, {"text": "b"}, {"text": "c", "thoughtSignature": "czE="}, {"text": "d"}, {"text": "e"}):
+        stream.feed({"candidates": [{"content": {"parts": [part]}}]})
+    assert [part["text"] for part in stream.turn()[0]["parts"]] == ["ab", "c", "de"]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_signature_of_a_call_in_fragments_stays_with_it(form: str) -> None:
+    api = MORE["gemini_partial"]
+    response = api.write("", [ADD], "calls")
+    response["candidates"][0]["content"]["parts"][0]["thoughtSignature"] = signed(b"sig")
+    (content,) = api.fed(api.events(response, list), form).turn()
+    assert content["parts"] == response["candidates"][0]["content"]["parts"]
+
+
+def fragment(path: str, text: str, more: bool = False) -> dict[str, Any]:
+    return {"partialArgs": [{"jsonPath": path, "stringValue": text, "willContinue": more}], "willContinue": True}
+
+
+def of_fragments(*calls: dict[str, Any], reason: str = "STOP") -> Any:
+    stream = MODULE.Stream()
+    for call in calls:
+        stream.feed({"responseId": "r", "candidates": [{"content": {"parts": [{"functionCall": call}]}}]})
+    stream.feed({"candidates": [{"finishReason": reason}]})
+    return stream
+
+
+def test_paths_lead_to_nested_places() -> None:
+    stream = of_fragments(
+        {"name": "f", "willContinue": True},
+        fragment("$.a[0].b", "x", True),
+        fragment("$.a[0].b", "y"),
+        fragment("$.a[1]['c d']", "z"),
+        fragment('$["e\\"f"]', "q"),
+        {},
+    )
+    assert [dict(call.arguments) for call in stream.calls()] == [{"a": [{"b": "xy"}, {"c d": "z"}], 'e"f': "q"}]
+    assert [call.problem for call in stream.calls()] == [None]
+
+
+def test_values_of_every_kind_come_and_a_fragment_may_carry_none() -> None:
+    values = [{"numberValue": 3.0}, {"numberValue": 0.5}, {"boolValue": False}, {"nullValue": "NULL_VALUE"}]
+    parts = [{"jsonPath": f"$.v[{place}]", **value} for place, value in enumerate(values)]
+    opened, said, closed = ({"jsonPath": "$.s", **more} for more in ({"willContinue": True}, {"stringValue": "x"}, {}))
+    call = {"partialArgs": [*parts, opened, {**said, "willContinue": True}, closed], "willContinue": True}
+    (found,) = of_fragments({"name": "f", "willContinue": True}, call, {}).calls()
+    assert (found.problem, dict(found.arguments)) == (None, {"v": [3, 0.5, False, None], "s": "x"})
+    assert type(found.raw["v"][0]) is int
+
+
+@pytest.mark.parametrize("path", ["", "$", "a", "$.a[5]", "$.a[999999999]", "$..a", "$.a" * 200, "$[0]", "$.a["])
+def test_a_path_that_cannot_be_followed_runs_nothing(path: str) -> None:
+    (call,) = of_fragments({"name": "f", "willContinue": True}, fragment(path, "x"), {}).calls()
+    assert call.problem and "not all of the arguments came" in call.problem
+
+
+@pytest.mark.parametrize("end", [[], [fragment("$.b", "whole")], [{"name": "g", "args": {}}]])
+def test_a_call_whose_end_did_not_come_runs_nothing(end: list[Any]) -> None:
+    stream = of_fragments({"name": "f", "willContinue": True}, fragment("$.a", "x", True), *end)
+    assert stream.calls()[0].problem
+    assert "willContinue" not in json.dumps(stream.turn())
+
+
+def test_calls_in_fragments_are_routed_by_their_ids() -> None:
+    stream = of_fragments(
+        {"id": "1", "name": "f", "willContinue": True},
+        {"id": "2", "name": "f", "willContinue": True},
+        {"id": "1", **fragment("$.a", "one")},
+        {"id": "2", **fragment("$.a", "two")},
+        {"id": "2"},
+        {"id": "1"},
+    )
+    assert [(call.id, dict(call.arguments), call.problem) for call in stream.calls()] == [
+        ("1", {"a": "one"}, None),
+        ("2", {"a": "two"}, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"]
+)
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_malformed_turn_runs_nothing(reason: str, form: str) -> None:
+    response = MORE["gemini"].write("", [ADD], "calls")
+    response["candidates"][0]["finishReason"] = reason
+    whole = MORE["gemini"].read(response, form)
+    assert MODULE.stop(whole) == "malformed"
+    assert [call.problem and reason in call.problem for call in MODULE.calls(whole)] == [True]
+
+
+def test_a_chunk_alone_is_no_whole_turn() -> None:
+    (call,) = MODULE.calls({"candidates": [{"content": {"parts": [{"functionCall": {"name": "add"}}]}}]})
+    assert call.problem and "finishReason" in call.problem
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_blocked_prompt_is_a_refusal(form: str) -> None:
+    blocked = {"promptFeedback": {"blockReason": "SAFETY"}}
+    assert MODULE.stop(MORE["gemini"].read(blocked, form)) == "refused"
+    assert MORE["gemini"].fed([blocked], form).stop == "refused"
+
+
+def test_as_many_responses_as_calls_stand_in_one_content() -> None:
+    calls = [ToolCall("c1", "add"), ToolCall("c2", "greet")]
+    assert MODULE.results([result(calls[0], {"sum": 3}), result(calls[1], error="no")]) == [
+        {
+            "role": "user",
+            "parts": [
+                {"functionResponse": {"id": "c1", "name": "add", "response": {"output": {"sum": 3}}}},
+                {"functionResponse": {"id": "c2", "name": "greet", "response": {"error": "no"}}},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize("output", ["", "{", '{"a":1}', '{"a": 1, "a": 2}', {"n": 2**60}, "[1e400]", 0, None])
+def test_an_output_that_doubles_or_objects_would_change_goes_as_text(output: Any) -> None:
+    (message,) = MODULE.results([result(ToolCall("c", "add"), output)])
+    said = message["parts"][0]["functionResponse"]["response"]["output"]
+    assert said == (output if isinstance(output, str) else json.dumps(output))
+
+
+def test_media_are_parts_of_the_response_where_they_are_taken() -> None:
+    blocks = [Text("See:"), Media("image", PNG, "image/png"), Media("audio", b"1234", "audio/wav")]
+    (message,) = MODULE.results([result(ToolCall("c", "add"), blocks)])
+    response = message["parts"][0]["functionResponse"]
+    assert response["parts"] == [{"inlineData": {"mimeType": "image/png", "data": "iVBORw0KGgo="}}]
+    assert response["response"]["output"].startswith("See:\n[audio of 4 bytes")
+    assert Content.model_validate(message).parts is not None
+
+
+# Interactions
+
+
+def test_deferred_functions_of_interactions_are_marked() -> None:
+    written = MODULE.tools(TOOLS, deferred=["add"], api="interactions")
+    assert [(item["name"], item.get("defer_loading")) for item in written] == [("greet", None), ("add", True)]
+
+
+def test_an_interaction_is_answered_in_its_own_way() -> None:
+    call, other = MODULE.calls(MORE["interactions"].write("", [ADD, GREET], "calls"))
+    steps = MODULE.results([result(call, 3), result(other, error="no")])
+    assert steps == [
+        {"type": "function_result", "call_id": "call_a", "name": "add", "result": "3"},
+        {"type": "function_result", "call_id": "call_b", "name": "greet", "result": "no", "is_error": True},
+    ]
+
+
+def test_an_interactions_images_are_shown() -> None:
+    (call,) = MODULE.calls(MORE["interactions"].write("", [ADD], "calls"))
+    (step,) = MODULE.results([result(call, [Text("See:"), Media("image", PNG, "image/png")])])
+    assert [item["type"] for item in step["result"]] == ["text", "image"]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_thoughts_go_back_with_their_signatures_and_what_the_caller_sent_does_not(form: str) -> None:
+    api = MORE["interactions"]
+    response = api.write("Text.", [ADD], "calls")
+    thought = {"type": "thought", "signature": signed(b"sig"), "summary": [{"type": "text", "text": "Hm."}]}
+    response["steps"].insert(0, thought)
+    expected = list(response["steps"])
+    assert api.fed(api.events(response, list), form).turn() == expected
+    response["steps"].insert(0, {"type": "user_input", "content": [{"type": "text", "text": "Add."}]})
+    assert MODULE.turn(api.read(response, form)) == expected
+
+
+def test_a_new_id_under_a_used_index_is_a_new_step() -> None:
+    stream = MODULE.Stream()
+    for id in ("1", "2"):
+        step = {"type": "function_call", "id": id, "name": "add", "arguments": {}}
+        stream.feed({"event_type": "step.start", "index": 0, "step": step})
+        stream.feed({"event_type": "step.delta", "index": 0, "delta": {"type": "arguments_delta", "arguments": "{}"}})
+    assert [call.id for call in stream.calls()] == ["1", "2"]
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "queued", "brand_new"])
+def test_calls_of_an_interaction_that_was_not_completed_must_not_run(status: str) -> None:
+    response = MORE["interactions"].write("", [ADD], "calls") | {"status": status}
+    assert MODULE.stop(response) == "other"
+    assert [call.problem and status in call.problem for call in MODULE.calls(response)] == [True]

@@ -1,0 +1,213 @@
+"""Mistral's chat API: what only it has, streamed and not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from apis_more import MORE, Asked
+from mistralai.client.models import Tool, ToolMessage
+
+from ferrule import Toolset, tool
+from ferrule.core.content import Media, Text
+from ferrule.core.errors import DefinitionError
+from ferrule.core.values import ToolCall, ToolResult
+from ferrule.providers import mistral as MODULE
+
+API = MORE["mistral"]
+
+ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
+GREET: Asked = ("call_b", "greet", {"name": "Ada"})
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@tool(read_only=True)
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool
+def greet(name: str, greeting: str = "Hello") -> str:
+    """Greet somebody."""
+    return f"{greeting} {name}"
+
+
+TOOLS = Toolset([add, greet])
+
+
+def result(call: ToolCall, output: Any = None, **more: Any) -> ToolResult:
+    return ToolResult(output, call=call, tool_name=call.name, **more)
+
+
+def seen(calls: list[ToolCall]) -> list[Any]:
+    return [(call.id, call.name, dict(call.arguments), call.problem, call.data) for call in calls]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("asked", [[], [ADD], [ADD, GREET]])
+def test_a_stream_says_what_the_response_says(form: str, asked: list[Asked]) -> None:
+    response = API.write("Let me see.", asked, "calls" if asked else "done")
+    stream, whole = API.fed(API.events(response, list), form), API.read(response, form)
+    assert seen(stream.calls()) == seen(MODULE.calls(whole)) == seen(MODULE.calls(stream.partial()))
+    assert stream.turn() == MODULE.turn(whole)
+    assert stream.stop == MODULE.stop(whole) == ("calls" if asked else "end")
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_a_stream_that_ends_early_runs_nothing(form: str) -> None:
+    events = list(API.events(API.write("Text.", [ADD, GREET], "calls"), list))
+    stream, ended = MODULE.Stream(), False
+    for event in events:
+        assert ended or all(call.problem and "Nothing was run" in call.problem for call in stream.calls())
+        assert ended or stream.stop == "other"
+        stream.feed(API.sdk_event(event) if form == "sdk" else event)
+        ended = ended or stream.stop != "other"
+    assert [call.problem for call in stream.calls()] == [None, None]
+
+
+@pytest.mark.parametrize("missing", [None, "", "null"])
+def test_missing_ids_are_derived_alike_with_and_without_a_stream(missing: str | None) -> None:
+    response = API.write("", [(missing, "add", {"a": 1}), (missing, "add", {"a": 1})], "calls")
+    ids = [call.id for call in MODULE.calls(response)]
+    assert len(set(ids)) == 2 and all(ids)
+    stream = API.fed(API.events(response, list))
+    assert [call.id for call in stream.calls()] == [call.id for call in MODULE.calls(stream.partial())] == ids
+    assert API.ids(MODULE.turn(response)) == API.ids(stream.turn()) == (ids if API.call_ids else [])
+
+
+def test_a_cut_turn_runs_nothing() -> None:
+    response = API.write("", [ADD], "cut")
+    for calls in (MODULE.calls(response), API.fed(API.events(response)).calls()):
+        assert [call.problem and "cut off" in call.problem for call in calls] == [True]
+    assert MODULE.stop(response) == "cut"
+
+
+def test_what_is_no_event_is_passed_over() -> None:
+    stream = MODULE.Stream()
+    for junk in (
+        None,
+        1,
+        "x",
+        [],
+        {},
+        {"data": None},
+        {"type": "?"},
+        {"choices": [None]},
+        {"message": 1},
+        {"delta": []},
+    ):
+        stream.feed(junk)
+    assert stream.calls() == [] and stream.turn() == [] and stream.stop == "other"
+
+
+def test_definitions_are_those_that_the_sdk_takes() -> None:
+    written = MODULE.tools(TOOLS, strict=["add"], deferred=["add"])
+    assert [Tool.model_validate(item).function.name for item in written] == ["greet", "add"]
+    assert [item["function"].get("strict") for item in written] == [None, True]
+
+
+def test_required_is_any_and_a_name_is_a_function() -> None:
+    assert MODULE.tool_choice("required") == {"tool_choice": "any"}
+    assert MODULE.tool_choice("add", parallel=False) == {
+        "tool_choice": {"type": "function", "function": {"name": "add"}},
+        "parallel_tool_calls": False,
+    }
+    with pytest.raises(DefinitionError, match="Mistral"):
+        MODULE.tool_choice("auto", only=["add"])
+
+
+@pytest.mark.parametrize("id", ["call_a", "toolu_01A09q90qw90lq917835lq9", "123456789", "x" * 500, "ä", "\ud800"])
+def test_every_id_becomes_nine_letters_or_digits_the_same_in_turn_and_results(id: str) -> None:
+    response = API.write("", [(id, "add", {})], "calls")
+    (call,) = MODULE.calls(response)
+    (sent,) = API.ids(MODULE.turn(response))
+    assert re.fullmatch("[a-zA-Z0-9]{9}", sent)
+    assert API.answers(MODULE.results([result(call, 1)]))[0][0] == sent == MODULE.wire_id(sent)
+    assert (sent == id) is (id == "123456789")
+
+
+def test_foreign_ids_stay_apart() -> None:
+    assert len({MODULE.wire_id(f"call_{number}") for number in range(10_000)}) == 10_000
+
+
+def test_the_sdks_null_is_no_id() -> None:
+    response = API.write("", [ADD, GREET], "calls")
+    for call in response["choices"][0]["message"]["tool_calls"]:
+        del call["id"]
+    for form in ("dict", "sdk"):
+        ids = [call.id for call in MODULE.calls(API.read(response, form))]
+        assert len(set(ids)) == 2 and "null" not in ids and API.ids(MODULE.turn(API.read(response, form))) == ids
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_arguments_may_be_an_object(form: str) -> None:
+    response = API.write("", [ADD], "calls")
+    response["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = {"a": 1, "b": 2}
+    whole = API.read(response, form)
+    assert [dict(call.arguments) for call in MODULE.calls(whole)] == [{"a": 1, "b": 2}]
+    assert MODULE.turn(whole)[0]["tool_calls"][0]["function"]["arguments"] == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("index", [{}, {"index": 0}])
+@pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}])
+def test_whole_calls_without_ids_are_as_many_as_came(form: str, index: dict[str, int], arguments: Any) -> None:
+    call = {"function": {"name": "add", "arguments": arguments}, **index}
+    together = [{"tool_calls": [call, call]}, {}]
+    apart = [{"tool_calls": [call]}, {"tool_calls": [call]}]
+    for deltas in (together, apart):
+        chunks = [
+            {"id": "c", "model": "m", "choices": [{"index": 0, "delta": d, "finish_reason": None}]} for d in deltas
+        ]
+        chunks[-1]["choices"][0]["finish_reason"] = "tool_calls"
+        calls = API.fed(chunks, form).calls()
+        assert [dict(call.arguments) for call in calls] == [{"a": 1}, {"a": 1}]
+        assert len({call.id for call in calls}) == 2 and not any(call.problem for call in calls)
+
+
+def test_a_new_id_under_a_used_index_is_a_new_call_and_a_known_one_is_not() -> None:
+    def chunk(id: str, text: str) -> dict[str, Any]:
+        call = {"id": id, "index": 0, "function": {"name": "add", "arguments": text}}
+        return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+    stream = API.fed([chunk("aaaaaaaaa", '{"a"'), chunk("bbbbbbbbb", "{}"), chunk("aaaaaaaaa", ": 1}")])
+    assert [(call.id, call.raw) for call in stream.calls()] == [("aaaaaaaaa", '{"a": 1}'), ("bbbbbbbbb", "{}")]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_thinking_goes_back_with_its_signature_and_as_one(form: str) -> None:
+    response = API.write("", [ADD], "calls")
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "signature": "s=="}
+    response["choices"][0]["message"]["content"] = [thought, {"type": "text", "text": "So."}]
+    assert MODULE.turn(API.read(response, form))[0]["content"] == [thought, {"type": "text", "text": "So."}]
+    events = list(API.events(response))
+    start = {"type": "thinking", "thinking": [{"type": "text", "text": "H"}]}
+    events[1]["choices"][0]["delta"]["content"] = [start]
+    events.insert(2, {**events[1], "choices": [{"index": 0, "delta": {"content": [thought]}, "finish_reason": None}]})
+    content = API.fed(events, form).turn()[0]["content"]
+    assert content[0] == {**thought, "thinking": [{"type": "text", "text": "HHm."}]}
+    assert content[1] == {"type": "text", "text": "So."}
+
+
+def test_a_turn_that_ended_in_an_error_runs_nothing() -> None:
+    response = API.write("", [ADD], "calls")
+    response["choices"][0]["finish_reason"] = "error"
+    assert MODULE.stop(response) == "other" and MODULE.calls(response)[0].problem
+
+
+def test_images_and_documents_are_chunks_that_the_sdk_takes() -> None:
+    files = [Media("image", PNG, "image/png"), Media("file", b"%PDF", "application/pdf", name="a.pdf")]
+    (message,) = MODULE.results([result(ToolCall("c", "add"), [Text("Two files:"), *files])])
+    assert [chunk["type"] for chunk in message["content"]] == ["text", "image_url", "document_url"]
+    assert [chunk.type for chunk in ToolMessage.model_validate(message).content] == [
+        "text",
+        "image_url",
+        "document_url",
+    ]
+
+
+def test_an_error_says_that_it_is_one() -> None:
+    (message,) = MODULE.results([result(ToolCall("123456789", "add"), error="no")])
+    assert message == {"role": "tool", "tool_call_id": "123456789", "name": "add", "content": "Error: no"}

@@ -1,0 +1,396 @@
+"""Strict modes: what is rewritten takes what the tool takes, and what cannot be is refused before any request."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import jsonschema_rs
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
+from ferrule.core.errors import DefinitionError
+from ferrule.core.frozen import thaw
+from ferrule.core.parameters import Invalid
+from ferrule.providers import anthropic, openai_chat, openai_responses
+from ferrule.providers._strict import ANTHROPIC, OPENAI, Rules, strict_schema
+
+Schema = dict[str, Any]
+BOTH = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC], ids=lambda rules: rules.provider)
+
+
+def of(schema: Any, name: str = "odd", **beside: Any) -> Tool:
+    """A tool with one required parameter `x` of this schema."""
+    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False, **beside}
+    return build_tool({"name": name, "input_schema": whole, "execute": lambda payload, context: payload})
+
+
+def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:
+    return thaw(strict_schema(of(schema, **beside), rules))["properties"]["x"]
+
+
+# What is rewritten
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("schema", "note"),
+    [
+        ({"type": "string", "minLength": 2, "maxLength": 5}, "{minLength: 2, maxLength: 5}"),
+        ({"type": "string", "format": "idn-email"}, "{format: idn-email}"),
+        ({"type": "string", "pattern": "^(?!no)"}, "{pattern: ^(?!no)}"),
+        ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "{uniqueItems: true}"),
+        ({"type": "string", "not": {"const": "a"}}, '{not: {"const": "a"}}'),
+    ],
+)
+def test_a_constraint_that_is_dropped_moves_into_the_description(schema: Schema, note: str, rules: Rules) -> None:
+    assert rewritten(schema, rules)["description"] == note
+    assert rewritten({**schema, "description": "Said."}, rules)["description"] == f"Said.\n\n{note}"
+
+
+def test_anthropic_drops_ranges_and_openai_keeps_them() -> None:
+    assert rewritten({"type": "integer", "minimum": 1}, ANTHROPIC) == {"type": "integer", "description": "{minimum: 1}"}
+    assert rewritten({"type": "integer", "minimum": 1}, OPENAI) == {"type": "integer", "minimum": 1}
+    two = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    assert rewritten(two, ANTHROPIC)["description"] == "{minItems: 2}"
+    assert rewritten(two, OPENAI)["minItems"] == 2
+
+
+@pytest.mark.parametrize("module", [anthropic, openai_chat, openai_responses])
+def test_a_dropped_constraint_is_still_enforced(module: Any) -> None:
+    subject = of({"type": "string", "minLength": 2})
+    assert module.tools(Toolset([subject]), strict=True)
+    runner = Runner([subject])
+    assert runner.run_sync(ToolCall("c", "odd", {"x": "a"})).status == "invalid"
+    assert runner.run_sync(ToolCall("d", "odd", {"x": "ab"})).status == "denied"  # valid, and nobody is there to ask
+
+
+def test_openai_optional_becomes_required_and_nullable() -> None:
+    @tool
+    def greet(name: str, greeting: str = "Hello", kind: Literal["a", "b"] = "a", count: int | None = None) -> str:
+        """Greet."""
+        return name
+
+    schema = strict_schema(greet, OPENAI)
+    assert schema["required"] == ["name", "greeting", "kind", "count"]
+    assert schema["properties"]["greeting"]["type"] == ["string", "null"]
+    assert "{default: Hello}" in schema["properties"]["greeting"]["description"]
+    assert {"type": "null"} in schema["properties"]["kind"]["anyOf"]
+    assert strict_schema(greet, ANTHROPIC)["required"] == ["name"]
+
+
+@BOTH
+def test_a_reference_with_something_beside_it_is_written_out(rules: Rules) -> None:
+    defs = {"Name": {"type": "string", "description": "A name."}}
+    assert rewritten({"$ref": "#/$defs/Name", "description": "Mine."}, rules, **{"$defs": defs}) == {
+        "type": "string",
+        "description": "Mine.",
+    }
+    assert rewritten({"$ref": "#/$defs/Name"}, rules, **{"$defs": defs}) == {"$ref": "#/$defs/Name"}
+
+
+def test_openai_recursion_with_something_beside_it_ends() -> None:
+    tree = {"type": "object", "properties": {"child": {"$ref": "#/$defs/T", "description": "Below."}}}
+    schema = thaw(strict_schema(of({"$ref": "#/$defs/T", "description": "The top."}, **{"$defs": {"T": tree}}), OPENAI))
+    assert schema["properties"]["x"]["description"] == "The top."
+    jsonschema_rs.validator_for(schema).validate({"x": {"child": {"child": {"child": None}}}})
+
+
+@BOTH
+def test_one_of_becomes_any_of_and_all_of_is_merged(rules: Rules) -> None:
+    union = {"oneOf": [{"type": "string"}, {"type": "integer"}], "discriminator": {"propertyName": "k"}}
+    assert rewritten(union, rules) == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+    parts = [{"type": "string", "minLength": 1}, {"minLength": 3}, {"enum": ["abc", "abcd", 5]}, {"enum": ["abcd", 5]}]
+    assert rewritten({"allOf": parts}, rules) == {
+        "type": "string",
+        "enum": ["abcd", 5],
+        "description": "{minLength: 3}",
+    }
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("schema", "rule"),
+    [
+        ({}, "without a type"),
+        (True, "without a type"),
+        (False, "takes nothing"),
+        ({"type": "object"}, "additionalProperties"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "additionalProperties"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "additionalProp"),
+        ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, "patternProperties"),
+        ({"type": "array"}, "without 'items'"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "leaves no type"),
+        ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "two parts say 'pattern'"),
+        ({"enum": [{"a": 1}]}, "texts, numbers"),
+        ({"$ref": "#/$defs/Nowhere", "title": "x"}, "leads nowhere"),
+    ],
+)
+def test_what_cannot_be_expressed_names_tool_path_provider_and_rule(schema: Any, rule: str, rules: Rules) -> None:
+    try:
+        subject = of(schema)
+    except DefinitionError:
+        return  # it is no schema at all
+    with pytest.raises(DefinitionError, match=r"'odd'.*\$\.properties\.x") as raised:
+        strict_schema(subject, rules)
+    assert rule in str(raised.value) and rules.provider in str(raised.value)
+
+
+@BOTH
+def test_a_union_at_the_top_is_refused_unless_it_only_narrows(rules: Rules) -> None:
+    either = [{"required": ["x"]}, {"required": ["y"]}]
+    assert "anyOf" in strict_schema(of({"type": "string"}, anyOf=either[:1]), rules)["description"]
+    with pytest.raises(DefinitionError, match="top of a schema"):
+        strict_schema(of({"type": "string"}, anyOf=[{"type": "object", "properties": {}}]), rules)
+
+
+# Limits
+
+
+def many(count: int, schema: Schema, required: bool = True) -> Toolset:
+    return Toolset([of(schema, name=f"t{n}", required=["x"] if required else []) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("tools", "count"),
+    [
+        (many(21, {"type": "string"}), "21"),
+        (many(20, {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}}), "40"),
+        (many(17, {"type": ["string", "null"]}), "17"),
+    ],
+)
+def test_anthropic_limits_of_a_request_are_reported_with_their_count(tools: Toolset, count: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"Anthropic takes at most .* these are {count}"):
+        anthropic.tools(tools, strict=True)
+    assert anthropic.tools(tools) and anthropic.tools(tools, strict=["t0", "t1"])
+
+
+def deep(levels: int) -> Schema:
+    schema: Schema = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "count"),
+    [
+        (deep(10), "11 levels"),
+        ({"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(5_000)}}, "5001 properties"),
+        ({"enum": [f"v{n}" for n in range(1_001)]}, "1001 enum values"),
+        ({"enum": ["v" * 60_000, "w" * 60_000]}, "120001 characters"),
+    ],
+)
+def test_openai_limits_of_a_schema_are_reported_with_their_count(schema: Schema, count: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"'odd'.*OpenAI.*{count}"):
+        openai_responses.tools(Toolset([of(schema)]), strict=True)
+    assert openai_responses.tools(Toolset([of(schema)]))
+
+
+def test_openai_ten_levels_are_taken() -> None:
+    assert openai_responses.tools(Toolset([of(deep(9))]), strict=True)
+
+
+def test_chat_takes_128_strict_tools() -> None:
+    assert len(openai_chat.tools(many(128, {"type": "string"}), strict=True)) == 128
+    with pytest.raises(DefinitionError, match=r"at most 128 .* these are 129"):
+        openai_chat.tools(many(129, {"type": "string"}), strict=True)
+
+
+# Every value
+
+
+class Inner(BaseModel):
+    name: str
+    size: int = 3
+
+
+@tool
+def typed(
+    inner: Inner,
+    pairs: list[tuple[int, str]],
+    kind: Literal["a", "b", 3] = "a",
+    either: int | Inner | None = None,
+    short: str = Field("ab", max_length=5),
+) -> str:
+    """Take it all."""
+    return kind if isinstance(kind, str) else ""
+
+
+def names() -> st.SearchStrategy[str]:
+    return st.sampled_from(["a", "b", "c d", "e"])
+
+
+def leaves() -> st.SearchStrategy[Schema]:
+    return st.one_of(
+        st.sampled_from(["string", "integer", "number", "boolean", "null"]).map(lambda kind: {"type": kind}),
+        st.just({"type": "string", "minLength": 1, "maxLength": 3}),
+        st.just({"type": "integer", "minimum": 0, "maximum": 9}),
+        st.just({"type": ["string", "null"]}),
+        st.just({"enum": ["x", 1, None]}),
+        st.just({"const": "k"}),
+        st.just({"$ref": "#/$defs/D"}),
+        st.just({"$ref": "#/$defs/D", "description": "It."}),
+    )
+
+
+def objects(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+    return st.builds(
+        lambda properties, required: {
+            "type": "object",
+            "properties": properties,
+            "required": [name for name in properties if name in required],
+            "additionalProperties": False,
+        },
+        st.dictionaries(names(), inner, min_size=1, max_size=3),
+        st.sets(names()),
+    )
+
+
+def schemas() -> st.SearchStrategy[Schema]:
+    return st.recursive(
+        leaves(),
+        lambda inner: st.one_of(
+            objects(inner),
+            inner.map(lambda item: {"type": "array", "items": item, "maxItems": 2}),
+            st.lists(inner, min_size=1, max_size=2).map(
+                lambda items: {"type": "array", "prefixItems": items, "items": False}
+            ),
+            st.lists(inner, min_size=1, max_size=3).map(lambda items: {"anyOf": items}),
+            st.lists(inner, min_size=2, max_size=2).map(lambda items: {"oneOf": items}),
+            inner.map(lambda item: {"allOf": [item, {"title": "T"}]}),
+        ),
+        max_leaves=5,
+    )
+
+
+DEFS = {"D": {"type": "object", "properties": {"k": {"type": "string"}, "o": {"type": "integer"}}, "required": ["k"]}}
+
+
+def values(schema: Any, defs: Schema) -> st.SearchStrategy[Any]:
+    """Values that may fit `schema`; what does not is left to the validator."""
+    if "$ref" in schema:
+        return values(defs[schema["$ref"].rpartition("/")[2]], defs)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return st.one_of([values(item, defs) for item in schema[key]])
+    if "allOf" in schema:
+        return values(schema["allOf"][0], defs)
+    if "enum" in schema or "const" in schema:
+        return st.sampled_from(schema.get("enum", [schema.get("const")]))
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return st.one_of([_of_kind(kind, schema, defs) for kind in kinds])
+
+
+def _of_kind(kind: str, schema: Schema, defs: Schema) -> st.SearchStrategy[Any]:
+    if kind == "object":
+        given = {name: values(item, defs) for name, item in schema["properties"].items()}
+        needed = {name: item for name, item in given.items() if name in schema.get("required", ())}
+        return st.fixed_dictionaries(needed, optional={n: i for n, i in given.items() if n not in needed})
+    if kind == "array":
+        if "prefixItems" in schema:
+            return st.tuples(*[values(item, defs) for item in schema["prefixItems"]]).map(list)
+        return st.lists(values(schema["items"], defs), max_size=2)
+    return {
+        "string": st.text("abc", max_size=3),
+        "integer": st.integers(-1, 9),
+        "number": st.sampled_from([0.5, 2, -1.25]),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }[kind]
+
+
+def filled(value: Any, schema: Any, root: Schema) -> Any:
+    """The form of a value that the rewritten schema takes: with null for what was left out."""
+    if "$ref" in schema:
+        return filled(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
+    for branch in schema.get("anyOf", ()):
+        found = filled(value, branch, root)
+        if jsonschema_rs.is_valid({**branch, "$defs": root.get("$defs", {})}, found):
+            return found
+    if isinstance(value, dict) and "properties" in schema:
+        shown = {name: filled(item, schema["properties"].get(name, {}), root) for name, item in value.items()}
+        return {**dict.fromkeys(schema.get("required", ())), **shown}
+    if isinstance(value, list) and "items" in schema:
+        return [filled(item, schema["items"], root) for item in value]
+    return value
+
+
+def subset(schema: Any, rules: Rules) -> None:
+    """Whether every node is in the subset."""
+    allowed = {"type", "title", "description", "enum", "const", "anyOf", "$ref", "$defs", "properties", "required"}
+    assert schema.keys() <= allowed | {"additionalProperties", "items"} | rules.keeps, schema
+    assert schema.keys() & {"type", "anyOf", "$ref"}
+    if "$ref" in schema:
+        assert schema.keys() == {"$ref"}
+    if "properties" in schema:
+        assert schema["additionalProperties"] is False
+        assert not rules.all_required or list(schema["properties"]) == schema["required"]
+    inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("$defs", {}).values()]
+    for node in [*inner, *([schema["items"]] if "items" in schema else [])]:
+        subset(node, rules)
+
+
+@BOTH
+@given(schema=schemas(), data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes(
+    rules: Rules, schema: Schema, data: st.DataObject
+) -> None:
+    subject = of(schema, **{"$defs": DEFS}, required=[])
+    strict = thaw(strict_schema(subject, rules))
+    subset(strict, rules)
+    validator = jsonschema_rs.validator_for(strict)
+    value = data.draw(st.fixed_dictionaries({}, optional={"x": values(schema, DEFS)}))
+    assume(jsonschema_rs.is_valid(thaw(subject.input_schema), value))
+    validator.validate(filled(value, strict, strict))
+
+
+def optional_in_union(schema: Any, within: bool = False) -> bool:
+    """Whether a branch of a union has what may be left out: see the last test of this file."""
+    if "$ref" in schema:
+        schema = DEFS[schema["$ref"].rpartition("/")[2]]
+    if within and set(schema.get("properties", ())) - set(schema.get("required", ())):
+        return True
+    branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    inner = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ()), *schema.get("allOf", ())]
+    inner += [schema["items"]] if schema.get("items") else []
+    return any(optional_in_union(item, True) for item in branches) or any(
+        optional_in_union(item, within) for item in inner
+    )
+
+
+@BOTH
+@given(schema=schemas(), data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
+    rules: Rules, schema: Schema, data: st.DataObject
+) -> None:
+    assume(not rules.all_required or not optional_in_union(schema))
+    subject = of(schema, **{"$defs": DEFS}, required=[])
+    strict = thaw(strict_schema(subject, rules))
+    value = data.draw(values(strict, strict.get("$defs", {})))
+    assume(jsonschema_rs.is_valid(strict, value))
+    try:
+        decoded = subject._handling.parameters.decode("odd", json.dumps(value))[0]
+    except Invalid:
+        dropped = '"description": "{' in json.dumps(strict) or "\\n\\n{" in json.dumps(strict) or "oneOf" in str(schema)
+        assert dropped, value
+    else:
+        assert jsonschema_rs.is_valid(thaw(subject.input_schema), decoded)
+
+
+@BOTH
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:
+    strict = thaw(strict_schema(typed, rules))
+    subset(strict, rules)
+    value = data.draw(values(strict, strict.get("$defs", {})))
+    assume(jsonschema_rs.is_valid(strict, value))
+    value["pairs"] = [[pair[0], "a"] for pair in value["pairs"] if pair and isinstance(pair[0], int)]
+    value["short"] = None  # both are said in the description alone
+    typed._handling.parameters.decode("typed", json.dumps(value))
