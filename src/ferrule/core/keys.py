@@ -1,4 +1,5 @@
-"""Locks by key, for calls that touch the same thing: taken all at once, in order of arrival, so they never deadlock."""
+"""Locks by key, for calls that touch the same thing: taken all at once, in order of arrival, so that no two calls wait for
+each other. What a running call calls may: see `docs/execution.md`."""
 
 from __future__ import annotations
 
