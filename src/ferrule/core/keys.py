@@ -1,5 +1,7 @@
-"""Locks by key, for calls that touch the same thing: taken all at once, in order of arrival, so that no two calls wait for
-each other. What a running call calls may: see `docs/execution.md`."""
+"""Locks by key, for calls that touch the same thing: taken all at once, in order of arrival.
+
+So no two calls wait for each other. What a running call calls in turn may: see `docs/execution.md`.
+"""
 
 from __future__ import annotations
 
