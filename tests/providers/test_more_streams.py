@@ -1,4 +1,4 @@
-"""Providers whose streams have forms of their own: each says what its response says, and runs nothing before its end."""
+"""Providers whose streams have their own forms: each says what its response says, and runs nothing before its end."""
 
 from __future__ import annotations
 
