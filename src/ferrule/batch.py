@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from functools import partial
+from collections.abc import Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import execution
@@ -18,6 +17,7 @@ from ferrule.core.types import Observer
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.results import NOTHING_RUN
 from ferrule.slots import resource_keys
+from ferrule.timer import wake
 
 if TYPE_CHECKING:
     from ferrule.runner import Runner
@@ -30,26 +30,40 @@ class Seat:
     """A call's place in its batch.
 
     Attributes:
+        call: The call, with an id.
         observers: See the events of this batch only.
-        keep: Takes the result of a call that is cut off.
+        twin: The place of the same call, where it came before; the call runs once.
+        reused: Whether another call came before under the same id; then this one is answered, and never run.
         beside: Whether the arguments as sent are why the call runs beside others.
+        started: Whether it has been.
         state: What the runner keeps of the call, once it has begun.
+        task: Where it runs.
+        result: What it came to.
     """
 
-    __slots__ = ("beside", "keep", "observers", "state")
+    __slots__ = ("beside", "call", "observers", "result", "reused", "started", "state", "task", "twin")
 
-    def __init__(
-        self, observers: tuple[Observer, ...], keep: Callable[[ToolResult], object], *, beside: bool = False
-    ) -> None:
+    def __init__(self, call: ToolCall, observers: tuple[Observer, ...]) -> None:
+        self.call = call
         self.observers = observers
-        self.keep = keep
-        self.beside = beside
+        self.twin: Seat | None = None
+        self.reused = self.beside = self.started = False
         self.state: CallState | None = None
+        self.task: _Task | None = None
+        self.result: ToolResult | None = None
 
     @property
     def runs(self) -> bool:
         """Whether the call has come to its handler."""
         return self.state is not None and self.state.executed is not False
+
+    def outcome(self) -> ToolResult | None:
+        """The result that was kept when the call was cut off, or that its task came to; `None` before its end."""
+        if self.result is None:
+            task = self.task
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                self.result = task.result()
+        return self.result
 
 
 class Batch:
@@ -71,39 +85,27 @@ class Batch:
         self._runner = runner
         self._context = context
         self._observers = observers
-        self._calls: list[ToolCall] = []
-        self._same: dict[int, int] = {}
-        self._used: dict[str, int] = {}
-        self._reused: set[int] = set()
+        self._seats: list[Seat] = []
+        first: dict[str, Seat] = {}
         for call in calls:
-            self._receive(call)
-        self._results: list[ToolResult | None] = [None] * len(self._calls)
-        self._tasks: dict[int, _Task] = {}
-        self._seats: dict[int, Seat] = {}
-        self._started: set[int] = set()
+            seat = Seat(call if call.id else call.replace(id=runner._new_id()), observers)
+            self._seats.append(seat)
+            before = first.setdefault(seat.call.id, seat)
+            if before is not seat:
+                if _same_call(before.call, call):
+                    seat.twin = before
+                else:
+                    seat.reused = True
         self._cancelled = self._now = False
         self._done: asyncio.Future[list[ToolResult]] | None = None
-
-    def _receive(self, call: ToolCall) -> None:
-        """A call that came twice runs once; another call under a used id is answered, and never run."""
-        position = len(self._calls)
-        self._calls.append(call if call.id else call.replace(id=self._runner._new_id()))
-        first = self._used.setdefault(self._calls[position].id, position)
-        if first == position:
-            return
-        if _same_call(self._calls[first], call):
-            self._same[position] = first
-        else:
-            self._reused.add(position)
 
     @property
     def results(self) -> list[ToolResult]:
         """One result for every call, at any time: of one that has not ended, that it has not."""
         found = []
-        for position, call in enumerate(self._calls):
-            source = self._same.get(position, position)
-            result = self._outcome(source)
-            found.append(result if result is not None else self._open(call, started=source in self._started))
+        for seat in self._seats:
+            place = seat.twin or seat
+            found.append(place.outcome() or self._open(seat.call, started=place.started))
         return found
 
     def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
@@ -127,12 +129,13 @@ class Batch:
         """
         self._now = now or self._cancelled
         self._cancelled = True
-        for position, task in self._tasks.items():
-            seat = self._seats[position]
+        for seat in self._seats:
+            if seat.task is None:
+                continue
             if seat.state is not None:
                 seat.state.stopping = True  # no further attempt of what runs
             if self._now or not seat.runs:
-                task.cancel()
+                seat.task.cancel()
 
     def _stopped(self) -> bool:
         return self._cancelled
@@ -149,34 +152,38 @@ class Batch:
         except BaseException:
             self._done.set_result(self.results)
             raise
-        self._done.set_result(self.results)
-        return self.results
+        results = self.results
+        self._done.set_result(results)
+        return results
 
     async def _run(self) -> None:
         lanes = _Lanes()
+        begun = 0
         try:
-            for position, call in enumerate(self._calls):
-                if position in self._same:
+            for seat in self._seats:
+                if seat.twin is not None:
                     continue
-                if position % _AT_ONCE == _AT_ONCE - 1:  # or a thousand begin before the first can go on
+                begun += 1
+                if begun % _AT_ONCE == 0:  # or a thousand begin before the first can go on
                     await asyncio.sleep(0)
-                if self._stopped():
+                if self._cancelled:
                     break
-                lane = self._lane(None if position in self._reused else self._runner._plan_of(call.name), call)
+                lane = BESIDE if seat.reused else self._lane(self._runner._plan_of(seat.call.name), seat.call)
                 if self._stopped():  # by what a tool says about its own arguments
                     break
                 if not lane.alone:
                     before = lanes.before(lane)
-                    lanes.add(self._begin(position, call, before, beside=lane.chosen), lane)
+                    seat.beside = lane.chosen
+                    lanes.add(self._begin(seat, before), lane)
                     continue
-                await self._all(lanes.open)
+                await _all(lanes.open)
                 lanes.clear()
                 if not self._stopped():
-                    await self._all([self._begin(position, call)])
-            await self._all(lanes.open)
+                    await _all([self._begin(seat)])
+            await _all(lanes.open)
         except asyncio.CancelledError:
             self.cancel(now=True)
-            await self._all(list(self._tasks.values()))
+            await _all([seat.task for seat in self._seats if seat.task is not None])
             raise
         finally:
             await self._complete()
@@ -202,76 +209,61 @@ class Batch:
         except BaseException:
             return ALONE  # what it touches is not known
 
-    def _begin(self, position: int, call: ToolCall, before: Sequence[_Task] = (), *, beside: bool = False) -> _Task:
-        seat = self._seat(position, beside=beside)
-        if position in self._reused:
-            error = f"The id {cut(clean(call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            begin = partial(self._runner._answered, call, "invalid", error, seat)
-        else:
-            begin = partial(self._runner._started, call, self._context, seat=seat)
-        coroutine = self._after(before, begin) if before else begin()
-        self._started.add(position)
-        task = execution.start(coroutine, asyncio.get_running_loop())
-        self._tasks[position] = task
+    def _begin(self, seat: Seat, before: Sequence[_Task] = ()) -> _Task:
+        coroutine = self._after(before, seat) if before else self._way(seat)
+        seat.started = True
+        task = seat.task = execution.start(coroutine, asyncio.get_running_loop())
         if self._cancelled and not task.done() and (self._now or not seat.runs):
             task.cancel()  # what began at once has cancelled its own batch
         return task
 
-    def _seat(self, position: int, *, beside: bool = False) -> Seat:
-        seat = self._seats[position] = Seat(
-            self._observers, partial(self._results.__setitem__, position), beside=beside
-        )
-        return seat
+    def _way(self, seat: Seat) -> Coroutine[Any, Any, ToolResult]:
+        if seat.reused:
+            error = f"The id {cut(clean(seat.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
+            return self._runner._answered(seat.call, "invalid", error, seat)
+        return self._runner._started(seat.call, self._context, seat=seat)
 
-    async def _after(self, before: Sequence[_Task], begin: Callable[[], Coroutine[Any, Any, ToolResult]]) -> ToolResult:
-        await self._all(before)
-        return await begin()
-
-    async def _all(self, tasks: Sequence[_Task]) -> None:
-        for task in tasks:
-            if not task.done():
-                await _ended(task)
+    async def _after(self, before: Sequence[_Task], seat: Seat) -> ToolResult:
+        await _all(before)
+        return await self._way(seat)
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
         mistakes: list[BaseException] = []
-        for position, call in enumerate(self._calls):
-            if position in self._same or self._outcome(position) is not None:
+        for seat in self._seats:
+            if seat.twin is not None or seat.outcome() is not None:
                 continue
-            task = self._tasks.get(position)
+            task = seat.task
             if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                 mistakes.append(task.exception())  # type: ignore[arg-type]
             elif task is None or task.done():
-                error, seat = f"The call was cancelled. {NOTHING_RUN}", self._seat(position)
-                self._results[position] = await self._runner._answered(call, "cancelled", error, seat)
-        for task in self._tasks.values():
-            if task.done() and not task.cancelled():
-                task.exception()  # marked as seen: the result tells it
+                error = f"The call was cancelled. {NOTHING_RUN}"
+                seat.result = await self._runner._answered(seat.call, "cancelled", error, seat)
+        for seat in self._seats:
+            if seat.task is not None and seat.task.done() and not seat.task.cancelled():
+                seat.task.exception()  # marked as seen: the result tells it
         if mistakes:
             raise mistakes[0]
 
-    def _outcome(self, position: int) -> ToolResult | None:
-        """The result that was kept when a call was cut off, or that its task came to; `None` before its end."""
-        result = self._results[position]
-        if result is None:
-            task = self._tasks.get(position)
-            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-                result = self._results[position] = task.result()
-        return result
+
+async def _all(tasks: Sequence[_Task]) -> None:
+    for task in tasks:
+        if not task.done():
+            await _ended(task)
 
 
 async def _ended(task: _Task) -> None:
     """Wait for the end of a task, whatever it is; a fifth of the cost of `asyncio.wait`."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def wake(_: _Task) -> None:
-        execution.wake(waiter)
+    def ended(_: _Task) -> None:
+        wake(waiter)
 
-    task.add_done_callback(wake)
+    task.add_done_callback(ended)
     try:
         await waiter
     finally:
-        task.remove_done_callback(wake)
+        task.remove_done_callback(ended)
 
 
 def _same_call(one: ToolCall, other: ToolCall) -> bool:

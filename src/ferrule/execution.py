@@ -19,6 +19,7 @@ from ferrule.core.plan import Plan
 from ferrule.core.tool import Tool
 from ferrule.core.values import ToolResult
 from ferrule.results import broke, timed_out
+from ferrule.timer import Timer, wake
 
 _Coroutine = Coroutine[Any, Any, Any]
 
@@ -128,23 +129,26 @@ async def contained(inside: Awaitable[ToolResult], state: CallState) -> ToolResu
             wake(state.waiter)
 
 
-async def within(task: asyncio.Task[Any], plan: Plan, state: CallState, seconds: float, grace: float) -> ToolResult:
-    """What the task that handles a call comes to, which has `seconds`.
+async def within(task: asyncio.Task[Any], plan: Plan, state: CallState, timer: Timer, grace: float) -> ToolResult:
+    """What the task that handles a call comes to, which has the seconds of `timer`.
 
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
-    loop = asyncio.get_running_loop()
     try:
         if not EAGER:
             await _turn()  # it takes its first step, and a handler that never waits is done without a timer
-        in_time = task.done() or await _ended(task, loop, state, seconds)
+        if not task.done():
+            try:
+                await _waiter(task, state, timer)
+            finally:
+                timer.remove(state.waiter)
     except asyncio.CancelledError:
-        await _stopped(task, loop, state, grace)
+        await _stopped(task, state, timer.loop, grace)
         raise
-    if not in_time or loop.time() > (state.deadline or 0.0):  # it may have blocked the loop meanwhile
-        await _stopped(task, loop, state, grace)
-        return timed_out(plan, state, seconds)
+    if not task.done() or timer.loop.time() > (state.deadline or 0.0):  # it may have blocked the loop meanwhile
+        await _stopped(task, state, timer.loop, grace)
+        return timed_out(plan, state, timer.seconds)
     return task.result()  # type: ignore[no-any-return]
 
 
@@ -154,38 +158,31 @@ def _turn() -> Generator[None, None, None]:
     yield
 
 
-async def _ended(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, seconds: float) -> bool:
-    """Whether the task ends within `seconds`; it is left alone in any case.
+def _waiter(task: asyncio.Task[Any], state: CallState, timer: Timer) -> asyncio.Future[None]:
+    """What is done when the task has ended, or the time of `timer` is over.
 
-    The task wakes its waiter itself, at its end: a callback would cost one more turn of the loop.
+    The task wakes it itself, at its end: a callback would cost one more turn of the loop.
     """
-    waiter = state.waiter = loop.create_future()
+    waiter: asyncio.Future[None] = timer.loop.create_future()
+    state.waiter = waiter
     if task.cancelling():  # a task that is cancelled before its first step never comes to its end
         task.add_done_callback(lambda _: wake(waiter))
-    handle = loop.call_later(seconds, wake, waiter)
-    try:
-        await waiter
-    finally:
-        state.waiter = None
-        handle.cancel()
-    return task.done()
+    timer.add(waiter)
+    return waiter
 
 
-def wake(waiter: asyncio.Future[None]) -> None:
-    """Let whoever waits look again."""
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-async def _stopped(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, state: CallState, grace: float) -> None:
+async def _stopped(task: asyncio.Task[Any], state: CallState, loop: asyncio.AbstractEventLoop, grace: float) -> None:
     """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
     while not task.done():
         task.cancel()
+        timer = Timer(loop, grace)
         try:
-            ended = await _ended(task, loop, state, grace)
+            await _waiter(task, state, timer)
         except asyncio.CancelledError:  # once more: whoever cancels does not want to wait
-            ended = task.done()
-        if not ended:
+            pass
+        finally:
+            timer.remove(state.waiter)
+        if not task.done():
             state.left = (*state.left, _Left(task))
             return
     if not task.cancelled():

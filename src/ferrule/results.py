@@ -115,8 +115,7 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         raise error
-    task = current_task()
-    if task is not None and task.cancelling() > state.cancels:
+    if state.cancelled_in(current_task()):
         if not isinstance(error, asyncio.CancelledError):
             state.cut = error
         raise asyncio.CancelledError from None

@@ -48,6 +48,7 @@ from ferrule.core.toolset import Toolset
 from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.core.values import ALLOW, Decision, EventKind, Status, ToolCall, ToolResult, emit, judged_call, keep_seal
 from ferrule.results import NOTHING_RUN, Halt
+from ferrule.timer import Timer, wake
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
@@ -359,7 +360,7 @@ class Runner:
         finally:
             live.discard(state)
             state.ended = True
-            state._context = None  # no cycle is left for the collector
+            state._context = state.task = None  # no cycle is left for the collector
             if self._idle is not None:
                 self._look_idle()
         if observers:
@@ -380,7 +381,7 @@ class Runner:
         """
         started = perf_counter()
         current = CURRENT.get()
-        limiter = plan.limiters[0]
+        limiter = plan.limiters[0] if plan.limiters else None
         values = None
         if current is None or (current.ended and current.parent is None):
             try:  # noqa: SIM105, `suppress` costs as much as the validation
@@ -388,7 +389,8 @@ class Runner:
             except Exception:  # the long way says what is wrong, or mends it
                 pass
         late = self._closing or not plan.straight  # it was turned off since `run` was called
-        if values is None or late or get_running_loop() is not self._loop or not limiter.try_acquire():
+        late = late or get_running_loop() is not self._loop
+        if values is None or late or not (limiter is None or limiter.try_acquire()):
             return await self._performed(plan, call, given, seat=seat)
         task: Any = current_task()
         cancels = task.cancelling()
@@ -412,7 +414,8 @@ class Runner:
         except BaseException as error:
             result = self._broke(state, call, error, seat)
         finally:
-            limiter.release()
+            if limiter is not None:
+                limiter.release()
             live.discard(state)
             state.ended = True
             if self._idle is not None:
@@ -420,6 +423,7 @@ class Runner:
         if task.cancelling() > state.cancels and not _took_back(state):
             self._cut_off(state, call, seat, result)
             raise asyncio.CancelledError
+        state.task = None  # no cycle is left for the collector
         return result
 
     def _broke(self, state: CallState, arrived: ToolCall, error: BaseException, seat: Seat | None) -> ToolResult:
@@ -445,7 +449,7 @@ class Runner:
         state.ended = True
         emit(state.observers, "tool:error", arrived, result)
         if seat is not None:
-            seat.keep(result)
+            seat.result = result
         if self._journal is not None and state.plan.changes and not isinstance(cause, GeneratorExit):
             # Awaited here, it would be cut off like the call itself.
             writing = get_running_loop().create_task(self._recorded(result))
@@ -641,7 +645,7 @@ class Runner:
             await self._recorded(result)
         except asyncio.CancelledError:
             if seat is not None:
-                seat.keep(result)
+                seat.result = result
             raise
 
     async def _recorded(self, result: ToolResult) -> None:
@@ -653,24 +657,22 @@ class Runner:
 
     # -- handler and shape --------------------------------------------------------------------------------------------
 
-    async def _timed(self, plan: Plan, state: CallState, values: Any) -> ToolResult:
+    def _timed(self, plan: Plan, state: CallState, values: Any) -> Coroutine[Any, Any, ToolResult]:
         """Handled in a task of its own, which has a deadline."""
+        timer = plan.timer
         seconds: float = state.timeout or plan.timeout
         loop = get_running_loop()
+        if timer is None or timer.loop is not loop or timer.seconds != seconds:
+            timer = Timer(loop, seconds)
+            if state.timeout is None:
+                plan.timer = timer
         state.deadline = loop.time() + seconds
-        cancels, state.cancels = state.cancels, 0
-        try:
-            if plan.inside is None:
-                handling = self._handled(plan, state, values)
-            else:
-                state.values = values
-                handling = execution.contained(plan.inside(state.call, state.context), state)
-            task = execution.own(handling, loop)
-            if task.done() and loop.time() <= state.deadline:
-                return task.result()  # type: ignore[no-any-return]
-            return await execution.within(task, plan, state, seconds, self._grace)
-        finally:
-            state.cancels = cancels
+        if plan.inside is None:
+            handling = self._handled(plan, state, values)
+        else:
+            state.values = values
+            handling = execution.contained(plan.inside(state.call, state.context), state)
+        return execution.within(execution.own(handling, loop), plan, state, timer, self._grace)
 
     def _handled_unchanged(
         self, plan: Plan, call: ToolCall, context: ToolContext[Any]
@@ -719,7 +721,7 @@ class Runner:
             return results.broke(state, error)
         finally:
             if state.waiter is not None and plan.inside is None:
-                execution.wake(state.waiter)
+                wake(state.waiter)
 
     # -- what a bound context asks ------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -494,3 +495,25 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
     go(main())
     assert all(limiter.running == 0 for plan in runner._plans.values() for limiter in plan.limiters)
     assert not runner._keys._queues
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None) -> None:
+    @tool(read_only=True)
+    async def nap() -> str:
+        """Wait for the loop once."""
+        await asyncio.sleep(0)
+        return "done"
+
+    async def story() -> int:
+        runner = Runner([nap], concurrency=None, timeout=timeout)
+        await runner.run_all([ToolCall("first", "nap")])
+        gc.collect()
+        gc.disable()
+        try:
+            results = await runner.run_all([ToolCall(f"call_{n}", "nap") for n in range(100)])
+            return gc.collect() if all(result.success for result in results) else -1
+        finally:
+            gc.enable()
+
+    assert asyncio.run(story()) < 100

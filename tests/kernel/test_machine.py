@@ -755,9 +755,9 @@ class Calls(RuleBasedStateMachine):
         for sent in self.sent:
             if sent.batch is not None:
                 known = {one.hand.n: one for one in sent.tries}
-                for call, result in zip(sent.batch._calls, sent.batch.results, strict=True):
-                    assert result.call_id == call.id
-                    self.check(known[call.arguments["n"]], result)
+                for seat, result in zip(sent.batch._seats, sent.batch.results, strict=True):
+                    assert result.call_id == seat.call.id
+                    self.check(known[seat.call.arguments["n"]], result)
 
     def check_events(self) -> None:
         """One beginning, and one end for each way that a call went."""

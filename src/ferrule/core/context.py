@@ -51,7 +51,7 @@ class CallState:
         call: The call under the tool's own name; once judged, with the judged arguments.
         parent: The state of the call whose handler made this one.
         observers: Who sees its events.
-        cancels: How often the task that the handler runs in had been cancelled before.
+        cancels: How often the task that the call runs in had been cancelled before.
         started: When the call arrived, by `perf_counter`.
         task: The task that the call runs in.
         values: What the handler gets; `None` once it has them.
@@ -79,6 +79,7 @@ class CallState:
         "_context",
         "call",
         "cancels",
+        "deadline",
         "ended",
         "executed",
         "given",
@@ -91,6 +92,7 @@ class CallState:
         "started",
         "task",
         "values",
+        "waiter",
     )
 
     given: tuple[Any, ...]
@@ -107,21 +109,25 @@ class CallState:
     ended: bool
     made: ToolResult | None
     repairs: tuple[str, ...]
+    deadline: float | None
+    waiter: Any
     _context: ToolContext[Any] | None
 
     timeout: float | None = None
-    deadline: float | None = None
     entered: bool = False
     left: tuple[Any, ...] = ()
     cut: BaseException | None = None
     resumed: Any = None
-    waiter: Any = None
     beside: bool = False
     pieces: tuple[Any, ...] | list[Any] = ()
     halt: Any = None
     taken_back: bool = False
     loans: Any = ()
     stopping: bool = False
+
+    def cancelled_in(self, task: Any) -> bool:
+        """Whether `task`, the call's or its handler's own, was cancelled since the call began."""
+        return task is not None and task.cancelling() > (self.cancels if task is self.task else 0)
 
     @property
     def context(self) -> ToolContext[Any]:
@@ -275,7 +281,7 @@ def new_state(
     state.task = task
     state.cancels = cancels
     state.observers = observers
-    state.values = state.made = state._context = None
+    state.values = state.made = state.deadline = state.waiter = state._context = None
     state.executed = state.ended = False
     state.repairs = ()
     return state

@@ -94,6 +94,7 @@ class Plan:
         execute: How the handler is run where it is not plain: in the loop, in a thread, in a process.
         isolated: What a worker process is told of the tool, where it runs in one.
         judged: Whether anybody reads the judged call.
+        timer: Wakes those who wait for its handler at their deadlines.
     """
 
     __slots__ = (
@@ -129,6 +130,7 @@ class Plan:
         "straight",
         "streams",
         "timeout",
+        "timer",
         "tool",
     )
 
@@ -148,6 +150,7 @@ class Plan:
         self.streams = handling.streams
         self.plain = handling.is_async and handling.direct is not None and tool.isolation is None
         self.isolated: Any = None
+        self.timer: Any = None
         self.execute: Callable[[Plan, Any, CallState], Awaitable[Any]]
         self.output = tool._output
         self.changes = tool.read_only is not True
@@ -203,9 +206,9 @@ class Plan:
         )
 
     def may_go_straight(self) -> bool:
-        """Whether nothing but the runner's limit is configured for an async function of plain arguments."""
+        """Whether nothing but one limit is configured for an async function of plain arguments."""
         free = not self.seals and self.timeout is None and not self.judged
-        return free and self.plain and self.quick is not None and len(self.limiters) == 1 and not self.careful
+        return free and self.plain and self.quick is not None and len(self.limiters) <= 1 and not self.careful
 
     def announce(self, state: CallState, what: Mapping[str, Any]) -> None:
         self._owner.announce(state, what)
