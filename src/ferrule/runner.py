@@ -49,6 +49,7 @@ from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.core.values import ALLOW, Decision, EventKind, Status, ToolCall, ToolResult, emit, judged_call, keep_seal
 from ferrule.results import NOTHING_RUN, Halt
 from ferrule.timer import Timer, wake
+from ferrule.waiting import Waiting
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
@@ -136,7 +137,8 @@ class Runner:
             self._plans[one.name] = self._plans[one.wire_name] = plan
         self._keys = KeyLocks()
         self._live: set[CallState] = set()
-        self._left = self._waiting = 0
+        self._waiting = Waiting(self._live)
+        self._waiters = self._left = 0
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
@@ -177,7 +179,7 @@ class Runner:
     @property
     def waiting(self) -> int:
         """How many calls wait for a slot or a key."""
-        return self._waiting
+        return self._waiters
 
     # -- taking calls -------------------------------------------------------------------------------------------------
 
@@ -396,6 +398,7 @@ class Runner:
         cancels = task.cancelling()
         state = new_state(given._given, plan, call, call, None, started, task, cancels)
         state.executed = None
+        state.held = plan.limiters
         if seat is not None:
             seat.state = state
         live = self._live
@@ -506,8 +509,9 @@ class Runner:
                             ready += 1
                     except IndexError:
                         held = await self._slot(plan, state, ready)
+                state.held = held
                 if plan.disabled is not None:
-                    raise _given_back(held, results.denied(plan.disabled))
+                    raise _given_back(state, results.denied(plan.disabled))
             except Halt as halt:
                 result = results.halted(state, halt)
             except asyncio.CancelledError:
@@ -527,6 +531,7 @@ class Runner:
                     else:
                         result = await self._handled(plan, state, values)
                 finally:
+                    state.held = ()
                     if state.left:
                         self._release_later(state, held)
                     else:
@@ -605,11 +610,11 @@ class Runner:
         if state.beside and not plan.tool.trait("parallel", state.call.arguments):
             said = f"{plan.name} may not run beside other calls with the arguments as they were changed"
             raise Halt("limited", f"{said}. {NOTHING_RUN} Send it alone.")
-        self._waiting += 1
+        self._waiters += 1
         try:
-            return await slots.taken(plan, state, self._keys, self._queue_timeout, ready)
+            return await slots.taken(plan, state, self._keys, self._waiting, self._queue_timeout, ready)
         finally:
-            self._waiting -= 1
+            self._waiters -= 1
 
     def _release_later(self, state: CallState, held: slots.Held) -> None:
         """What was given up and still runs is counted, and keeps the slots and keys until the last of it ends."""
@@ -864,6 +869,7 @@ class Runner:
         if self._loop is not None and self._loop.is_closed():
             self._live = set()
             self._keys = KeyLocks()
+            self._waiting = Waiting(self._live)
         self._loop = loop
 
     def _look_idle(self) -> None:
@@ -955,9 +961,10 @@ async def _given(result: ToolResult) -> ToolResult:
     return result
 
 
-def _given_back(held: slots.Held, halt: Halt) -> Halt:
-    for one in held:
+def _given_back(state: CallState, halt: Halt) -> Halt:
+    for one in state.held:
         one.release()
+    state.held = ()
     return halt
 
 

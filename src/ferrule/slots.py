@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from ferrule.core.context import CURRENT, CallState
@@ -12,28 +13,31 @@ from ferrule.core.keys import Hold, KeyLocks
 from ferrule.core.limiter import Limiter
 from ferrule.core.plan import Plan
 from ferrule.results import NOTHING_RUN, Halt, busy
+from ferrule.waiting import Waiting, ancestors
 
 log = logging.getLogger("ferrule")
 Held: TypeAlias = "list[Limiter | Hold]"
 
 
-async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | None, ready: int = 0) -> Held:
+async def taken(
+    plan: Plan, state: CallState, keys: KeyLocks, waiting: Waiting, timeout: float | None, ready: int = 0
+) -> Held:
     """Wait, at most `timeout` seconds, for all keys and slots.
 
     Keys that an ancestor holds are not waited for, and a slot that an ancestor holds is lent to one of its children at
     a time; the others take free ones. The first `ready` slots are there already.
 
     Raises:
-        Halt: where they are not to be had in time, or the keys are not known.
+        Halt: where they are not to be had in time, or never, or the keys are not known.
     """
     loop = asyncio.get_running_loop()
     until = None if timeout is None else loop.time() + timeout
-    family = list(_ancestors(state))
+    family = list(ancestors(state))
     held: Held = list(plan.limiters[:ready])
     slots: dict[_Wanted, Limiter] = {}
     try:
         if plan.locks:
-            held.append(await _locked(plan, state, keys, family, until))
+            held.append(await _locked(plan, state, keys, waiting, family, until))
         for early in plan.limiters[:ready]:
             early.release()
             held.remove(early)
@@ -47,7 +51,8 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
                 if found is None:
                     _give_back(slots)
             if found is None:
-                found = await occupied.acquire(_left_until(until, loop), group)
+                with _waits(plan, state, waiting, occupied.limiters):
+                    found = await occupied.acquire(_left_until(until, loop), group)
             if found is None:
                 raise busy(plan, f"{occupied.limiter.limit} calls run already, the most that may run at once")
             slots[occupied] = found
@@ -56,6 +61,17 @@ async def taken(plan: Plan, state: CallState, keys: KeyLocks, timeout: float | N
         for one in (*held, *slots.values()):
             one.release()
         raise
+
+
+@contextmanager
+def _waits(plan: Plan, state: CallState, waiting: Waiting, what: Hold | tuple[Limiter, ...]) -> Iterator[None]:
+    waiting.add(state, what)
+    try:
+        if waiting.in_a_ring(state):
+            raise busy(plan, "what it needs is in use by a call that in turn waits for what this one was called by")
+        yield
+    finally:
+        waiting.remove(state)
 
 
 _MOMENT = 0.01
@@ -75,11 +91,13 @@ class _Wanted:
         self.limiter = limiter
         self.loan = loan
 
+    @property
+    def limiters(self) -> tuple[Limiter, ...]:
+        """Where it may come from, the loan first."""
+        return (self.limiter,) if self.loan is None else (self.loan, self.limiter)
+
     def try_acquire(self) -> Limiter | None:
-        for limiter in (self.loan, self.limiter):
-            if limiter is not None and limiter.try_acquire():
-                return limiter
-        return None
+        return next((limiter for limiter in self.limiters if limiter.try_acquire()), None)
 
     async def acquire(self, timeout: float | None, group: Hashable) -> Limiter | None:
         """Wait for either; `None` where there was none in time."""
@@ -123,14 +141,23 @@ def _loan(limiter: Limiter, family: list[CallState]) -> Limiter | None:
     return None
 
 
-async def _locked(plan: Plan, state: CallState, keys: KeyLocks, family: list[CallState], until: float | None) -> Hold:
+async def _locked(
+    plan: Plan, state: CallState, keys: KeyLocks, waiting: Waiting, family: list[CallState], until: float | None
+) -> Hold:
     shared = plan.tool.trait("parallel", state.call.arguments)
     wanted = _resources(plan, state)
     timeout = _left_until(until, asyncio.get_running_loop())
-    hold = await keys.acquire(wanted, state, family, shared=shared, timeout=timeout)
-    if hold is None:
+    hold = keys.join(wanted, state, family, shared=shared)
+    if hold.granted:
+        return hold
+    try:
+        with _waits(plan, state, waiting, hold):
+            if await hold.wait(timeout):
+                return hold
         raise busy(plan, "what it works on is in use")
-    return hold
+    except BaseException:
+        hold.release()
+        raise
 
 
 def _first_busy(wanted: list[_Wanted], slots: dict[_Wanted, Limiter]) -> _Wanted | None:
@@ -177,10 +204,3 @@ def resource_keys(state: CallState, arguments: Mapping[str, Any]) -> list[str]:
 
 def _left_until(until: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
     return None if until is None else max(0.0, until - loop.time())
-
-
-def _ancestors(state: CallState) -> Iterable[CallState]:
-    parent = state.parent
-    while parent is not None:
-        yield parent
-        parent = parent.parent

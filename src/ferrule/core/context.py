@@ -61,6 +61,7 @@ class CallState:
         repairs: What was repaired, in words.
         timeout: The call's own time-out in seconds.
         deadline: In the loop's time.
+        held: The keys and slots that it runs with.
         entered: Whether a middleware's `next` is under way.
         left: What still runs after it was given up.
         cut: What the handler made of a cancellation from outside.
@@ -83,6 +84,7 @@ class CallState:
         "ended",
         "executed",
         "given",
+        "held",
         "made",
         "observers",
         "parent",
@@ -109,6 +111,7 @@ class CallState:
     ended: bool
     made: ToolResult | None
     repairs: tuple[str, ...]
+    held: Any
     deadline: float | None
     waiter: Any
     _context: ToolContext[Any] | None
@@ -283,7 +286,7 @@ def new_state(
     state.observers = observers
     state.values = state.made = state.deadline = state.waiter = state._context = None
     state.executed = state.ended = False
-    state.repairs = ()
+    state.repairs = state.held = ()
     return state
 
 

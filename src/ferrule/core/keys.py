@@ -1,13 +1,14 @@
 """Locks by key, for calls that touch the same thing: taken all at once, in order of arrival.
 
-So no two calls wait for each other. What a running call calls in turn may: see `docs/execution.md`.
+So no two calls wait for each other here. What a running call calls in turn may: that is looked for in `waiting.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import Any
 
 
@@ -25,9 +26,30 @@ class Hold:
         self.granted = False
         self.future: asyncio.Future[None] | None = None
 
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until it is granted, at most `timeout` seconds; whether it is."""
+        loop = asyncio.get_running_loop()
+        self.future = loop.create_future()
+        handle = None if timeout is None else loop.call_later(timeout, _expire, self.future)
+        try:
+            await self.future
+        except TimeoutError:
+            return False
+        finally:
+            if handle is not None:
+                handle.cancel()
+        return True
+
     def release(self) -> None:
-        """Give the keys back."""
+        """Give the keys back, or leave their queues."""
         self.locks.release(self)
+
+    def in_the_way(self) -> Iterator[Hold]:
+        """What has to be released before this one is granted: what is granted, and what waits for other keys too.
+
+        What waits for one key alone waits for what is granted before it there, and that is told.
+        """
+        return self.locks.in_the_way(self)
 
 
 class KeyLocks:
@@ -41,32 +63,15 @@ class KeyLocks:
     def __init__(self) -> None:
         self._queues: dict[str, deque[Hold]] = {}
 
-    async def acquire(
-        self, keys: Iterable[str], owner: Any, ancestors: Iterable[Any], *, shared: bool, timeout: float | None
-    ) -> Hold | None:
-        """Wait for all keys, at most `timeout` seconds; `None` where that was not enough.
+    def join(self, keys: Iterable[str], owner: Any, ancestors: Iterable[Any], *, shared: bool) -> Hold:
+        """Ask for all keys: a hold that is granted, or is to be waited for, and is released in the end in any case.
 
         A shared hold goes beside other shared ones, and nobody waits for its own ancestors.
         """
         hold = Hold(self, frozenset(keys), owner, set(map(id, ancestors)), shared=shared)
         for key in hold.keys:
             self._join(self._queues.setdefault(key, deque()), hold)
-        if self._free(hold):
-            hold.granted = True
-            return hold
-        loop = asyncio.get_running_loop()
-        hold.future = loop.create_future()
-        handle = None if timeout is None else loop.call_later(timeout, _expire, hold.future)
-        try:
-            await hold.future
-        except BaseException as error:
-            self.release(hold)
-            if isinstance(error, TimeoutError):
-                return None
-            raise
-        finally:
-            if handle is not None:
-                handle.cancel()
+        hold.granted = self._free(hold)
         return hold
 
     @staticmethod
@@ -86,6 +91,20 @@ class KeyLocks:
                     continue
                 return False
         return True
+
+    def in_the_way(self, hold: Hold) -> Iterator[Hold]:
+        """See `Hold.in_the_way`."""
+        for key in hold.keys:
+            before = list(takewhile(lambda other: other is not hold, self._queues[key]))
+            exclusive = not hold.shared or any(not other.shared and not other.granted for other in before)
+            for other in before:
+                if id(other.owner) in hold.family:
+                    continue
+                if other.granted:
+                    if exclusive or not other.shared:
+                        yield other
+                elif len(other.keys) > 1 and exclusive and not self._waits_for(other, hold.family):
+                    yield other
 
     def _waits_for(self, other: Hold, family: set[int]) -> bool:
         """Whether `other` cannot go on before one of `family` is done, who would wait for it in turn."""

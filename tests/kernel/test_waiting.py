@@ -1,0 +1,251 @@
+"""Calls that wait in a ring: the one that closes it is answered at once, and all others go on. Nobody else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from watched import go
+
+from ferrule import Runner, Tool, ToolContext, ToolResult, tool
+
+Want: TypeAlias = tuple[str, Sequence[Any]]
+"""What a call is to have, a key or the one slot of a tool, and what it calls once it has that."""
+SLOTS = ("first", "second", "third")
+
+
+async def work(key: str, wants: list[Any], context: ToolContext) -> list[Any]:
+    """Call what is wanted, one after the other; the calls that begin all begin before."""
+    if context.deps is not None and context.call is not None and context.call.parent is None:
+        await context.deps.wait()
+    results = [await asked(context, want) for want in wants]
+    return [[result.status, result.output] for result in results]
+
+
+def tools() -> list[Tool]:
+    """`keyed`, which takes any key, and three tools of which one call runs at a time."""
+    beside: dict[str, Any] = {"parallel": True, "concurrency": 1}
+    return [tool(work, name="keyed", resources=lambda given: [given["key"]])] + [
+        tool(work, name=name, **beside) for name in SLOTS
+    ]
+
+
+def asked(runner: Any, want: Want, *context: Any) -> Awaitable[ToolResult]:
+    what, wants = want
+    return runner.run(what if what in SLOTS else "keyed", {"key": what, "wants": wants}, *context)
+
+
+def together(*wants: Want, concurrency: int | None = None) -> list[ToolResult]:
+    """The calls; each has what it needs itself before any of them makes its own calls."""
+
+    async def main() -> list[ToolResult]:
+        runner = Runner(tools(), queue_timeout=None, concurrency=concurrency)
+        context = ToolContext(deps=asyncio.Barrier(len(wants)))
+        found = await asyncio.gather(*(asked(runner, want, context) for want in wants))
+        assert runner.waiting == len(runner._waiting) == 0 and not runner._waiting._below
+        return found
+
+    return go(main())
+
+
+def statuses(outputs: list[Any]) -> list[str]:
+    """What came of all the calls that these calls made, in turn."""
+    return [status for called in outputs for status, inner in called or [] for status in [status, *statuses([inner])]]
+
+
+def of_children(results: Sequence[ToolResult]) -> list[str]:
+    assert all(result.success for result in results), results
+    return sorted(statuses([result.output for result in results]))
+
+
+@pytest.mark.parametrize(("one", "other"), [("k", "l"), ("first", "second"), ("k", "second")])
+def test_of_two_that_wait_for_each_other_one_is_answered_and_the_other_goes_on(one: str, other: str) -> None:
+    found = together((one, [(other, [])]), (other, [(one, [])]))
+    assert of_children(found) == ["limited", "ok"]
+
+
+def test_a_ring_of_three_and_one_by_way_of_grandchildren_are_found() -> None:
+    three = together(("k", [("second", [])]), ("second", [("m", [])]), ("m", [("k", [])]))
+    assert of_children(three) == ["limited", "ok", "ok"]
+    deep = together(("k", [("third", [("l", [])])]), ("l", [("m", [("k", [])])]))
+    assert of_children(deep) == ["limited", "ok", "ok", "ok"]
+
+
+def test_the_answer_says_why_and_that_nothing_was_run() -> None:
+    limited: list[ToolResult] = []
+
+    @tool(resources=lambda given: given["path"][:1])
+    async def cross(path: list[str], context: ToolContext) -> None:
+        if len(path) > 1:
+            await context.deps.wait()
+            result = await context.run("cross", {"path": path[1:]})
+            limited.extend([] if result.success else [result])
+
+    async def main() -> None:
+        runner = Runner([cross], queue_timeout=None)
+        context = ToolContext(deps=asyncio.Barrier(2))
+        await asyncio.gather(*(runner.run("cross", {"path": path}, context) for path in (["a", "b"], ["b", "a"])))
+
+    go(main())
+    assert [(result.status, result.executed) for result in limited] == [("limited", False)]
+    assert str(limited[0].error).startswith("cross could not be started in time: what it needs is in use by a call")
+    assert "Nothing was run." in str(limited[0].error)
+
+
+def test_a_call_that_nobody_made_may_close_the_ring_too() -> None:
+    """It waits for a key, gets it, and then needs the slot of a call whose child waits for that key."""
+
+    async def main() -> None:
+        opened, calls = asyncio.Event(), asyncio.Event()
+
+        @tool(resources=lambda given: ["k"])
+        async def keyed(hold: bool) -> None:
+            if hold:
+                await opened.wait()
+
+        @tool(resources=lambda given: given["keys"], parallel=True, concurrency=1)
+        async def both(keys: list[str], context: ToolContext) -> str:
+            if not keys:
+                await calls.wait()
+                return (await context.run("keyed", {"hold": False})).status
+            return "had it all"
+
+        runner = Runner([keyed, both], concurrency=None, queue_timeout=None)
+        holder = asyncio.ensure_future(runner.run("keyed", {"hold": True}))
+        parent = asyncio.ensure_future(runner.run("both", {"keys": []}))
+        await asyncio.sleep(0)
+        last = asyncio.ensure_future(runner.run("both", {"keys": ["k"]}))
+        await asyncio.sleep(0)
+        calls.set()
+        while runner.waiting < 2:
+            await asyncio.sleep(0)
+        opened.set()
+        assert (await holder).success
+        assert (await last).status == "limited"
+        assert (await parent).output == "ok"
+
+    go(main())
+
+
+def test_who_waits_for_a_call_that_will_end_is_not_answered() -> None:
+    slow = together(("k", []), ("first", [("k", [])]), ("second", [("first", [])]))
+    assert of_children(slow) == ["ok", "ok"]
+    many = together(*((f"k{n}", [("first", []), ("shared", []), ("second", [])]) for n in range(12)), concurrency=12)
+    assert of_children(many) == ["ok"] * 36
+
+
+def test_who_waits_for_one_of_several_slots_waits_as_long_as_one_of_them_may_come_free() -> None:
+    async def main() -> None:
+        waits, opened = asyncio.Event(), asyncio.Event()
+
+        @tool(parallel=True, concurrency=2)
+        async def pair(then: str, context: ToolContext) -> str:
+            if then == "open":
+                await opened.wait()
+            elif then:
+                return (await context.run(then)).status
+            return "ok"
+
+        @tool(parallel=True, concurrency=1)
+        async def single(context: ToolContext) -> str:
+            waits.set()
+            if context.deps is not None:
+                await context.deps.wait()
+            return (await context.run("pair", {"then": ""})).status
+
+        runner = Runner([pair, single], concurrency=None, queue_timeout=None)
+        gate = asyncio.Event()
+        held = asyncio.ensure_future(runner.run("pair", {"then": "open"}))
+        one = asyncio.ensure_future(runner.run("single", None, ToolContext(deps=gate)))
+        await waits.wait()
+        other = asyncio.ensure_future(runner.run("pair", {"then": "single"}))
+        while runner.waiting < 1:
+            await asyncio.sleep(0)
+        gate.set()
+        while runner.waiting < 2:
+            await asyncio.sleep(0)
+        opened.set()
+        assert (await held).success and (await one).output == "ok" and (await other).output == "ok"
+
+    go(main())
+
+
+def test_a_ring_by_way_of_a_call_that_waits_for_two_keys_is_found() -> None:
+    async def main() -> None:
+        goes = {"l": asyncio.Event(), "m": asyncio.Event()}
+
+        @tool(resources=lambda given: given["keys"])
+        async def take(keys: list[str], then: str | None, context: ToolContext) -> str:
+            if then is None:
+                return "ok"
+            await goes[keys[0]].wait()
+            return (await context.run("take", {"keys": [then], "then": None})).status
+
+        def has(keys: list[str], then: str | None = None) -> asyncio.Future[ToolResult]:
+            return asyncio.ensure_future(runner.run("take", {"keys": keys, "then": then}))
+
+        runner = Runner([take], queue_timeout=None)
+        first, second = has(["l"], "m"), has(["m"], "k")
+        await asyncio.sleep(0)
+        two = has(["k", "l"])
+        for turn, key in enumerate(("m", "l")):  # one waits behind the two keys, whose second the other has
+            while runner.waiting < turn + 1:
+                await asyncio.sleep(0)
+            goes[key].set()
+        assert sorted([(await first).output, (await second).output]) == ["limited", "ok"]
+        assert (await two).output == "ok"
+
+    go(main())
+
+
+def test_a_slot_that_another_runners_call_has_may_come_free() -> None:
+    async def main() -> None:
+        opened = asyncio.Event()
+
+        @tool(parallel=True, concurrency=1)
+        async def single(hold: bool) -> None:
+            if hold:
+                await opened.wait()
+
+        @tool(parallel=True)
+        async def parent(context: ToolContext) -> str:
+            return (await context.run("single", {"hold": False})).status
+
+        other, runner = Runner([single]), Runner([single, parent], queue_timeout=None)
+        held = asyncio.ensure_future(other.run("single", {"hold": True}))
+        await asyncio.sleep(0)
+        waits = asyncio.ensure_future(runner.run("parent"))
+        while not runner.waiting:
+            await asyncio.sleep(0)
+        opened.set()
+        assert (await held).success and (await waits).output == "ok"
+
+    go(main())
+
+
+NAMES = ["a", "b", "c", "d", "first", "second"]
+
+
+def wants(names: list[str], depth: int) -> st.SearchStrategy[Any]:
+    below = st.just([]) if depth == 0 else st.lists(st.deferred(lambda: wants(names, depth - 1)), max_size=2)
+    return st.tuples(st.sampled_from(names), below)
+
+
+@given(st.lists(wants(NAMES, 2), max_size=5, unique_by=lambda want: want[0]))
+@settings(max_examples=150, deadline=None)
+def test_whatever_calls_what_everything_comes_to_an_end(forest: list[Any]) -> None:
+    assert set(of_children(together(*forest))) <= {"ok", "limited"} if forest else True
+
+
+def ordered(want: Any, least: int = 0) -> bool:
+    return NAMES.index(want[0]) >= least and all(ordered(one, NAMES.index(want[0]) + 1) for one in want[1])
+
+
+@given(st.lists(wants(NAMES, 2).filter(ordered), max_size=5, unique_by=lambda want: want[0]))
+@settings(max_examples=150, deadline=None)
+def test_nobody_is_answered_where_all_take_what_they_need_in_one_order(forest: list[Any]) -> None:
+    assert set(of_children(together(*forest))) <= {"ok"} if forest else True
