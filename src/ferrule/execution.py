@@ -261,6 +261,15 @@ async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
     return value
 
 
+def isolate(plan: Plan, recipe: Any) -> None:
+    """Let the calls of a plan run in workers, which are slots of their own; the runners', which all want, come last."""
+    from ferrule import workers
+
+    own = len(plan.tool._limiters)
+    plan.isolated = recipe
+    plan.limiters = (*plan.limiters[:own], workers.SLOTS, *plan.limiters[own:])
+
+
 def isolated(tools: Iterable[Tool]) -> dict[str, Any]:
     """What workers are told of the isolated ones among `tools`, by name; a first worker is started.
 

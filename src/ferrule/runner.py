@@ -148,7 +148,8 @@ class Runner:
 
     def _compiled(self, tool: Tool, recipe: Any) -> Plan:
         plan = Plan(tool, self, self._settings)
-        plan.isolated = recipe
+        if recipe is not None:
+            execution.isolate(plan, recipe)
         plan.execute = execution.way_of(plan)
         plan.judged = plan.judged or self._journals(plan)
 

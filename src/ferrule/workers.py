@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 
 from ferrule import crossing
 from ferrule.core.errors import NotStartedError, WorkerDiedError
+from ferrule.core.limiter import Limiter
 from ferrule.core.turns import Turns
 from ferrule.core.values import ToolCall
 from ferrule.crossing import (
@@ -56,6 +57,9 @@ if sys.platform != "win32":
 
 WORKERS = max(4, os.cpu_count() or 1)
 """Calls at once. At least four: most handlers wait more than they count."""
+SLOTS = Limiter(WORKERS)
+"""A call takes one of these before it is submitted to the shared pool. So who waits for a worker waits as for any slot:
+it is counted and bounded, its deadline does not run, and what stops a call that was not started stops it."""
 _KEPT = 1
 _IDLE_SECONDS = 30.0
 _END_SECONDS = 2.0
@@ -595,6 +599,7 @@ def _after_fork() -> None:
             worker.disown()
         _POOLS.discard(pool)
     _POOL = WorkerPool()
+    SLOTS.refill()
 
 
 os.register_at_fork(before=_FORKING.acquire, after_in_parent=_FORKING.release, after_in_child=_after_fork)

@@ -81,6 +81,12 @@ class Limiter:
         if self._waiters:
             self._hand_out()
 
+    def refill(self) -> None:
+        """Begin anew, in a forked process where nothing of what took the slots goes on."""
+        self._lock = threading.Lock()
+        self._waiters.clear()
+        self._tokens[:] = [None] * self.limit
+
     def _forget(self, entry: _Waiter) -> None:
         with self._lock:
             self._waiters.remove(entry[0], entry)
