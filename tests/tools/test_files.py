@@ -269,8 +269,13 @@ def test_a_listing_is_in_order_and_says_what_each_is(tree: Path) -> None:
     [
         ("*.py", ["a.py", "src/b.py", "src/deep/er/c.py"]),
         ("**/*.py", ["a.py", "src/b.py", "src/deep/er/c.py"]),
-        ("src/*.py", ["src/b.py", "src/deep/er/c.py"]),
+        ("src/*.py", ["src/b.py"]),
         ("src/**/*.py", ["src/b.py", "src/deep/er/c.py"]),
+        ("**/er/**/*.py", ["src/deep/er/c.py"]),
+        ("**/deep/**/c.py", ["src/deep/er/c.py"]),
+        ("src/**/deep", ["src/deep/"]),
+        ("**/" * 70 + "c.py", ["src/deep/er/c.py"]),
+        ("src/**", ["src/", "src/b.py", "src/deep/", "src/deep/er/", "src/deep/er/c.py", "src/x.txt"]),
         ("nothing", ["[nothing in it fits 'nothing']"]),
     ],
 )

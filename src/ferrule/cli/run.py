@@ -21,6 +21,7 @@ from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, printable, screen, short
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
+from ferrule.core.content import cut
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
 
@@ -71,7 +72,7 @@ def _head(console: Console, task: str, model: models.Named, runner: Runner) -> N
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
     told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
     console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
-    console.print(Text.assemble(("tools  ", "dim"), printable(", ".join(tool.name for tool in runner.tools))))
+    console.print(Text.assemble(("tools  ", "dim"), cut(printable(", ".join(tool.name for tool in runner.tools)), 1000)))
 
 
 async def _watched(model: models.Named, running: Run, timeline: Timeline, stages: Stages) -> LoopResult:

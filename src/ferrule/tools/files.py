@@ -12,7 +12,7 @@ import os
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -287,10 +287,22 @@ class _Walk:
 
 
 def _matcher(pattern: str) -> Callable[[_Entry], bool]:
-    """Whether an entry's name fits; or its place, for a pattern with a slash. `**/` may also stand for nothing."""
-    forms = {pattern, pattern.replace("**/", "")}
-    tests = [(re.compile(fnmatch.translate(form)).match, "/" in form) for form in forms]
-    return lambda entry: any(fits(entry.place if by_place else entry.name) for fits, by_place in tests)
+    """Whether an entry's name fits; or its place, part by part, for a pattern with a slash. `**` is any number of them."""
+    parts = [None if part == "**" else re.compile(fnmatch.translate(part)).match for part in pattern.split("/")]
+    return lambda entry: _fits(parts, entry.place.split("/") if len(parts) > 1 else [entry.name])
+
+
+def _fits(parts: Sequence[Callable[[str], object] | None], names: list[str]) -> bool:
+    """All beginnings of `names` that fit the parts so far are kept, so that many `**` cost no more than one each."""
+    begun = {0}
+    for part in parts:
+        if part is None:
+            begun = set(range(min(begun), len(names) + 1))
+        else:
+            begun = {at + 1 for at in begun if at < len(names) and part(names[at])}
+        if not begun:
+            return False
+    return len(names) in begun
 
 
 @tool(read_only=True, idempotent=True, open_world=False)
