@@ -72,7 +72,8 @@ def _head(console: Console, task: str, model: models.Named, runner: Runner) -> N
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
     told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
     console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
-    console.print(Text.assemble(("tools  ", "dim"), cut(printable(", ".join(tool.name for tool in runner.tools)), 1000)))
+    names = printable(", ".join(tool.name for tool in runner.tools))
+    console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
 
 
 async def _watched(model: models.Named, running: Run, timeline: Timeline, stages: Stages) -> LoopResult:

@@ -287,7 +287,7 @@ class _Walk:
 
 
 def _matcher(pattern: str) -> Callable[[_Entry], bool]:
-    """Whether an entry's name fits; or its place, part by part, for a pattern with a slash. `**` is any number of them."""
+    """Whether an entry's name fits; or its place, part by part, where the pattern has a slash. `**` is any of them."""
     parts = [None if part == "**" else re.compile(fnmatch.translate(part)).match for part in pattern.split("/")]
     return lambda entry: _fits(parts, entry.place.split("/") if len(parts) > 1 else [entry.name])
 
