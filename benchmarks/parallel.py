@@ -59,15 +59,27 @@ async def overhead(count: int, rounds: int) -> None:
 
 
 async def memory(count: int) -> None:
-    runner = Runner([NAP], concurrency=None, timeout=30)
-    made = calls(count, 0.5)
+    inside, all_in, on = 0, asyncio.Event(), asyncio.Event()
+
+    @tool(read_only=True)
+    async def stay() -> None:
+        """Wait until all are here."""
+        nonlocal inside
+        inside += 1
+        if inside == count:
+            all_in.set()
+        await on.wait()
+
+    runner = Runner([stay], concurrency=None, timeout=300)
+    made = [ToolCall(f"call_{number}", "stay") for number in range(count)]
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     batch = asyncio.ensure_future(runner.run_all(made))
-    await asyncio.sleep(0.3)
+    await all_in.wait()
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
+    on.set()
     await batch
     print(f"{count} in flight: {used / count / 1024:.1f} KiB each (asked for: under 10)")
 
