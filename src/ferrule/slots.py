@@ -13,7 +13,7 @@ from ferrule.core.keys import Hold, KeyLocks
 from ferrule.core.limiter import Limiter
 from ferrule.core.plan import Plan
 from ferrule.results import NOTHING_RUN, Halt, busy
-from ferrule.waiting import Waiting, ancestors
+from ferrule.waiting import Slots, Waiting, ancestors
 
 log = logging.getLogger("ferrule")
 Held: TypeAlias = "list[Limiter | Hold]"
@@ -34,7 +34,7 @@ async def taken(
     until = None if timeout is None else loop.time() + timeout
     family = list(ancestors(state))
     held: Held = list(plan.limiters[:ready])
-    slots: dict[_Wanted, Limiter] = {}
+    slots: Slots = {}
     try:
         if plan.locks:
             held.append(await _locked(plan, state, keys, waiting, family, until))
@@ -44,15 +44,12 @@ async def taken(
         wanted = [_Wanted(limiter, _loan(limiter, family)) for limiter in _limiters(state)]
         group = (plan.name, state.given[1])
         while (occupied := _first_busy(wanted, slots)) is not None:
-            found = None
-            if slots:
-                left = _left_until(until, loop)
-                found = await occupied.acquire(_MOMENT if left is None else min(_MOMENT, left), group)
-                if found is None:
-                    _give_back(slots)
-            if found is None:
-                with _waits(plan, state, waiting, occupied.limiters):
-                    found = await occupied.acquire(_left_until(until, loop), group)
+            if state.parent is not None and waiting.give_way(occupied.limiters):
+                continue
+            if slots and waiting.wanted_by_children(slots.values()):
+                _give_back(slots)
+            with _waits(plan, state, waiting, occupied.limiters, slots):
+                found = await occupied.acquire(_left_until(until, loop), group)
             if found is None:
                 raise busy(plan, f"{occupied.limiter.limit} calls run already, the most that may run at once")
             slots[occupied] = found
@@ -64,22 +61,16 @@ async def taken(
 
 
 @contextmanager
-def _waits(plan: Plan, state: CallState, waiting: Waiting, what: Hold | tuple[Limiter, ...]) -> Iterator[None]:
-    waiting.add(state, what)
+def _waits(
+    plan: Plan, state: CallState, waiting: Waiting, what: Hold | tuple[Limiter, ...], slots: Slots | None = None
+) -> Iterator[None]:
+    waiting.add(state, what, slots)
     try:
         if waiting.in_a_ring(state):
             raise busy(plan, "what it needs is in use by a call that in turn waits for what this one was called by")
         yield
     finally:
         waiting.remove(state)
-
-
-_MOMENT = 0.01
-"""Seconds for which a call keeps the slots that it has while it waits for the next.
-
-Kept for long, they could be waited for by the one that it waits for: a child of a call that holds the next. Given back
-at once, slots that several calls want would go from one to the other for ever, each lacking what another is handed.
-"""
 
 
 class _Wanted:
@@ -160,7 +151,7 @@ async def _locked(
         raise
 
 
-def _first_busy(wanted: list[_Wanted], slots: dict[_Wanted, Limiter]) -> _Wanted | None:
+def _first_busy(wanted: list[_Wanted], slots: Slots) -> _Wanted | None:
     """Take all slots, in their order: the first that is not free. What was taken of those after it is given back."""
     for place, one in enumerate(wanted):
         if one in slots:
@@ -173,7 +164,7 @@ def _first_busy(wanted: list[_Wanted], slots: dict[_Wanted, Limiter]) -> _Wanted
     return None
 
 
-def _give_back(slots: dict[_Wanted, Limiter], those: Iterable[_Wanted] | None = None) -> None:
+def _give_back(slots: Slots, those: Iterable[_Wanted] | None = None) -> None:
     for one in list(slots) if those is None else those:
         limiter = slots.pop(one, None)
         if limiter is not None:

@@ -2,19 +2,26 @@
 
 A call that runs may call others, and is not done before they are. So two calls that each call what needs a key or a
 slot of the other wait in a ring, and would until `queue_timeout`. The call that closes such a ring is not to wait.
+
+A call that needs two slots keeps the one that it has while it waits for the other, or several that want both would
+pass them round for ever. It does not run yet, so it gives that slot back where a call made by another wants it: that
+one may be what it waits for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from ferrule.core.context import CallState
 from ferrule.core.keys import Hold
 from ferrule.core.limiter import Limiter
 
 _For: TypeAlias = "Hold | tuple[Limiter, ...]"
-_MOST_STEPS = 1_000
+Slots: TypeAlias = dict[Any, Limiter]
+"""What a call that still waits has so far; it may be taken from there."""
+_MOST_STEPS = 300
 """Of one search; who is not known to wait in a ring by then, waits, and `queue_timeout` is the bound."""
 
 
@@ -25,38 +32,63 @@ class Waiting:
         live: All calls that are under way.
     """
 
-    __slots__ = ("_below", "_nested", "_what", "live")
+    __slots__ = ("_below", "_nested", "_slots", "_wanted", "_what", "live")
 
     def __init__(self, live: set[CallState]) -> None:
         self.live = live
         self._what: dict[CallState, _For] = {}
+        self._slots: dict[CallState, Slots] = {}
         self._below: dict[CallState, dict[CallState, None]] = {}
+        self._wanted: Counter[Limiter] = Counter()
         self._nested = 0
 
     def __len__(self) -> int:
         return len(self._what)
 
-    def add(self, state: CallState, what: _For) -> None:
-        """Note that a call waits."""
+    def add(self, state: CallState, what: _For, slots: Slots | None = None) -> None:
+        """Note that a call waits, and which slots it has so far."""
         self._what[state] = what
-        self._nested += state.parent is not None
+        if slots:
+            self._slots[state] = slots
+        if state.parent is not None:
+            self._nested += 1
+            self._wanted.update(_limiters(what))
         for ancestor in ancestors(state):
             self._below.setdefault(ancestor, {})[state] = None
 
     def remove(self, state: CallState) -> None:
         """Note that it does not wait any more."""
-        if self._what.pop(state, None) is None:
-            return
-        self._nested -= state.parent is not None
+        what = self._what.pop(state)
+        self._slots.pop(state, None)
+        if state.parent is not None:
+            self._nested -= 1
+            for limiter in _limiters(what):
+                self._wanted[limiter] -= 1
+                if not self._wanted[limiter]:
+                    del self._wanted[limiter]
         for ancestor in ancestors(state):
-            below = self._below.get(ancestor, {})
-            below.pop(state, None)
+            below = self._below[ancestor]
+            del below[state]
             if not below:
-                self._below.pop(ancestor, None)
+                del self._below[ancestor]
 
     def in_a_ring(self, state: CallState) -> bool:
         """Whether a call that waits does so, perhaps by way of others, for its own end."""
         return self._nested > 0 and not _Search(self).may_end(state)
+
+    def give_way(self, limiters: Collection[Limiter]) -> bool:
+        """Let those who only wait give back their slots of these limiters; whether there were any."""
+        found = [(state, one) for state, slots in self._slots.items() for one, of in slots.items() if of in limiters]
+        for state, one in found:
+            slots = self._slots[state]
+            slots.pop(one).release()
+            if not slots:
+                del self._slots[state]
+        return bool(found)
+
+    def wanted_by_children(self, limiters: Iterable[Limiter]) -> bool:
+        """Whether a call that another one made waits for a slot of one of these."""
+        return any(limiter in self._wanted for limiter in limiters)
 
     def what(self, state: CallState) -> _For | None:
         """What a call waits for."""
@@ -101,18 +133,14 @@ class _Search:
             return all(map(self.may_end, self._waiting.below(state)))
         if isinstance(what, Hold):
             return all(self.may_end(hold.owner) for hold in what.in_the_way())
-        taken = sum(limiter.running for limiter in what)
-        for holder in self._holders(what):
-            taken -= 1
-            if self.may_end(holder):
-                return True
-        return taken > 0
+        holders = [one for one in self._waiting.live if one.held and any(slot in what for slot in one.held)]
+        if len(holders) < sum(limiter.running for limiter in what):
+            return True
+        return any(not self._waiting.below(one) for one in holders) or any(map(self.may_end, holders))
 
-    def _holders(self, limiters: tuple[Limiter, ...]) -> Iterator[CallState]:
-        for state in self._waiting.live:
-            for one in state.held:
-                if one in limiters:
-                    yield state
+
+def _limiters(what: _For) -> tuple[Limiter, ...]:
+    return what if isinstance(what, tuple) else ()
 
 
 def ancestors(state: CallState) -> Iterator[CallState]:

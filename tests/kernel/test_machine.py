@@ -676,7 +676,7 @@ class Calls(RuleBasedStateMachine):
     @invariant()
     def slots_are_held_by_those_who_run(self) -> None:
         if not self.settled or not self.hands or self.runner.waiting:
-            return  # who waits for two slots keeps the first for a moment, and here the clock stands still
+            return  # who waits for two slots may have the first of them
         inside = [hand for hand in self.hands.values() if hand.inside]
         roots = [hand for hand in inside if hand.parent is None]
         running = self.runner._plans["think"].limiters[-1].running
