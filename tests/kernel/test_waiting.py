@@ -280,3 +280,34 @@ def test_a_call_that_waits_with_one_of_its_slots_gives_it_to_a_child_that_wants_
         assert (await going).output == "ok" and (await other).output == "ok"
 
     go(main())
+
+
+def test_a_call_that_gets_one_of_its_slots_before_a_child_that_wants_it_hands_it_on() -> None:
+    async def main() -> None:
+        goes = asyncio.Event()
+
+        @tool(parallel=True, concurrency=1)
+        async def few(hold: bool) -> str:
+            if hold:
+                await goes.wait()
+            return "ok"
+
+        @tool(parallel=True)
+        async def parent(context: ToolContext) -> list[str]:
+            first = asyncio.ensure_future(context.run("few", {"hold": True}))
+            while not runner.waiting:
+                await asyncio.sleep(0)
+            second = asyncio.ensure_future(context.run("few", {"hold": False}))
+            while runner.waiting < 2:
+                await asyncio.sleep(0)
+            goes.set()
+            return [(await first).status, (await second).status]
+
+        runner = Runner([few, parent], concurrency=1, queue_timeout=None)
+        going = asyncio.ensure_future(runner.run("parent"))
+        while not few._limiters[0].running:
+            await asyncio.sleep(0)
+        other = asyncio.ensure_future(runner.run("few", {"hold": False}))
+        assert (await going).output == ["ok", "ok"] and (await other).output == "ok"
+
+    go(main())
