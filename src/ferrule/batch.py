@@ -134,6 +134,8 @@ class Batch:
                 continue
             if seat.state is not None:
                 seat.state.stopping = True  # no further attempt of what runs
+                if seat.state.pausing is not None:
+                    wake(seat.state.pausing)
             if self._now or not seat.runs:
                 seat.task.cancel()
 

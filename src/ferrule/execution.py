@@ -252,7 +252,7 @@ async def in_process(plan: Plan, values: Any, state: CallState) -> Any:
         value = await job.future
     except asyncio.CancelledError:
         if job.kill():
-            state.executed = False
+            state.take_back_start()
         raise
     if isinstance(value, pool.Raised):
         if isinstance(value.error, NotStartedError) and not isinstance(value, workers.RaisedThere):
@@ -304,7 +304,7 @@ async def in_thread(plan: Plan, values: Any, state: CallState) -> Any:
         value = await job.future
     except asyncio.CancelledError:
         if job.cancel():
-            state.executed = False
+            state.take_back_start()
         elif job.running:
             state.left = (*state.left, job)
         raise

@@ -100,7 +100,7 @@ class Order:
         CannotCross: where arguments or context cannot be sent.
     """
 
-    __slots__ = ("body", "head", "recipe")
+    __slots__ = ("body", "deadline", "head", "recipe")
 
     def __init__(
         self, recipe: Recipe, call: ToolCall, given: tuple[Any, ...], values: Any, remaining: float | None
@@ -108,6 +108,7 @@ class Order:
         session, principal, directory, _, metadata, secrets = given
         transfer, context = recipe.transfer, recipe.context
         text = call.raw if isinstance(call.raw, str) else to_bytes(dict(call.arguments), "arguments").decode()
+        self.deadline = None if remaining is None else time.monotonic() + remaining
         head = {
             "id": call.id,
             "parent": call.parent,
@@ -120,7 +121,7 @@ class Order:
             "context": packed_items(context, transfer)
             if context is not UNSET and isinstance(context, Mapping)
             else None,
-            "deadline": None if remaining is None else time.monotonic() + remaining,
+            "deadline": self.deadline,
         }
         self.recipe = recipe
         try:

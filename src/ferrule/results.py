@@ -120,12 +120,10 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
             state.cut = error
         raise asyncio.CancelledError from None
     if isinstance(error, PoolExhausted):
-        state.executed = False
-        return made(state, "limited", f"{plan.name} cannot be started: {error}. {NOTHING_RUN}")
+        return _unstarted(state, "limited", f"{plan.name} cannot be started: {error}. {NOTHING_RUN}")
     if isinstance(error, Unstarted):
-        state.executed = False
         why = error.__cause__
-        return made(state, "failed", f"{plan.name} could not be run: {why}. {NOTHING_RUN}", exception=why)
+        return _unstarted(state, "failed", f"{plan.name} could not be run: {why}. {NOTHING_RUN}", why)
     state.executed = None if isinstance(error, WorkerDiedError) else True
     log.warning("tool %r raised", plan.name, exc_info=error)
     text = safe_text(error, plan.expose)
@@ -133,6 +131,14 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     return made(
         state, "failed", f"{plan.name} failed: {text}.{after}", metadata=_later(error), exception=error, keeps=True
     )
+
+
+def _unstarted(state: CallState, status: Status, error: str, exception: BaseException | None = None) -> ToolResult:
+    """The result of a handler that was not started after all; an earlier run of it stays known."""
+    state.executed = False
+    result = made(state, status, error, exception=exception)
+    state.take_back_start()
+    return result
 
 
 def _later(error: BaseException) -> dict[str, Any] | None:
@@ -241,7 +247,9 @@ def sealed(state: CallState, result: Any) -> ToolResult:
         result = broke(state, wrong)
     if result is not state.made:
         # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-        result = result.replace(call=state.sent, tool_name=state.plan.name, repairs=())
+        said = result.executed
+        executed = state.executed if said is False else said  # who says that nothing was run may not know
+        result = result.replace(call=state.sent, tool_name=state.plan.name, repairs=(), executed=executed)
     limit = state.plan.max_output
     if not fits(result, limit):
         result = _bounded(result, limit)

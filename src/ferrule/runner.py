@@ -708,6 +708,7 @@ class Runner:
         if plan.disabled is not None:  # since the task was made
             return results.halted(state, results.denied(plan.disabled))
         state.executed = None
+        state.runs += 1
         try:
             try:
                 if plan.plain:
@@ -888,6 +889,7 @@ class Runner:
         """
         self._closing = True
         if self._live and self._loop is get_running_loop():
+            self._stop_waiting()  # no further attempt of what runs
             await self._emptied(self._drain)
         if self._live and self._loop is get_running_loop():
             log.warning("%d calls still ran %s s after the runner was left: cancelled", len(self._live), self._drain)
@@ -937,6 +939,8 @@ class Runner:
         for state in list(self._live):
             if state.plan.disabled is not None and state.executed is False:
                 _interrupt(state, results.denied(state.plan.disabled))
+            elif state.pausing is not None and self._no_more(state.plan, state) is not None:
+                wake(state.pausing)
 
     def enable(self, glob: str) -> None:
         """Take back what `disable` did to the tools whose name fits `glob`.

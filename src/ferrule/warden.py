@@ -4,9 +4,10 @@
        └────── line ────── worker  the leader of a group of its own; takes calls, one at a time
 
 `life` is a socket whose other end the program alone holds, so the warden is told of every end of the program, a SIGKILL
-too, whatever the worker does meanwhile: it may hold the GIL in C. On Linux it adopts the orphans of the group, so that
-killed processes are gone at once and do not wait for whoever is the first process of a container. Until it is told that
-the program kills no more it leaves the dead worker uncollected, so that the group's id cannot become another's.
+too, whatever the worker does meanwhile: it may hold the GIL in C. On Linux it adopts the orphans of the worker, so that
+it finds what went to a group or a session of its own, and so that killed processes are gone at once and do not wait for
+whoever is the first process of a container. Until it is told that the program kills no more it leaves the dead worker
+uncollected, so that the group's id cannot become another's.
 
 Run by its path and not by `-m`, which would import the whole package before the first line here, and only where the
 program's own `sys.path` was not needed to find it. The standard library alone, and little of it.
@@ -53,22 +54,53 @@ def _watch(life: socket.socket, line: int, worker: int) -> NoReturn:
         for descriptor in (0, 1, 2, line):  # who reads the program's output waits for all its writers
             with suppress(OSError):  # the program had closed it
                 os.close(descriptor)
+        _adopt()  # before the program has the worker import anything that could start a process
         life.sendall(WORD.pack(worker))
-        _adopt()
         while life.recv(1):
             pass
     finally:
+        try:
+            life.sendall(WORD.pack(_ended(worker)))
+        finally:
+            os._exit(0)
+
+
+def _ended(worker: int) -> int:
+    """End the worker and all that it has started; how the worker ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for kill in (os.killpg, os.kill):  # the second for a worker that went to another group
         with suppress(OSError):
-            os.killpg(worker, signal.SIGKILL)
-        with suppress(OSError):  # it may have gone to another group
-            os.kill(worker, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
-        with suppress(ChildProcessError):
-            while True:
-                os.waitpid(-worker, 0)
-        with suppress(OSError):
-            life.sendall(WORD.pack(code))
-        os._exit(0)
+            kill(worker, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+    spared: set[int] = set()
+    while left := _children() - spared:  # what one of them had started comes here when it is dead
+        for child in left:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except PermissionError:  # it became another user's
+                spared.add(child)
+        for child in left - spared:
+            os.waitpid(child, 0)
+    return code
+
+
+def _children() -> set[int]:
+    """The children of this process, adopted ones among them; none where there is no /proc."""
+    own = str(os.getpid())
+    try:
+        with open(f"/proc/self/task/{own}/children") as told:
+            return set(map(int, told.read().split()))
+    except OSError:  # not every Linux has this list
+        found = os.listdir("/proc") if os.path.isdir("/proc") else []
+        return {int(pid) for pid in found if pid.isdigit() and _parent(pid) == own}
+
+
+def _parent(pid: str) -> str:
+    try:
+        with open(f"/proc/{pid}/stat") as told:
+            return told.read().rpartition(")")[2].split()[1]
+    except OSError:  # it has ended
+        return ""
 
 
 def _adopt() -> None:

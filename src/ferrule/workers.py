@@ -4,6 +4,7 @@
     ├ submit: to an idle worker at once, or queued    └ worker (worker.py): runs the handler
     ├ ferrule-worker-…: a thread for each worker         │ the leader of a process group of its own
     │ starts it, reads what comes, ends its group         └ whatever the handler starts
+    ├ ferrule-deadlines: kills what is late, also while the loop is blocked
     └ a spare, started ahead: who is killed is replaced already
 
 Nothing of the program's `__main__` is imported or run again: a worker is a new interpreter that imports the handler's
@@ -27,6 +28,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -63,6 +65,7 @@ it is counted and bounded, its deadline does not run, and what stops a call that
 _KEPT = 1
 _IDLE_SECONDS = 30.0
 _END_SECONDS = 2.0
+_LATE = 0.02  # seconds after the deadline: the loop goes first, where it can
 _WARDEN = str(Path(__file__).with_name("warden.py"))
 _FORKING = threading.Lock()
 """Held while descriptors are made that a forked child has to let go of, so that it knows of all."""
@@ -108,6 +111,11 @@ class Job:
         worker = self._worker
         return None if worker is None or self._state != "running" else worker.pid
 
+    @property
+    def deadline(self) -> float | None:
+        """By the machine's monotonic clock, while it runs; `None` where there is none."""
+        return self.order.deadline if self._state == "running" else None
+
     def kill(self) -> bool:
         """End it now, with all that its handler has started; whether it had not been started, so that nothing ran.
 
@@ -131,6 +139,8 @@ class WorkerPool:
         self.workers = workers
         self.idle_seconds = idle_seconds
         self._lock = threading.Lock()
+        self._sooner = threading.Condition(self._lock)
+        self._looks_at: float | None = None  # when its thread looks for who is late; None where there is none
         self._queue: Turns[Job] = Turns()
         self._alive: set[_Worker] = set()
         self._idle: list[_Worker] = []  # the last is the warmest
@@ -179,6 +189,7 @@ class WorkerPool:
         """Kill every worker with its group; what waits fails, and no more is taken."""
         with self._lock:
             self._closed = True
+            self._sooner.notify()
             waiting, alive = self._queue.clear(), list(self._alive)
             for job in waiting:
                 job._state = "done"
@@ -210,7 +221,10 @@ class WorkerPool:
         """Whom to give which job, and which workers to start; with the lock held."""
         given = []
         while self._queue and self._idle and self._busy < self.workers:
-            worker, job = self._idle.pop(), self._queue.take()
+            job = self._queue.take()
+            if job.order.deadline is not None and not self._in_time(job, job.order.deadline):
+                continue
+            worker = self._idle.pop()
             worker.job, job._worker, job._state = job, worker, "running"
             worker.sent = False
             self._busy += 1
@@ -218,6 +232,43 @@ class WorkerPool:
         waiting = min(len(self._queue), self.workers - self._busy)
         spare = 0 if self._failures else 1
         return given, self._more(waiting + spare - len(self._idle) - self._starting)
+
+    def _in_time(self, job: Job, deadline: float) -> bool:
+        """See that it is killed when it is late; or that it is not started, where it is so already."""
+        if deadline < time.monotonic():  # the loop is blocked, or it would have taken it back
+            job._state = "done"
+            job._settle(Raised(NotStartedError("its deadline came before a process was free")))
+            return False
+        if self._looks_at is None:
+            with suppress(RuntimeError):  # no more threads: the loop alone will do it
+                threading.Thread(target=self._end_late, name="ferrule-deadlines", daemon=True).start()
+                self._looks_at = 0.0
+        elif deadline < self._looks_at:
+            self._sooner.notify()
+        return True
+
+    def _end_late(self) -> None:
+        while (late := self._late()) is not None:
+            for job in late:
+                job.kill()
+
+    def _late(self) -> list[Job] | None:
+        """Wait for those whose deadline has passed; `None` where there were no deadlines for long."""
+        rested = False
+        with self._lock:
+            while True:
+                now = time.monotonic()
+                jobs = [worker.job for worker in self._alive if worker.job is not None]
+                due = {job: deadline + _LATE for job in jobs if (deadline := job.deadline) is not None}
+                late = [job for job, when in due.items() if when <= now]
+                if late:
+                    return late
+                if self._closed or (rested and not due):
+                    self._looks_at = None
+                    return None
+                rested = not due
+                self._looks_at = min(due.values(), default=now + self.idle_seconds)
+                self._sooner.wait(self._looks_at - now)
 
     def _more(self, count: int) -> list[_Worker]:
         count = 0 if self._closed else min(count, self.workers + 1 - len(self._alive))
@@ -416,21 +467,21 @@ class _Worker:
             self._line.send_rest(rest)
 
     def kill(self) -> None:
-        """Send SIGKILL to the process and its whole group, unless they are dead."""
+        """Send SIGKILL to the process and its group, unless they are dead; the warden ends what went elsewhere."""
         with self._lock:
             self._killed()
 
     def _killed(self) -> None:
         if self._gone:
             return
-        if self.pid is None:  # it is being started
-            if self._life is not None:
-                with suppress(OSError):
-                    self._life.shutdown(socket.SHUT_WR)
-            return
-        for kill in (os.killpg, os.kill):  # the second for a handler that went to another group
-            with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of zombies
-                kill(self.pid, signal.SIGKILL)
+        if self.pid is not None:  # it has been started
+            self._gone = True  # once the warden knows, the id may become another's
+            for kill in (os.killpg, os.kill):  # the second for a handler that went to another group
+                with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of zombies
+                    kill(self.pid, signal.SIGKILL)
+        if self._life is not None:
+            with suppress(OSError):
+                self._life.shutdown(socket.SHUT_WR)
 
     def _attend(self) -> None:
         why, unread = "it was ended", False
@@ -506,7 +557,6 @@ class _Worker:
         if self._life is not None:
             with suppress(OSError, struct.error):
                 self._life.settimeout(_END_SECONDS)
-                self._life.shutdown(socket.SHUT_WR)
                 code = WORD.unpack(self._life.recv(WORD.size))[0]
         self._close()
         return code

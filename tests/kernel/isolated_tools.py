@@ -284,6 +284,21 @@ def has_children(path: str) -> None:
     signal.pause()
 
 
+def goes_elsewhere(path: str, then: str = "waits") -> None:
+    """One in a session of its own that has one in another, one in a group of its own, and one that nobody waits for."""
+    child = subprocess.Popen(
+        ["sh", "-c", "setsid sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout is not None
+    grandchild = child.stdout.readline().strip()
+    alone = subprocess.Popen(["sleep", "600"], process_group=0)
+    daemon = subprocess.check_output(["sh", "-c", "setsid sleep 600 > /dev/null & echo $!"], text=True).strip()
+    note(path, os.getpid(), child.pid, grandchild, alone.pid, daemon)
+    if then == "dies":
+        os._exit(1)
+    signal.pause()
+
+
 def dies_beside_its_child(path: str) -> None:
     child = subprocess.Popen(["sleep", "600"])
     forked = os.fork()

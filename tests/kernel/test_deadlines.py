@@ -410,6 +410,38 @@ def test_a_job_that_never_got_a_thread_was_not_executed(own_pool: Any) -> None:
     go(main())
 
 
+def test_a_second_run_that_never_got_a_thread_does_not_hide_the_first(own_pool: Any) -> None:
+    own_pool(1, 4)
+    started, release = threading.Event(), threading.Event()
+
+    @tool
+    def blocks() -> None:
+        started.set()
+        release.wait(BOUND)
+
+    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        going.append(asyncio.create_task(runner.run("blocks"), context=contextvars.Context()))  # no child of this call
+        await until(started.is_set)
+        result: ToolResult = await next(call, context)
+        return result
+
+    @tool(inside=[twice])
+    def work() -> None:
+        """Work."""
+
+    runner, going = Runner([blocks, work]), []
+
+    async def main() -> None:
+        result = await runner.run("work", timeout=0.2)
+        release.set()
+        assert (result.status, result.executed) == ("timeout", None)
+        assert "Nothing was run" not in str(result.error)
+        assert (await going[0]).success
+
+    go(main())
+
+
 def test_as_many_functions_run_at_once_as_there_are_threads(own_pool: Any) -> None:
     """Again and again, because a thread that is just waking up must not be counted as free."""
     threads = own_pool(8, 8)

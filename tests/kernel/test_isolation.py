@@ -121,6 +121,24 @@ def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: A
     go(main())
 
 
+def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "pid"
+        runner = Runner([isolated(tools.waits), isolated(tools.add)])
+        assert (await runner.run("add", {"a": 1}, timeout=30)).output == 3  # the pool is warm
+        began = time.monotonic()
+        going = asyncio.ensure_future(runner.run("waits", {"path": str(path)}, timeout=0.3))
+        (pid,) = await noted(path)
+        while not gone(pid):  # nothing else runs on this loop
+            assert time.monotonic() < began + BOUND
+        assert time.monotonic() - began < 0.3 + 0.2
+        result = await going
+        assert (result.status, result.executed) == ("timeout", None)
+        assert "was stopped at its deadline" in str(result.error)
+
+    go(main())
+
+
 def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "pids"

@@ -191,3 +191,14 @@ def test_context_gives_middleware_the_tool_and_its_traits() -> None:
     for n in (1, 2):
         run(traits, "double", {"n": n}, around=[middle], inside=[middle])
     assert seen == [("double", True)] * 2 + [("double", False)] * 2
+
+
+@pytest.mark.parametrize("calls", [True, False])
+def test_a_middleware_that_says_nothing_was_run_is_believed_only_where_it_is_so(calls: bool) -> None:
+    async def claims(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        if calls:
+            await next(call, context)
+        return ToolResult("from elsewhere", executed=False)
+
+    result, _ = run(double, "double", {"n": 1}, inside=[claims])
+    assert (result.output, result.executed) == ("from elsewhere", calls)

@@ -433,6 +433,103 @@ def test_a_kill_ends_the_whole_group_within_200_ms(pool: WorkerPool, tmp_path: P
     go(main())
 
 
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells who started whom")
+
+
+@needs_proc
+@pytest.mark.parametrize("then", ["waits", "dies"])
+def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, tmp_path: Path, then: str) -> None:
+    async def main() -> None:
+        path = tmp_path / "pids"
+        job = pool.submit(order(tools.goes_elsewhere, {"path": str(path), "then": then}))
+        pids = await asyncio.to_thread(noted, path)
+        assert len(pids) == 5
+        if then == "waits":
+            assert all(map(lives, pids))
+            job.kill()
+        await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
+        assert isinstance((await job.future).error, WorkerDiedError)
+
+    go(main())
+
+
+@needs_proc
+def test_what_went_to_a_session_of_its_own_does_not_survive_a_program_that_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    with program("asyncio.run(call(tools.goes_elsewhere, path=sys.argv[1]))", str(path)) as parent:
+        pids = noted(path)
+        parent.kill()
+        parent.wait(BOUND)
+        until(lambda: not any(map(lives, pids)), 1)
+
+
+def busy(condition: Callable[[], Any]) -> float:
+    """Let nothing else run on this thread until it is true; when that is."""
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+    return time.monotonic()
+
+
+def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, tmp_path: Path) -> None:
+    async def main() -> None:
+        await outcome(own_pool, tools.add, {"a": 1})
+        for seconds in (0.3, 0.2, 30):  # what is watched for next comes before what was watched for, and after it
+            path = tmp_path / str(seconds)
+            job = own_pool.submit(order(tools.waits, {"path": str(path)}, remaining=seconds))
+            (pid,) = await asyncio.to_thread(noted, path)
+            deadline = job.order.deadline
+            assert deadline is not None
+            if seconds == 30:
+                job.kill()
+            else:
+                assert deadline <= busy(lambda pid=pid: not lives(pid)) <= deadline + 0.2
+            assert isinstance((await job.future).error, WorkerDiedError)
+
+    go(main())
+
+
+def test_what_is_late_before_a_process_is_free_is_not_started_while_the_loop_is_blocked(
+    own_pool: WorkerPool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        first, (pid,) = await started(own_pool, tools.waits, tmp_path / "pid")
+        late = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "late")}, remaining=0.01))
+        after = own_pool.submit(order(tools.touches, {"path": str(tmp_path / "after")}, remaining=BOUND))
+        busy(lambda: time.monotonic() > (late.order.deadline or 0))
+        os.kill(pid, signal.SIGKILL)
+        busy((tmp_path / "after").exists)
+        assert isinstance((await late.future).error, NotStartedError) and await after.future is None
+        assert not (tmp_path / "late").exists()
+        assert isinstance((await first.future).error, WorkerDiedError)
+
+    go(main())
+
+
+def test_the_thread_that_watches_deadlines_ends_when_there_are_none_for_a_while() -> None:
+    others = set(threading.enumerate())
+
+    def watching() -> bool:
+        return any(thread.name == "ferrule-deadlines" for thread in set(threading.enumerate()) - others)
+
+    async def main() -> None:
+        for _ in range(2):
+            assert await outcome(pool, tools.add, {"a": 1}) == 3  # a worker is there
+            job = pool.submit(order(tools.naps, {"seconds": BOUND}, remaining=0.5))
+            await asyncio.to_thread(until, watching)
+            await job.future
+            await asyncio.to_thread(until, lambda: not watching())
+        pool.idle_seconds = BOUND
+        assert await outcome(pool, tools.add, {"a": 1}, remaining=BOUND) == 3
+
+    pool = WorkerPool(1, idle_seconds=0.05)
+    try:
+        go(main())
+    finally:
+        pool.close()
+    until(lambda: not watching(), 1)
+
+
 def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_path: Path) -> None:
     path = tmp_path / "pids"
     assert isinstance(error(pool, tools.dies_beside_its_child, {"path": str(path)}), WorkerDiedError)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.kernel.watched import go, plain
+from tests.kernel.watched import BOUND, go, plain
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.core.values import limited
@@ -148,7 +149,7 @@ def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
         began: dict[str, bool] = {}
 
         async def watched(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-            began[call.id] = "ask" in circuit._circuits and circuit._circuits["ask"].until is not None
+            began[call.id] = "ask" in circuit._open
             try:
                 if began[call.id]:
                     assert not circuit.is_open("ask")
@@ -233,6 +234,61 @@ def test_a_probe_that_outlived_its_deadline_does_not_hold_its_place_for_ever() -
         assert runner.left_running == 0
 
     go(main())
+
+
+@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
+def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_its_time(how: str) -> None:
+    service = Service()
+    ending, done = asyncio.Event(), asyncio.Event()
+
+    @tool(name="ask", read_only=True)
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await done.wait()
+
+    async def main() -> None:
+        clock = ManualClock()
+        circuit = breaker(1, 30, clock=clock)
+        runner = Runner([service.tool], inside=[circuit])
+        await ask(runner)
+        await clock.advance(30)
+        seconds = 0.01 if how == "its deadline came" else BOUND
+        probe = asyncio.ensure_future(Runner([slow_to_end], inside=[circuit], grace=BOUND).run("ask", timeout=seconds))
+        await clock.advance(0)
+        assert (await ask(runner)) == "limited"
+        if how == "it was cancelled":
+            probe.cancel()
+        await ending.wait()
+        service.down = False
+        found = await ask(runner, 2), probe.done()
+        done.set()
+        assert found == ("ok ok", False)
+        await asyncio.wait([probe])
+        assert (await ask(runner)) == "ok"
+
+    go(main())
+
+
+def test_a_probe_whose_loop_was_closed_makes_room() -> None:
+    service = Service()
+    clock = ManualClock()
+    circuit = breaker(1, 30, clock=clock)
+    runner = Runner([service.tool], inside=[circuit])
+    go(ask(runner))
+    go(clock.advance(30))
+    service.gate = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    left = loop.create_task(runner.run("ask"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    service.gate, service.down = None, False
+    assert go(ask(Runner([service.tool], inside=[circuit]), 2)) == "ok ok"
+    left._log_destroy_pending = False  # type: ignore[attr-defined]
+    left.get_coro().close()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -369,22 +425,74 @@ def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
         circuit.forget("ask")
         service.down = False
         assert not circuit.is_open("ask") and await ask(runner) == "ok"
-        assert not circuit._circuits
+        assert not circuit._open and not circuit._closed
 
     go(main())
 
 
-def test_there_is_room_for_so_many_keys_only() -> None:
+def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
     service = Service()
-    circuit = breaker(by="session")
+    circuit = breaker(2, by="session", clock=ManualClock())
 
-    async def main() -> int:
+    async def main() -> None:
         runner = Runner([service.tool], inside=[circuit])
-        for n in range(10_050):
-            await runner.run("ask", None, ToolContext(session=str(n)))
-        return len(circuit._circuits)
+        for session in ["open", "open", *map(str, range(10_050))]:
+            await runner.run("ask", None, ToolContext(session=session))
+        assert len(circuit._closed) + len(circuit._open) == 10_000
+        assert (await runner.run("ask", None, ToolContext(session="open"))).status == "limited"
 
-    assert go(main()) == 10_000
+    go(main())
+
+
+@pytest.fixture
+def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("ferrule.middleware.breaker"), "_KEYS_AT_MOST", 3)
+
+
+@pytest.mark.usefixtures("room_for_three")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["advance", "mend"])), max_size=40))
+def test_none_that_is_open_is_forgotten_whatever_fails(steps: list[Any]) -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        circuit = breaker(2, 30, by="session", clock=clock)
+        runner = Runner([service.tool], inside=[circuit])
+        for step in steps:
+            were_open = {key for key in range(6) if key in circuit._open and circuit.is_open(key)}
+            if step == "advance":
+                await clock.advance(10)
+                continue
+            service.down = step != "mend"
+            before, key = service.runs, 5 if step == "mend" else step
+            refused = circuit.is_open(key)
+            result = await runner.run("ask", None, ToolContext(session=key))
+            assert all(map(circuit.is_open, were_open))
+            assert (result.status == "limited") == refused == (service.runs == before)
+            assert len(circuit._open) + len(circuit._closed) <= 3
+
+    go(main())
+
+
+@pytest.mark.usefixtures("room_for_three")
+def test_where_as_many_as_it_remembers_are_open_others_are_refused_until_the_first_is_half_open() -> None:
+    service = Service()
+
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, by="session", clock=clock)])
+        for session in "abc":
+            assert (await runner.run("ask", None, ToolContext(session=session))).status == "failed"
+            await clock.advance(5)
+        refused = await runner.run("ask", None, ToolContext(session="d"))
+        assert (refused.status, refused.metadata["retry_after"], service.runs) == ("limited", 15.0, 3)
+        await clock.advance(15)
+        assert (await runner.run("ask", None, ToolContext(session="d"))).status == "failed"
+        assert (await runner.run("ask", None, ToolContext(session="d"))).status == "limited"
+        assert (await runner.run("ask", None, ToolContext(session="b"))).status == "limited"
+
+    go(main())
 
 
 @pytest.fixture

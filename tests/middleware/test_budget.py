@@ -15,7 +15,7 @@ from tests.kernel.watched import go, plain
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.core.values import limited
-from ferrule.middleware import budget, cache
+from ferrule.middleware import budget, cache, retry
 from ferrule.testing import ManualClock
 
 S = ToolContext(session="s")
@@ -184,6 +184,37 @@ def test_what_ran_nothing_gets_all_back(limits: Any) -> None:
         return [(await runner.run("think", {}, S)).status for _ in range(3)]
 
     assert go(main()) == ["limited", "ok", "limited"]
+
+
+@pytest.mark.parametrize("limits", [{"calls": 2}, {"calls": 2, "tokens": 20}])
+def test_what_ran_counts_even_if_a_middleware_says_that_it_did_not(limits: Any) -> None:
+    async def denies_it(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
+
+    limit = budget(**limits, reserve={"tokens": 10}, usage=lambda result: {"tokens": 10})
+    results = go(Runner([think], inside=[limit, denies_it]).run_all(calls({}, {}, {}), S))
+    assert statuses(results) == ["ok", "ok", "limited"]
+    assert limit.used("s") == limits
+
+
+@pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
+def test_an_attempt_that_ran_nothing_costs_nothing_after_one_that_ran(limits: Any) -> None:
+    answers = [limited("Full.", 0), limited("Full.", 0)]
+    runs: list[int] = []
+
+    @tool(idempotent=True)
+    async def act() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if runs and answers else await next(call, context)
+
+    limit = budget(**limits, reserve={"tokens": 10})
+    result = go(Runner([act], inside=[retry(5, wait=0), limit, full]).run("act", None, S))
+    assert [made["status"] for made in result.metadata["attempts"]] == ["failed", "limited", "limited", "ok"]
+    assert limit.used("s")["calls"] == len(runs) == 2
 
 
 def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:

@@ -349,6 +349,103 @@ def test_nobody_waits_for_a_leader_that_was_given_up_and_runs_on() -> None:
     assert go(main()) == [2, 2, 2]
 
 
+class Stubborn:
+    """A tool that reads; its first run takes no notice of being cancelled until it is released."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.cancelled, self.release = asyncio.Event(), asyncio.Event()
+        self.tool = tool(self.read, name="read", read_only=True)
+
+    async def read(self) -> int:
+        self.runs += 1
+        mine = self.runs
+        while mine == 1 and not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+        return mine
+
+
+@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
+def test_who_waits_for_a_leader_that_was_given_up_runs_at_once_and_not_when_somebody_else_asks(how: str) -> None:
+    async def main() -> None:
+        stubborn = Stubborn()
+        runner = Runner([stubborn.tool], inside=[cache()], grace=0)
+        seconds = 0.01 if how == "its deadline came" else BOUND
+        leader = asyncio.ensure_future(runner.run("read", timeout=seconds))
+        await ManualClock().advance(0)
+        waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
+        await ManualClock().advance(0)
+        if how == "it was cancelled":
+            leader.cancel()
+        await stubborn.cancelled.wait()
+        try:
+            results = await asyncio.gather(*waiting)
+            assert [result.output for result in results] == [2, 2, 2]
+            await asyncio.wait([leader])
+            assert runner.left_running == 1 and stubborn.runs == 2
+        finally:
+            stubborn.release.set()
+        while runner.left_running:
+            await asyncio.sleep(0)
+        assert (await runner.run("read")).output == 2  # and not what came too late
+
+    go(main())
+
+
+def test_the_deadline_of_a_leader_makes_another_the_leader_although_the_first_has_its_grace() -> None:
+    async def main() -> None:
+        stubborn = Stubborn()
+        runner = Runner([stubborn.tool], inside=[cache()], grace=BOUND)
+        leader = asyncio.ensure_future(runner.run("read", timeout=0.01))
+        await ManualClock().advance(0)
+        try:
+            assert (await runner.run("read")).output == 2
+            assert not leader.done()
+        finally:
+            stubborn.release.set()
+        assert (await leader).status == "timeout"
+
+    go(main())
+
+
+def test_a_leader_of_another_loop_that_was_given_up_is_not_waited_for() -> None:
+    kept = cache()
+    stubborn: list[Stubborn] = []
+    began = threading.Event()
+    stop: list[Callable[[], object]] = []
+
+    async def leads() -> str:
+        stubborn.append(Stubborn())
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
+        runner = Runner([made], inside=[kept], grace=0)
+        leader = asyncio.ensure_future(runner.run("read", timeout=0.05))
+        await ManualClock().advance(0)
+        began.set()
+        await ended.wait()
+        stubborn[0].release.set()
+        return (await leader).status
+
+    @tool(read_only=True, name="read")
+    async def made() -> int:
+        return await stubborn[0].read()
+
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(go(leads())))
+    thread.start()
+    assert began.wait(BOUND)
+    try:
+        assert go(Runner([made], inside=[kept]).run("read")).output == 2
+    finally:
+        stop[0]()
+        thread.join(BOUND)
+    assert found == ["timeout"]
+
+
 def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:
     runs: list[int] = []
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kernel import isolated_tools
 from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
@@ -98,6 +99,41 @@ def test_what_ran_nothing_is_tried_again_even_if_it_changes_things() -> None:
     flaky = Flaky()
     result, _, when = attempt(flaky, inside=[full])
     assert (result.output, flaky.runs, when) == ("done", 1, 10.0)
+
+
+async def denying_it(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+    """Says of whatever comes back that it was not run."""
+    return (await next(call, context)).replace(executed=False)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("before", [[], [limited("Full.", 1)]])
+def test_what_was_run_is_not_run_again_because_a_middleware_says_that_it_was_not(before: list[ToolResult]) -> None:
+    answers = list(before)
+
+    async def full(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        return answers.pop() if answers else await next(call, context)
+
+    flaky = Flaky(DOWN, DOWN)
+    assert (attempt(flaky, inside=[denying_it, full])[0].status, flaky.runs) == ("failed", 1)
+
+
+def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() -> None:
+    made = tool(isolated_tools.touches, name="act", isolation="process")
+
+    async def main() -> ToolResult:
+        runner = Runner([made], inside=[retry(2, wait=0)])
+        return await runner.run("act", {"path": "never"}, ToolContext(principal=object()))  # type: ignore[arg-type]
+
+    result = go(main())
+    assert (result.status, result.executed, len(result.metadata["attempts"])) == ("failed", False, 2)
+    assert "could not be run" in plain(result) and "Nothing was run." in plain(result)
+
+
+def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
+    flaky = Flaky(read_only=True)
+    result = go(Runner([flaky.tool], around=[retry()]).run("act"))
+    assert (result.status, result.executed, flaky.runs) == ("failed", False, 0)
+    assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
 
 @settings(deadline=None)
@@ -254,6 +290,11 @@ def test_what_was_run_before_is_never_said_to_have_run_nothing() -> None:
     assert plain(result) == "Full. It was not run again; it had been run before."
 
 
+def test_what_was_run_before_is_not_denied_where_a_middleware_denies_it() -> None:
+    result, _, _ = attempt(Flaky(DOWN, idempotent=True), attempts=2, inside=[denying_it])
+    assert (result.status, result.executed) == ("ok", None)
+
+
 def test_after_a_piece_of_the_output_was_shown_there_is_no_other_attempt() -> None:
     flaky = Flaky(DOWN, read_only=True)
 
@@ -282,6 +323,33 @@ def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_toget
         return runs
 
     assert go(main()) == [20 + 10, 20 + 10]
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("the batch is cancelled", "cancelled"), ("it is turned off", "denied"), ("left", "cancelled")]
+)
+def test_a_wait_ends_at_once_where_there_is_to_be_no_other_attempt(how: str, status: str) -> None:
+    flaky = Flaky(DOWN, read_only=True)
+
+    async def main() -> ToolResult:
+        clock = ManualClock()
+        runner = Runner([flaky.tool], inside=[retry(wait=20, clock=clock)])
+        batch = runner.batch([ToolCall("c1", "act", "{}")])
+        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
+        await clock.advance(0)
+        if how == "the batch is cancelled":
+            batch.cancel()
+        elif how == "it is turned off":
+            runner.disable("act", "no more")
+        else:
+            await runner.__aexit__()
+        (result,) = await going
+        assert not clock.sleeping
+        return result
+
+    result = go(main())
+    assert (result.status, result.executed, flaky.runs, len(result.metadata["attempts"])) == (status, True, 1, 2)
+    assert "It was not run again; it had been run before." in plain(result)
 
 
 @pytest.mark.parametrize("when", ["while it waits", "while it runs", "while it runs, and the tool hides it"])

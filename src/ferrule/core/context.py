@@ -56,6 +56,7 @@ class CallState:
         task: The task that the call runs in.
         values: What the handler gets; `None` once it has them.
         executed: Whether the handler was started (`None`) and has ended (`True`).
+        runs: How often it was started, which no middleware can say otherwise.
         ended: Whether the call has.
         made: The result that the kernel made, which nobody else has.
         repairs: What was repaired, in words.
@@ -71,6 +72,7 @@ class CallState:
         pieces: What the handler has yielded so far.
         halt: The answer with which the runner has stopped it from outside.
         stopping: Whether its batch starts nothing more.
+        pausing: What to wake it by where it waits between two runs of its handler, and there is to be no other.
         loans: The slots that it lends to its children, one of each limiter.
         taken_back: Whether the cancellation by which it did so has been taken back.
     """
@@ -90,6 +92,7 @@ class CallState:
         "parent",
         "plan",
         "repairs",
+        "runs",
         "sent",
         "started",
         "task",
@@ -108,6 +111,7 @@ class CallState:
     task: Any
     values: Any
     executed: bool | None
+    runs: int
     ended: bool
     made: ToolResult | None
     repairs: tuple[str, ...]
@@ -127,10 +131,16 @@ class CallState:
     taken_back: bool = False
     loans: Any = ()
     stopping: bool = False
+    pausing: Any = None
 
     def cancelled_in(self, task: Any) -> bool:
         """Whether `task`, the call's or its handler's own, was cancelled since the call began."""
         return task is not None and task.cancelling() > (self.cancels if task is self.task else 0)
+
+    def take_back_start(self) -> None:
+        """The handler was not started after all; earlier runs of it count still."""
+        self.runs -= 1
+        self.executed = None if self.runs else False
 
     @property
     def context(self) -> ToolContext[Any]:
@@ -286,6 +296,7 @@ def new_state(
     state.observers = observers
     state.values = state.made = state.deadline = state.waiter = state._context = None
     state.executed = state.ended = False
+    state.runs = 0
     state.repairs = state.held = ()
     return state
 

@@ -13,7 +13,7 @@ from ferrule.core.clock import Clock
 from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.handlers import is_async
-from ferrule.core.values import ToolCall
+from ferrule.core.values import ToolCall, ToolResult
 
 Key: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Hashable]
 By: TypeAlias = str | Iterable[str] | Key
@@ -108,6 +108,20 @@ class Windows:
 
 _MANY = 1000
 _ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
+
+
+def runs(context: ToolContext[Any]) -> int:
+    """How often the kernel has started the handler of this call."""
+    state = context._state
+    return 0 if state is None else state.runs
+
+
+def ran(result: ToolResult, context: ToolContext[Any], before: int) -> bool | None:
+    """Whether anything was run since the handler had been started `before` times; `None` where that is not known.
+
+    A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted.
+    """
+    return result.executed if runs(context) == before else result.executed or None
 
 
 def rounded_up(seconds: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -33,7 +34,11 @@ def breaker(
         half-open  `probes` calls at a time go through: one that succeeds closes it, one that fails opens it again
 
     What failed is a failure, and so is a deadline that comes before the tool is done. What was limited or came from a
-    cache further in, or was cancelled from outside, is neither a failure nor a success.
+    cache further in, or was cancelled from outside, is neither a failure nor a success. A probe that is given up, at
+    its deadline or from outside, makes room for another, also where its handler runs on.
+
+    It remembers 10,000 keys that have failed. For one more it forgets one that is closed, else one whose time is up;
+    where all are open, calls for keys that it could not remember are refused too, until the first of them is half-open.
 
     Args:
         failures: How many in a row, at least 1.
@@ -54,12 +59,30 @@ def breaker(
 class _Circuit:
     """One that has failed. Those that have not have none, so that a success costs a look into a dict."""
 
-    __slots__ = ("failures", "probing", "until")
+    __slots__ = ("failures", "probes", "until")
 
     def __init__(self) -> None:
         self.failures = 0
-        self.probing: list[ToolContext[Any]] = []
-        self.until: float | None = None  # when it becomes half-open; None while it is closed
+        self.probes: list[_Probe] = []
+        self.until = -math.inf  # when it becomes half-open
+
+
+class _Probe:
+    """A call that tries whether it works again."""
+
+    __slots__ = ("_cancels", "_task", "circuit")
+
+    def __init__(self, circuit: _Circuit) -> None:
+        self.circuit = circuit
+        self._task = asyncio.current_task()
+        self._cancels = 0 if self._task is None else self._task.cancelling()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody waits for it any more: its deadline came, it was cancelled, or its loop is closed. What its
+        handler makes of that may take for ever."""
+        task = self._task
+        return task is not None and (task.cancelling() > self._cancels or task.get_loop().is_closed())
 
 
 class Breaker:
@@ -72,14 +95,15 @@ class Breaker:
         self._when = function("breaker(when)", when)
         self._key = keyed("breaker", by)[0]
         self._time = ticking("breaker", clock).time
-        self._circuits: dict[Hashable, _Circuit] = {}
+        self._closed: dict[Hashable, _Circuit] = {}  # the first that failed is the first
+        self._open: dict[Hashable, _Circuit] = {}  # and half-open; the first whose time is up is the first
         self._lock = threading.Lock()
 
     async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         key = self._key(call, context)
-        probe: _Circuit | None = None
-        if key in self._circuits:
-            entered = self._entered(key, call, context)
+        probe: _Probe | None = None
+        if key in self._open or len(self._open) >= _KEYS_AT_MOST:
+            entered = self._entered(key, call)
             if isinstance(entered, ToolResult):
                 return entered
             probe = entered
@@ -96,8 +120,8 @@ class Breaker:
             failed = True
             raise
         finally:
-            if failed or key in self._circuits or probe is not None:
-                self._ended(key, context, probe, failed)
+            if failed or probe is not None or key in self._closed:
+                self._ended(key, probe, failed)
 
     def _judged(self, result: ToolResult) -> bool | None:
         """Whether it is a failure; `None` where it tells nothing."""
@@ -107,55 +131,68 @@ class Breaker:
             return True if self._when is None or self._when(result) else None
         return None
 
-    def _entered(self, key: Hashable, call: ToolCall, context: ToolContext[Any]) -> _Circuit | ToolResult | None:
-        """`None` while it is closed, the circuit for a probe, or the answer that it is open."""
+    def _entered(self, key: Hashable, call: ToolCall) -> _Probe | ToolResult | None:
+        """`None` while it is closed, the probe, or the answer that it is not called."""
         with self._lock:
-            circuit = self._circuits.get(key)
-            if circuit is None or circuit.until is None:
-                return None
+            circuit = self._open.get(key)
+            if circuit is None:
+                wait = self._without_room(key)
+                said = f"{call.name} is not called for the time being: {_KEYS_AT_MOST} others have failed too often."
+                return limited(said, rounded_up(wait)) if wait > 0 else None
             wait = circuit.until - self._time()
-            circuit.probing = [one for one in circuit.probing if not _given_up(one)]
-            if wait <= 0 and len(circuit.probing) < self._probes:
-                circuit.probing.append(context)
-                return circuit
+            circuit.probes = [one for one in circuit.probes if not one.given_up]
+            if wait <= 0 and len(circuit.probes) < self._probes:
+                probe = _Probe(circuit)
+                circuit.probes.append(probe)
+                return probe
             said = f"{call.name} is not called for the time being: {circuit.failures} calls in a row have failed."
             return limited(said, rounded_up(wait if wait > 0 else min(1.0, self._seconds)))
 
-    def _ended(self, key: Hashable, context: ToolContext[Any], probe: _Circuit | None, failed: bool | None) -> None:
+    def _ended(self, key: Hashable, probe: _Probe | None, failed: bool | None) -> None:
         with self._lock:
-            circuit = self._circuits.get(key)
+            circuit = self._open.get(key)
             if probe is not None:
-                probe.probing = [one for one in probe.probing if one is not context]
-                if circuit is not probe:  # closed meanwhile, by another probe or by `forget`
+                probe.circuit.probes = [one for one in probe.circuit.probes if one is not probe]
+                if circuit is not probe.circuit:  # closed meanwhile, by another probe or by `forget`
                     return
-            elif circuit is not None and circuit.until is not None:
+            elif circuit is not None:
                 return  # it began while it was closed: once open, only probes tell
             if failed is False:
-                self._circuits.pop(key, None)
+                self._open.pop(key, None)
+                self._closed.pop(key, None)
             elif failed:
-                self._failed(key, circuit)
+                self._failed(key)
 
-    def _failed(self, key: Hashable, circuit: _Circuit | None) -> None:
+    def _failed(self, key: Hashable) -> None:
+        circuit = self._open.pop(key, None) or self._closed.pop(key, None)
         if circuit is None:
-            if len(self._circuits) >= _KEYS_AT_MOST:
-                del self._circuits[next(iter(self._circuits))]
-            circuit = self._circuits[key] = _Circuit()
+            if self._without_room(key) > 0:
+                return
+            if len(self._closed) + len(self._open) >= _KEYS_AT_MOST:
+                forgotten = self._closed or self._open
+                del forgotten[next(iter(forgotten))]
+            circuit = _Circuit()
         circuit.failures += 1
-        if circuit.failures >= self._most:  # as it is after every probe
+        if circuit.failures < self._most:
+            self._closed[key] = circuit
+        else:  # as it is after every probe
             circuit.until = self._time() + self._seconds
+            self._open[key] = circuit
+
+    def _without_room(self, key: Hashable) -> float:
+        """Seconds until a failure for `key` can be remembered; 0 where it can be now."""
+        if len(self._open) < _KEYS_AT_MOST or key in self._open:
+            return 0.0
+        return max(0.0, next(iter(self._open.values())).until - self._time())
 
     def is_open(self, key: Hashable) -> bool:
         """Whether calls for `key` (a tool's name, what `by` gives) are refused at present."""
         with self._lock:
-            circuit = self._circuits.get(key)
-            return circuit is not None and circuit.until is not None and circuit.until > self._time()
+            circuit = self._open.get(key)
+            return self._without_room(key) > 0 if circuit is None else circuit.until > self._time()
 
     def forget(self, key: Hashable) -> None:
         """Close it for `key`, as if nothing had failed."""
         with self._lock:
-            self._circuits.pop(key, None)
-
-
-def _given_up(context: ToolContext[Any]) -> bool:
-    """Whether the call has its result already: a handler that outlived its deadline may never end."""
-    return context._state is not None and context._state.ended
+            self._open.pop(key, None)
+            self._closed.pop(key, None)

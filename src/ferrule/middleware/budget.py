@@ -13,7 +13,7 @@ from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult, limited
-from ferrule.middleware._counted import By, function, keyed, number, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, number, ran, runs, ticking, whole
 
 Amounts: TypeAlias = Mapping[str, float]
 """How much of each of `tokens`, `cost` and `seconds`."""
@@ -124,8 +124,10 @@ class Budget:
             used[0] += _SCALE
         finally:
             self._lock.release()
+        state = context._state
+        before = 0 if state is None else state.runs
         result = await next(call, context)
-        if result.executed is False:
+        if result.executed is False and ran(result, context, before) is False:
             with self._lock:
                 used[0] -= _SCALE
         return result
@@ -139,12 +141,13 @@ class Budget:
         if isinstance(taken, ToolResult):
             return taken
         result: ToolResult | None = None
-        began = self._time()
+        before, began = runs(context), self._time()
         try:
             result = await next(call, context)
             return result
         finally:
-            self._settle(taken, self._unused(wanted, result, began))
+            nothing = result is not None and ran(result, context, before) is False
+            self._settle(taken, wanted if nothing else self._unused(wanted, result, began))
 
     def _opened(self, key: Hashable) -> _Account:
         return self._accounts.setdefault(key, _Account(len(self._units)))
@@ -170,8 +173,6 @@ class Budget:
 
     def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
         """How much of each amount goes back; negative where more was used."""
-        if result is not None and result.executed is False:
-            return wanted
         used = _checked(None if result is None else self._usage(result))
         if "seconds" in self._units:
             used["seconds"] = self._time() - began

@@ -6,8 +6,9 @@ import asyncio
 import copy
 import json
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ferrule.core.clock import MONOTONIC, Clock
@@ -31,8 +32,8 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 
     An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
     order, and what of the context may change it. Calls for the same at the same time run once, and all get what that
-    one came to, a failure too; where it is cancelled, another of them runs. What comes from the cache has
-    `metadata["cached"]` and was not `executed`; its output is a copy.
+    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs at once. What comes
+    from the cache has `metadata["cached"]` and was not `executed`; its output is a copy.
 
     It belongs inside: further out, an answer would go round the guards. Calls of other tools pass. A result with
     `metadata["cache"]` `False` is neither kept nor shared, nor is one that cannot be copied.
@@ -55,19 +56,41 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 class _Flight:
     """A call that runs, and who waits for what it comes to."""
 
-    __slots__ = ("leader", "loop", "waiters")
+    __slots__ = ("_give_up", "_landed", "_task", "_timer", "leader", "loop", "waiters")
 
     def __init__(self, leader: CallState, loop: asyncio.AbstractEventLoop) -> None:
         self.leader = leader
         self.loop = loop
         self.waiters: list[_Waiter] = []
+        self._landed = False
+        self._task = leader.task
+        self._give_up: Callable[..., object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def given_up(self) -> bool:
         """Whether the leader has its result already, without this: its deadline came, and the handler runs on."""
         return self.leader.ended or self.loop.is_closed()
 
+    def watch(self, give_up: Callable[..., object]) -> None:
+        """Call `give_up` at the leader's deadline, or where its task ends before this; on the leader's loop."""
+        if not self._landed:
+            self._give_up = give_up
+            self._task.add_done_callback(give_up)
+            remaining = self.leader.context.remaining()
+            if remaining is not None:
+                self._timer = self.loop.call_later(remaining, give_up)
+
     def land(self, shared: _Shared) -> None:
+        """The leader is there: on its loop."""
+        self._landed = True
+        if self._give_up is not None:
+            self._task.remove_done_callback(self._give_up)
+        if self._timer is not None:
+            self._timer.cancel()
+        self.tell(shared)
+
+    def tell(self, shared: _Shared) -> None:
         """Tell all who wait."""
         for loop, waiter in self.waiters:
             with suppress(RuntimeError):  # a loop that is closed, and who waited on it with it
@@ -114,7 +137,7 @@ class Cache:
             flight = self._flights.get(key)
             if flight is None or flight.given_up:
                 if flight is not None:
-                    flight.land("again")
+                    flight.tell("again")
                 flight = self._flights[key] = _Flight(state, loop)
                 return flight
             if flight.leader.parent is not state.parent:
@@ -122,7 +145,16 @@ class Cache:
                 return "alone"
             waiter: asyncio.Future[_Shared] = loop.create_future()
             flight.waiters.append((loop, waiter))
+            if len(flight.waiters) == 1:
+                flight.loop.call_soon_threadsafe(flight.watch, partial(self._gave_up, key, flight))
             return waiter
+
+    def _gave_up(self, key: _Key, flight: _Flight, *_: object) -> None:
+        """Let one of those who wait run instead of a leader that nobody waits for any more."""
+        with self._lock:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+        flight.tell("again")
 
     async def _led(
         self, key: _Key, flight: _Flight, call: ToolCall, context: ToolContext[Any], next: Next

@@ -11,11 +11,11 @@ from typing import Any
 
 from ferrule.core.clock import MONOTONIC, Clock
 from ferrule.core.content import clean, cut
-from ferrule.core.context import ToolContext
+from ferrule.core.context import CURRENT, ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult
-from ferrule.middleware._counted import Windows, function, number, ticking, whole
+from ferrule.middleware._counted import Windows, function, number, ran, ticking, whole
 
 _MAY = frozenset({"failed", "limited", "timeout"})
 _NOTHING_RUN = "Nothing was run."
@@ -85,37 +85,58 @@ class Retry:
         self._clock = ticking("retry", clock)
 
     async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+        state = context._state
+        if CURRENT.get() is not state:
+            raise DefinitionError("retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts")
+        before = 0 if state is None else state.runs
         result = await next(call, context)
-        if result.status == "ok":
-            return result
+        return result if result.status == "ok" else await self._again(call, context, next, result, before)
+
+    async def _again(
+        self, call: ToolCall, context: ToolContext[Any], next: Next, result: ToolResult, before: int
+    ) -> ToolResult:
         made: list[dict[str, Any]] = []
-        ran = result.executed
-        while (pause := self._pause(call, context, result, len(made) + 1)) is not None:
+        ever = ran(result, context, before)
+        while (pause := self._pause(call, context, result, len(made) + 1, ever)) is not None:
             made.append(self._record(result, len(made) + 1, pause))
             context.announce(made[-1])
-            await self._clock.sleep(pause)
+            await self._paused(pause, context)
             result = await next(call, context)
-            ran = result.executed if ran is False else ran
-        return self._last(result, made, ran) if made else result
+            ever = ran(result, context, before) if ever is False else ever
+        return self._last(result, made, ever) if made else result
 
-    def _pause(self, call: ToolCall, context: ToolContext[Any], result: ToolResult, attempt: int) -> float | None:
+    async def _paused(self, seconds: float, context: ToolContext[Any]) -> None:
+        """Wait; the kernel ends it where there is to be no other attempt, and `next` then says why."""
+        state, loop = context._state, asyncio.get_running_loop()
+        if state is None:
+            return await self._clock.sleep(seconds)
+        woken = state.pausing = loop.create_future()
+        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait({sleeping, woken}, return_when=asyncio.FIRST_COMPLETED)
+            if sleeping.done():
+                sleeping.result()
+        finally:
+            state.pausing = None
+            sleeping.cancel()
+
+    def _pause(
+        self, call: ToolCall, context: ToolContext[Any], result: ToolResult, attempt: int, ever: bool | None
+    ) -> float | None:
         """Seconds until the next attempt; `None` where there is to be none."""
         if attempt >= self._attempts or result.status not in _MAY or not self._when(result):
             return None
-        if not self._is_safe(call, context, result) or context.pieces or _cancelled(context):
+        if (ever is not False and not self._is_safe(call, context)) or context.pieces or _cancelled(context):
             return None
         pause, remaining = self._chosen(result, attempt), context.remaining()
         if pause > self._longest or (remaining is not None and pause >= remaining):
             return None
         return None if self._spare.take(call.name, self._clock.time()) else pause
 
-    def _is_safe(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> bool:
+    def _is_safe(self, call: ToolCall, context: ToolContext[Any]) -> bool:
         tool = context.tool
-        return (
-            result.executed is False
-            or (tool is not None and (tool.read_only or tool.idempotent))
-            or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
-        )
+        marked = tool is not None and (tool.read_only or tool.idempotent)
+        return marked or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
 
     def _chosen(self, result: ToolResult, attempt: int) -> float:
         backoff = min(math.ldexp(self._wait, min(attempt - 1, 60)), self._longest)
@@ -129,13 +150,13 @@ class Retry:
         error = None if result.error is None else cut(clean(result.error), 500)
         return {"attempt": attempt, "of": self._attempts, "status": result.status, "error": error, "wait": pause}
 
-    def _last(self, result: ToolResult, made: list[dict[str, Any]], ran: bool | None) -> ToolResult:
+    def _last(self, result: ToolResult, made: list[dict[str, Any]], ever: bool | None) -> ToolResult:
         made.append(self._record(result, len(made) + 1, None))
         result = result.replace(metadata={**result.metadata, "attempts": made})
-        if result.executed is not False or ran is False:
+        if result.executed is not False or ever is False:
             return result
         # Nothing was run at last, but an attempt before it had been: for the call as a whole, that counts.
-        result = result.replace(executed=ran)
+        result = result.replace(executed=ever)
         if result.error is None or _NOTHING_RUN not in result.error:
             return result
         return result.replace(error=result.error.replace(_NOTHING_RUN, "It was not run again; it had been run before."))
@@ -160,5 +181,4 @@ def _retry_after(result: ToolResult) -> float | None:
 
 def _cancelled(context: ToolContext[Any]) -> bool:
     """Whether the task was cancelled from outside meanwhile, and the handler made a result of that."""
-    task, state = asyncio.current_task(), context._state
-    return task is not None and state is not None and task.cancelling() > state.cancels
+    return context._state is not None and context._state.cancelled_in(asyncio.current_task())
