@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 .PHONY: demo test check tests bench format clean
 
 TASK := "Explore this repository and note down what the library is for."
-REAL := anthropic:claude-sonnet-4-6
+REAL := anthropic:claude-sonnet-5-5
 
 demo: $(VENV)/.cli
 	@$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model scripted:examples/demo/steps.py
@@ -20,6 +20,8 @@ demo: $(VENV)/.cli
 	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
 	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'
 
+# Everything, in full size: what is large or has many examples is smaller in the everyday `make tests`.
+test: export FERRULE_TESTS = all
 test: check tests
 
 check: $(VENV)/.dev

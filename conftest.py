@@ -1,4 +1,5 @@
-"""Runs the Python snippets of README.md and docs/*.md as tests, one namespace and one event loop for each page.
+"""Runs the Python snippets of README.md and docs/*.md as tests, one namespace and one event loop for each page; and
+says how many examples a property is tried with: `FERRULE_TESTS=all`, as in `make test`, is four times as many.
 
 This file is at the root because pytest asks a conftest.py only about files below it. A snippet may `await` at its top
 level; it runs in an empty directory of its own. `<!-- skip: next -->` above a snippet leaves it out.
@@ -14,10 +15,16 @@ import tempfile
 from contextlib import ExitStack, chdir
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
 _OPEN = "_open"
+
+# How long the examples take to make says how busy the machine is.
+settings.register_profile("everyday", max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("all", max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("all" if os.environ.get("FERRULE_TESTS") == "all" else "everyday")
 
 
 def enter(namespace: dict[str, Any]) -> None:

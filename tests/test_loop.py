@@ -171,6 +171,20 @@ def test_a_text_that_was_cut_off_is_not_done() -> None:
     assert go([Reply("Once upon a", (), [], "cut")]).status == "limited"
 
 
+def test_a_text_without_a_known_end_is_not_done() -> None:
+    for calls_before in ([], [[("add", {"a": 1, "b": 2})]]):
+        result = go([*calls_before, Reply("The sum is", (), [{"role": "assistant", "content": "The sum is"}], "other")])
+        assert (result.status, result.text) == ("failed", "The sum is")
+        assert result.messages[-1]["content"] == "The sum is"
+
+
+def test_why_there_is_no_answer_is_told() -> None:
+    refused = Reply("", (), (), "refused", reason="SAFETY: not that")
+    assert go([refused]).reason == "SAFETY: not that"
+    assert go([refused]).status == "failed"
+    assert go([[("add", {"a": 1, "b": 2})], "3"]).reason is None
+
+
 def test_a_refusal_is_not_done() -> None:
     assert go([Reply("", (), [], "refused")]).status == "failed"
 

@@ -7,6 +7,7 @@
     more calls than max_calls    the ones over it are answered as limited and never run
     calls in the last turn       the same: nobody would read what they did
     refused                      its calls are answered, and it is over
+    text, but no known end       failed: the answer may be half of one, such as that of a stream that broke off
     a tool failed                on_failure: go on, answer without tools, or stop
     a call was suspended         the turn is answered, the suspended call as waiting, and it is over
     cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
@@ -46,9 +47,10 @@ class LoopResult:
 
     status: Status
     """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
-    model refused or gave nothing; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between;
-    `"suspended"`: a call waits for an answer, `runner.resume(result.record(), answer)` takes up the one in `results`,
-    and the history tells the model that it waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
+    model refused, gave nothing, or did not come to an end that is known; `"limited"`: `max_turns`, `max_calls` or the
+    model's own limit came in between; `"suspended"`: a call waits for an answer,
+    `runner.resume(result.record(), answer)` takes up the one in `results`, and the history tells the model that it
+    waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
     text: str
     """What the model said last."""
     messages: Messages
@@ -61,6 +63,8 @@ class LoopResult:
     """The replies' counts, added up."""
     results: list[ToolResult]
     """The result of every call, in call order."""
+    reason: str | None = None
+    """Why the model's last turn is no answer, or not all of one, in the API's own words, where it says more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class Run:
         self._turns = 0
         self._limited = self._cancelled = self._now = False
         self._text = ""
+        self._reason: str | None = None
         self._asking: asyncio.Future[Reply] | None = None
         self._running: Batch | None = None
         self._usage: dict[str, Any] = {}
@@ -245,7 +250,7 @@ class Run:
             if reply is None:
                 status = "cancelled"
                 break
-            self._text = reply.text
+            self._text, self._reason = reply.text, reply.reason
             if reply.text:
                 yield ModelText(reply.text)
             before = len(self.results)
@@ -301,7 +306,7 @@ class Run:
             return "failed"
         if suspended:
             return "suspended"
-        if reply.stop == "refused" or (reply.stop == "other" and not reply.text and not reply.calls):
+        if reply.stop == "refused" or (reply.stop == "other" and not reply.calls):
             return "failed"
         unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)
         if self._cancelled and (unanswered or (reply.calls and not degraded)):
@@ -314,7 +319,9 @@ class Run:
 
     def _come_to(self, status: Status) -> LoopResult:
         records = [result.record() for result in self.results]
-        return LoopResult(status, self._text, self.messages, records, self._turns, self._usage, self.results)
+        return LoopResult(
+            status, self._text, self.messages, records, self._turns, self._usage, self.results, self._reason
+        )
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn

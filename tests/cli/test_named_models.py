@@ -91,9 +91,14 @@ def task(model: str, *more: str) -> tuple[str, ...]:
     return ("run", "How heavy is it?", "--tools", "tools.py", "--model", model, *more)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+KINDS = {"compatible": "openai", "vertex": "gemini"}
+NAMED = [case for case in CASES if case.name != "interactions"]
+"""All but the API that has no model of ours."""
+
+
+@pytest.mark.parametrize("case", NAMED, ids=lambda case: case.name)
 def test_a_task_runs_on_a_named_model(here: Path, case: Case) -> None:
-    kind = "openai" if case.name == "compatible" else case.name
+    kind = KINDS.get(case.name, case.name)
     address_is_enough = "openai" if case.name == "openai" else ""
     with serving(case) as (api, address):
         more = () if address_is_enough else ("--base-url", address)

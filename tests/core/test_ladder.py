@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
+from ferrule.core.frozen import thaw
+from ferrule.core.parameters import Invalid
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
     "cases"
@@ -464,3 +466,99 @@ def test_a_definition_as_a_dict_climbs_the_same_ladder() -> None:
     )
     result = run(made, "t", '{"count": "5"}')
     assert result.output == {"count": 5} and result.repairs
+
+
+# Nulls in one of several forms: strict modes make a model send them for what it leaves out
+
+
+class Circle(BaseModel):
+    radius: int
+    label: str = "round"
+
+
+class Group(BaseModel):
+    members: list[Circle | list[int]]
+    label: str | None = None
+    weight: int = 1
+
+
+async def draw(shape: Circle | Group, after: list[Circle | int] = []) -> str:  # noqa: B006
+    """Draw."""
+    return "done"
+
+
+async def sum_up(shape: Circle | dict[str, int]) -> str:
+    """Sum up."""
+    return "done"
+
+
+def made(function: Any, how: str) -> Tool:
+    typed = tool(function)
+    return typed if how == "typed" else raw_tool(typed.name, thaw(typed.input_schema))[0]
+
+
+def decoded(how: str, value: Any, function: Any = draw) -> Any:
+    return json.loads(made(function, how)._handling.parameters.decode("it", json.dumps(value))[1])
+
+
+HOW = pytest.mark.parametrize("how", ["typed", "schema"])
+
+
+@HOW
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"radius": 1, "label": None}, {"radius": 1}),
+        ({"members": [[1]], "label": None, "weight": None}, {"members": [[1]], "label": None}),
+        (
+            {"members": [{"radius": 1, "label": None}, [1], {"radius": 2, "label": "b"}], "weight": None},
+            {"members": [{"radius": 1}, [1], {"radius": 2, "label": "b"}]},
+        ),
+    ],
+)
+def test_null_for_an_optional_one_of_one_of_several_forms_is_absence(how: str, given: Any, taken: Any) -> None:
+    assert decoded(how, {"shape": given})["shape"] == taken
+
+
+@HOW
+def test_each_of_many_values_of_several_forms_is_read_for_itself(how: str) -> None:
+    after = [{"radius": n, "label": None} if n % 2 else n for n in range(200)]
+    taken = decoded(how, {"shape": {"radius": 1, "label": None}, "after": after})
+    assert taken["shape"] == {"radius": 1}
+    assert taken["after"] == [{"radius": n} if n % 2 else n for n in range(200)]
+
+
+@HOW
+@pytest.mark.parametrize(
+    "given",
+    [{"radius": None, "label": None}, {"members": None}, {"members": [[None]], "weight": None}],
+)
+def test_nulls_that_no_form_can_leave_out_are_refused(how: str, given: Any) -> None:
+    with pytest.raises(Invalid, match="Nothing was run") as refused:
+        decoded(how, {"shape": given})
+    assert next(iter(given)) in str(refused.value)  # the model is told of what it sent, not of what was tried
+
+
+@HOW
+def test_a_null_that_may_be_data_of_another_form_is_not_left_out(how: str) -> None:
+    for shape in ({"radius": None}, {"radius": 1, "label": None}, {"any": None}):
+        with pytest.raises(Invalid):
+            decoded(how, {"shape": shape}, sum_up)
+
+
+def test_of_several_readings_the_one_that_leaves_out_least_is_taken() -> None:
+    first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    second = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]}
+    for forms in ([first, second], [second, first]):
+        one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
+        run(one, "pick", '{"x": {"a": null, "b": null}}')
+        assert seen == [{"x": {"b": None}}]
+
+
+def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next() -> None:
+    first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"]}}}
+    second = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "integer"}}, "required": ["a"]}
+    forms = [first | {"required": ["a"]}, second]
+    one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
+    run(one, "pick", '{"x": {"a": null, "b": null}}')
+    assert seen == [{"x": {"a": None}}]

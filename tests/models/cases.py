@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -13,17 +14,19 @@ from tests.models.servers.anthropic import Anthropic
 from tests.models.servers.bedrock import Bedrock
 from tests.models.servers.cohere import Cohere
 from tests.models.servers.gemini import Gemini
+from tests.models.servers.interactions import Interactions
 from tests.models.servers.mistral import Mistral
 from tests.models.servers.ollama import Ollama
 from tests.models.servers.openai_chat import OpenAIChat
 from tests.models.servers.openai_responses import OpenAIResponses
 from tests.models.servers.serving import BOUND, Api, Asked, Turn, served
+from tests.models.servers.vertex import Vertex
 
 from ferrule import Runner, Toolset, providers, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models._streamed import Streamed
+from ferrule.models._streamed import OnText, Streamed, counts
 from ferrule.models.anthropic import anthropic
 from ferrule.models.bedrock import bedrock
 from ferrule.models.cohere import cohere
@@ -79,6 +82,8 @@ class Case:
         environment: What the SDK needs to know who asks.
         ids: Of the two calls.
         retries: Whether the SDK asks again after a 429.
+        lets_go: Whether the SDK ends its connection where its stream is left between two events. google-genai's answer
+            refers to itself (`HttpResponse.segment_iterator`), so there it ends when the garbage is collected.
     """
 
     name: str
@@ -89,6 +94,9 @@ class Case:
     environment: Mapping[str, str] = field(default_factory=dict)
     ids: tuple[str, str] = ("call_1", "call_2")
     retries: bool = True
+    lets_go: bool = True
+    custom: bool = False
+    """Whether it has custom tools, whose calls bring a text."""
     home: str = ""
     """What follows the server's address in `base_url`."""
     option: tuple[str, Any] = ("temperature", 0.25)
@@ -124,6 +132,40 @@ async def _gemini_once(address: str, messages: Any, definitions: Any) -> Any:
     client = genai.Client(http_options=genai.types.HttpOptions(base_url=address))
     async with client.aio as calls:
         return await calls.models.generate_content(model="m", contents=messages, config={"tools": definitions})
+
+
+async def _interactions_once(address: str, messages: Any, definitions: Any) -> Any:
+    from google import genai
+
+    async with genai.Client(http_options=genai.types.HttpOptions(base_url=address)).aio as calls:
+        return await calls.interactions.create(model="m", input=messages, tools=definitions)
+
+
+def _interactions(name: str, *, base_url: str, on_text: OnText | None = None, **options: Any) -> Streamed:
+    """What a user writes for an API that `ferrule.models` does not ask."""
+    from google import genai
+
+    calls = genai.Client(http_options=genai.types.HttpOptions(base_url=base_url)).aio
+
+    async def ask(messages: Any, toolset: Toolset) -> AsyncGenerator[Any, None]:
+        tools = providers.gemini.tools(toolset, api="interactions")
+        request = {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
+        async with await calls.interactions.create(stream=True, **request) as events:
+            async for event in events:
+                yield event
+
+    def said(event: Any) -> str:
+        delta = getattr(event, "delta", None)
+        return delta.text if getattr(delta, "type", "") == "text" else ""
+
+    def counted(event: Any) -> dict[str, int]:
+        usage = getattr(getattr(event, "interaction", None), "usage", None)
+        return counts(usage, {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"})
+
+    def user(text: str) -> list[dict[str, Any]]:
+        return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
+
+    return Streamed(providers.gemini, ask, said=said, counted=counted, user=user, on_text=on_text, close=calls.aclose)
 
 
 async def _bedrock_once(address: str, messages: Any, definitions: Any) -> Any:
@@ -166,6 +208,7 @@ _AWS = {
     "AWS_SHARED_CREDENTIALS_FILE": "none",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
+_VERTEX = {"GOOGLE_GENAI_USE_VERTEXAI": "true", "GOOGLE_API_KEY": "dummy"}
 _OPENAI = {"OPENAI_API_KEY": "dummy"}
 _ANTHROPIC = {"ANTHROPIC_API_KEY": "dummy"}
 _SYSTEM = ("system", "Be brief.")
@@ -178,11 +221,38 @@ def _responses(name: str, **given: Any) -> Streamed:
     return openai(name, api="responses", **given)
 
 
+class InteractionsProvider:
+    """The functions of `providers.gemini`, told which API is meant."""
+
+    tools = staticmethod(partial(providers.gemini.tools, api="interactions"))
+    calls, turn, stop = map(staticmethod, (providers.gemini.calls, providers.gemini.turn, providers.gemini.stop))
+    results = staticmethod(providers.gemini.results)
+
+
 CASES = [
     Case("anthropic", Anthropic, anthropic, _anthropic_once, providers.anthropic, _ANTHROPIC, option=_SYSTEM),
-    Case("openai", OpenAIResponses, _responses, _responses_once, providers.openai_responses, _OPENAI, home="/v1"),
-    Case("compatible", OpenAIChat, openai, _chat_once, providers.openai_chat, _OPENAI, home="/v1"),
-    Case("gemini", Gemini, gemini, _gemini_once, providers.gemini, {"GEMINI_API_KEY": "dummy"}),
+    Case(
+        "openai",
+        OpenAIResponses,
+        _responses,
+        _responses_once,
+        providers.openai_responses,
+        _OPENAI,
+        home="/v1",
+        custom=True,
+    ),
+    Case("compatible", OpenAIChat, openai, _chat_once, providers.openai_chat, _OPENAI, home="/v1", custom=True),
+    Case("gemini", Gemini, gemini, _gemini_once, providers.gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
+    Case("vertex", Vertex, gemini, _gemini_once, providers.gemini, _VERTEX, lets_go=False),
+    Case(
+        "interactions",
+        Interactions,
+        _interactions,
+        _interactions_once,
+        InteractionsProvider,
+        {"GEMINI_API_KEY": "dummy"},
+        option=("system_instruction", "Be brief."),
+    ),
     Case("bedrock", Bedrock, bedrock, _bedrock_once, providers.bedrock, _AWS, option=_BEDROCK),
     Case("mistral", Mistral, mistral, _mistral_once, providers.mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
     Case("cohere", Cohere, cohere, _cohere_once, providers.cohere, {"CO_API_KEY": "dummy"}, retries=False),

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from anthropic.resources.messages.messages import DEPRECATED_MODELS
+from anthropic.types.model import Model
 from tests.models.cases import CASES, AskedOnce, Case, serving, told
-from tests.models.servers.serving import BOUND, Api, Turn
+from tests.models.servers.serving import BOUND, Api, Asked, Turn
 
-from ferrule import Toolset, tool
+from ferrule import Runner, Toolset, tool
 from ferrule.loop import LoopResult
+from ferrule.loop import run as loop
 from ferrule.models import Reply
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -116,6 +123,50 @@ def test_a_stream_that_ends_early_runs_nothing(case: Case) -> None:
     assert ran == []
 
 
+def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_runs_nothing(case: Case) -> None:
+    ran: list[str] = []
+
+    async def main(api: Api, address: str) -> None:
+        said = asyncio.Event()
+        async with case.model("model-1", base_url=address, on_text=lambda piece: said.set()) as model:
+            asking = asyncio.ensure_future(told(model, ran))
+            await asyncio.wait_for(said.wait(), BOUND)
+            assert await asyncio.to_thread(api.held.wait, BOUND)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await asyncio.to_thread(api.left.wait, BOUND)
+
+    with serving(case, early="held") as (api, address):
+        asyncio.run(main(api, address))
+    assert ran == []
+    assert len(api.requests) == 1
+
+
+def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(case: Case) -> None:
+    def refuse(piece: str) -> None:
+        raise RuntimeError("the screen is gone")
+
+    async def main(api: Api, address: str) -> None:
+        async with case.model("model-1", base_url=address, on_text=refuse) as model:
+            with pytest.raises(RuntimeError, match="the screen is gone"):
+                await model(model.user("How heavy is it?"), Toolset([]))
+            assert not case.lets_go or await asyncio.to_thread(api.left.wait, BOUND)
+
+    with serving(case, early="held") as (api, address):
+        asyncio.run(main(api, address))
+
+
+def test_an_error_in_mid_stream_is_told_in_the_words_of_the_api_and_nothing_runs(case: Case) -> None:
+    ran: list[str] = []
+    with serving(case, early="error") as (api, address):
+        words = "'error'" if case.name == "mistral" else "overloaded today"  # Mistral has one word for all errors
+        with pytest.raises(Exception, match=words):
+            run(case, address, ran)
+    assert ran == []
+    assert len(api.requests) == 1
+
+
 def test_a_connection_that_is_lost_is_an_error_and_runs_nothing(case: Case) -> None:
     ran: list[str] = []
     with serving(case, early="broken") as (api, address):
@@ -134,6 +185,41 @@ def test_a_history_with_calls_is_taken_when_no_tools_are_offered_any_more(case: 
         result = asyncio.run(main(address))
     assert api.refusals == []
     assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("case", [case for case in CASES if case.custom], ids=lambda case: case.name, indirect=True)
+def test_a_call_of_a_custom_tool_brings_its_text_and_is_answered_as_one(case: Case, once: bool) -> None:
+    text, seen = 'select "☃" from\n\tt', []
+
+    @tool
+    async def query(input: str) -> str:
+        """Ask the database."""
+        seen.append(input)
+        return "one row"
+
+    async def main(address: str) -> LoopResult:
+        async with case.model("model-1", base_url=address) as model, Runner([query]) as runner:
+            asked = AskedOnce(case, address, model.user) if once else model
+            return await asyncio.wait_for(awaited(loop(asked, model.user("How many?"), runner)), BOUND)
+
+    turns = [Turn("", [Asked("call_1", "query", {"input": text}, custom=True)]), Turn("One.")]
+    with serving(case, turns) as (api, address):
+        result = asyncio.run(main(address))
+    assert (api.refusals, result.status, seen) == ([], "done", [text])
+    assert "one row" in str(api.requests[1].body)
+
+
+async def awaited(run: Any) -> LoopResult:
+    found: LoopResult = await run
+    return found
+
+
+def test_the_models_that_the_pages_name_are_known_to_the_sdk_and_not_deprecated() -> None:
+    listed = {name for kind in get_args(Model) for name in get_args(kind)} - set(DEPRECATED_MODELS)
+    for page in ("README.md", "Makefile", "src/ferrule/models/__init__.py"):
+        named = re.findall(r"claude-[a-z0-9-]+", (ROOT / page).read_text(encoding="utf-8"))
+        assert named and set(named) <= listed, page
 
 
 def test_the_whole_schema_of_a_tool_is_sent(case: Case) -> None:

@@ -16,10 +16,10 @@ from tests.models.servers.serving import BOUND, Request, served
 
 Body = dict[str, Any]
 BY_NAME = {case.name: case for case in CASES}
-GROUPED = ("anthropic", "gemini", "bedrock")
+GROUPED = ("anthropic", "gemini", "vertex", "bedrock")
 """Those that want all results of a turn in one message."""
-HISTORY = {"openai": "input", "gemini": "contents"}
-CONTENT = {"gemini": "parts"}
+HISTORY = {"openai": "input", "interactions": "input", "gemini": "contents", "vertex": "contents"}
+CONTENT = {"gemini": "parts", "vertex": "parts"}
 
 
 def history(case: Case, body: Body) -> list[Body]:
@@ -48,7 +48,7 @@ def without_any_results(case: Case, body: Body) -> None:
 
 def with_words_between(case: Case, body: Body) -> None:
     messages = history(case, body)
-    if case.name != "openai":  # which ties results to calls by their ids alone
+    if case.name not in {"openai", "interactions"}:  # which tie results to calls by their ids alone
         messages.insert(-1 if case.name in GROUPED else -2, copy.deepcopy(messages[0]))
     else:
         messages.insert(1, messages.pop())
@@ -64,7 +64,7 @@ def with_a_name_that_no_tool_may_have(case: Case, body: Body) -> None:
 
 
 def with_a_message_of_nobody(case: Case, body: Body) -> None:
-    history(case, body)[0]["role"] = "nobody"
+    history(case, body)[0]["type" if case.name == "interactions" else "role"] = "nobody"
 
 
 EVERYWHERE = [
@@ -105,6 +105,10 @@ def signature_gone(case: Case, body: Body) -> None:
         part.pop("thought_signature", None)
 
 
+def thought_gone(case: Case, body: Body) -> None:
+    history(case, body)[:] = [item for item in history(case, body) if item.get("type") != "thought"]
+
+
 def plan_gone(case: Case, body: Body) -> None:
     history(case, body)[1].pop("tool_plan")
 
@@ -134,7 +138,8 @@ BREAKS += [
     *((BY_NAME[name], tools_gone) for name in ("anthropic", "bedrock")),
     *((BY_NAME[name], foreign_ids) for name in ("anthropic", "bedrock", "mistral")),
     (BY_NAME["openai"], reasoning_gone),
-    (BY_NAME["gemini"], signature_gone),
+    (BY_NAME["interactions"], thought_gone),
+    *((BY_NAME[name], signature_gone) for name in ("gemini", "vertex")),
     (BY_NAME["cohere"], plan_gone),
     (BY_NAME["ollama"], results_in_another_order),
     (BY_NAME["anthropic"], empty_error),
@@ -177,10 +182,10 @@ def sent(case: Case, request: Request) -> tuple[int, Any]:
 
 
 @pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    for case in CASES:
-        for name, value in {"NO_PROXY": "127.0.0.1", **case.environment}.items():
-            monkeypatch.setenv(name, value)
+def credentials(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    case: Case = request.node.callspec.params["case"]
+    for name, value in {"NO_PROXY": "127.0.0.1", **case.environment}.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -273,7 +273,7 @@ TEXT = '{"a": "ä😀\\" \\ud83d\\ude00", "b": [1, {"c": null}]}'
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @pytest.mark.parametrize("name", STREAMS)
 def test_any_chunking_gives_the_same_calls(name: str, cuts: list[int]) -> None:
     api = STREAMS[name]

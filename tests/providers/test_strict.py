@@ -15,11 +15,12 @@ from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import thaw
 from ferrule.core.parameters import Invalid
-from ferrule.providers import anthropic, openai_chat, openai_responses
-from ferrule.providers._strict import ANTHROPIC, OPENAI, Rules, strict_schema
+from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, strict_schema
 
 Schema = dict[str, Any]
-BOTH = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC], ids=lambda rules: rules.provider)
+ALL = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE], ids=lambda rules: rules.provider)
+CLOSED = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL], ids=lambda rules: rules.provider)
 
 
 def of(schema: Any, name: str = "odd", **beside: Any) -> Tool:
@@ -35,11 +36,10 @@ def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:
 # What is rewritten
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize(
     ("schema", "note"),
     [
-        ({"type": "string", "minLength": 2, "maxLength": 5}, "{minLength: 2, maxLength: 5}"),
         ({"type": "string", "format": "idn-email"}, "{format: idn-email}"),
         ({"type": "string", "pattern": "^(?!no)"}, "{pattern: ^(?!no)}"),
         ({"type": "array", "items": {"type": "string"}, "uniqueItems": True}, "{uniqueItems: true}"),
@@ -51,6 +51,37 @@ def test_a_constraint_that_is_dropped_moves_into_the_description(schema: Schema,
     assert rewritten({**schema, "description": "Said."}, rules)["description"] == f"Said.\n\n{note}"
 
 
+@pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, COHERE], ids=lambda rules: rules.provider)
+def test_lengths_of_texts_are_said_and_not_held_but_by_mistral(rules: Rules) -> None:
+    lengths = {"type": "string", "minLength": 2, "maxLength": 5}
+    assert rewritten(lengths, rules) == {"type": "string", "description": "{minLength: 2, maxLength: 5}"}
+    assert rewritten(lengths, MISTRAL) == lengths
+
+
+def test_cohere_holds_no_ranges_few_formats_and_no_anchored_pattern() -> None:
+    assert rewritten({"type": "integer", "minimum": 1}, COHERE) == {"type": "integer", "description": "{minimum: 1}"}
+    assert rewritten({"type": "string", "format": "email"}, COHERE)["description"] == "{format: email}"
+    assert rewritten({"type": "string", "format": "date"}, COHERE)["format"] == "date"
+    assert rewritten({"type": "string", "pattern": "[a-z]+"}, COHERE) == {"type": "string", "pattern": "[a-z]+"}
+    assert rewritten({"type": "string", "pattern": "^[a-z]+$"}, COHERE)["description"] == "{pattern: ^[a-z]+$}"
+    assert rewritten({"type": "string", "pattern": "^[a-z]+$"}, MISTRAL)["pattern"] == "^[a-z]+$"
+
+
+def test_cohere_takes_keys_that_nobody_declared_and_arrays_of_anything() -> None:
+    assert rewritten({"type": "object"}, COHERE)["additionalProperties"] is True
+    counts = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}
+    inner = rewritten(counts, COHERE)["additionalProperties"]
+    assert inner == {"type": "integer", "description": "{minimum: 1}"}
+    assert rewritten({"type": "array"}, COHERE) == {"type": "array"}
+
+
+def test_cohere_needs_a_required_parameter_where_there_are_any() -> None:
+    with pytest.raises(DefinitionError, match=r"'odd'.*Cohere.*at \$, of the parameters at least one"):
+        strict_schema(of({"type": "string"}, required=[]), COHERE)
+    nothing = {"name": "nothing", "input_schema": {"type": "object"}, "execute": lambda payload, context: None}
+    assert strict_schema(build_tool(nothing), COHERE)["properties"] == {}
+
+
 def test_anthropic_drops_ranges_and_openai_keeps_them() -> None:
     assert rewritten({"type": "integer", "minimum": 1}, ANTHROPIC) == {"type": "integer", "description": "{minimum: 1}"}
     assert rewritten({"type": "integer", "minimum": 1}, OPENAI) == {"type": "integer", "minimum": 1}
@@ -59,10 +90,11 @@ def test_anthropic_drops_ranges_and_openai_keeps_them() -> None:
     assert rewritten(two, OPENAI)["minItems"] == 2
 
 
-@pytest.mark.parametrize("module", [anthropic, openai_chat, openai_responses])
-def test_a_dropped_constraint_is_still_enforced(module: Any) -> None:
-    subject = of({"type": "string", "minLength": 2})
-    assert module.tools(Toolset([subject]), strict=True)
+@pytest.mark.parametrize("module", [anthropic, openai_chat, openai_responses, bedrock, mistral, cohere])
+def test_a_dropped_constraint_is_said_in_the_definition_and_still_enforced(module: Any) -> None:
+    subject = of({"type": "string", "not": {"const": "a"}})
+    assert "{not: " in json.dumps(module.tools(Toolset([subject]), strict=True))
+    assert "{not: " not in json.dumps(module.tools(Toolset([subject])))
     runner = Runner([subject])
     assert runner.run_sync(ToolCall("c", "odd", {"x": "a"})).status == "invalid"
     assert runner.run_sync(ToolCall("d", "odd", {"x": "ab"})).status == "denied"  # valid, and nobody is there to ask
@@ -82,7 +114,7 @@ def test_openai_optional_becomes_required_and_nullable() -> None:
     assert strict_schema(greet, ANTHROPIC)["required"] == ["name"]
 
 
-@BOTH
+@ALL
 def test_a_reference_with_something_beside_it_is_written_out(rules: Rules) -> None:
     defs = {"Name": {"type": "string", "description": "A name."}}
     assert rewritten({"$ref": "#/$defs/Name", "description": "Mine."}, rules, **{"$defs": defs}) == {
@@ -99,30 +131,38 @@ def test_openai_recursion_with_something_beside_it_ends() -> None:
     jsonschema_rs.validator_for(schema).validate({"x": {"child": {"child": {"child": None}}}})
 
 
-@BOTH
+@ALL
 def test_one_of_becomes_any_of_and_all_of_is_merged(rules: Rules) -> None:
     union = {"oneOf": [{"type": "string"}, {"type": "integer"}], "discriminator": {"propertyName": "k"}}
     assert rewritten(union, rules) == {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     parts = [{"type": "string", "minLength": 1}, {"minLength": 3}, {"enum": ["abc", "abcd", 5]}, {"enum": ["abcd", 5]}]
-    assert rewritten({"allOf": parts}, rules) == {
-        "type": "string",
-        "enum": ["abcd", 5],
-        "description": "{minLength: 3}",
-    }
+    least = {"minLength": 3} if "minLength" in rules.keeps else {"description": "{minLength: 3}"}
+    assert rewritten({"allOf": parts}, rules) == {"type": "string", "enum": ["abcd", 5], **least}
 
 
-@BOTH
+@CLOSED
+@pytest.mark.parametrize(
+    ("schema", "rule"),
+    [
+        ({"type": "object"}, "additionalProperties"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "additionalProperties"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "additionalProp"),
+        ({"type": "array"}, "without 'items'"),
+    ],
+)
+def test_an_object_or_array_of_anything_is_refused_but_by_cohere(schema: Any, rule: str, rules: Rules) -> None:
+    with pytest.raises(DefinitionError, match=rf"'odd'.*{rules.provider}.*\$\.properties\.x.*{rule}"):
+        strict_schema(of(schema), rules)
+
+
+@ALL
 @pytest.mark.parametrize(
     ("schema", "rule"),
     [
         ({}, "without a type"),
         (True, "without a type"),
         (False, "takes nothing"),
-        ({"type": "object"}, "additionalProperties"),
-        ({"type": "object", "additionalProperties": {"type": "integer"}}, "additionalProperties"),
-        ({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}, "additionalProp"),
         ({"type": "object", "patternProperties": {"^a": {"type": "string"}}}, "patternProperties"),
-        ({"type": "array"}, "without 'items'"),
         ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "leaves no type"),
         ({"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "b"}]}, "two parts say 'pattern'"),
         ({"enum": [{"a": 1}]}, "texts, numbers"),
@@ -139,7 +179,7 @@ def test_what_cannot_be_expressed_names_tool_path_provider_and_rule(schema: Any,
     assert rule in str(raised.value) and rules.provider in str(raised.value)
 
 
-@BOTH
+@ALL
 def test_a_union_at_the_top_is_refused_unless_it_only_narrows(rules: Rules) -> None:
     either = [{"required": ["x"]}, {"required": ["y"]}]
     assert "anyOf" in strict_schema(of({"type": "string"}, anyOf=either[:1]), rules)["description"]
@@ -162,10 +202,24 @@ def many(count: int, schema: Schema, required: bool = True) -> Toolset:
         (many(17, {"type": ["string", "null"]}), "17"),
     ],
 )
-def test_anthropic_limits_of_a_request_are_reported_with_their_count(tools: Toolset, count: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"Anthropic takes at most .* these are {count}"):
-        anthropic.tools(tools, strict=True)
-    assert anthropic.tools(tools) and anthropic.tools(tools, strict=["t0", "t1"])
+@pytest.mark.parametrize("module", [anthropic, bedrock])
+def test_claudes_limits_of_a_request_are_reported_with_their_count(module: Any, tools: Toolset, count: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"(Anthropic|Bedrock) takes at most .* these are {count}"):
+        module.tools(tools, strict=True)
+    assert module.tools(tools) and module.tools(tools, strict=["t0", "t1"])
+
+
+def test_coheres_fields_are_counted_in_all_tools_of_a_request() -> None:
+    assert cohere.tools(many(200, {"type": "string"}), strict=True)
+    with pytest.raises(DefinitionError, match=r"Cohere takes at most 200 fields .* these are 201: 't0' 1"):
+        cohere.tools(many(201, {"type": "string"}), strict=True)
+
+
+@pytest.mark.parametrize("module", [gemini, ollama])
+def test_an_api_without_a_strict_mode_says_so_of_the_first_tool_that_wants_it(module: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"'t0' cannot be strict for (Gemini|Ollama).*Leave strict"):
+        module.tools(many(2, {"type": "string"}), strict=True)
+    assert module.tools(many(2, {"type": "string"}), strict=False)
 
 
 def deep(levels: int) -> Schema:
@@ -334,13 +388,13 @@ def subset(schema: Any, rules: Rules) -> None:
         subset(node, rules)
 
 
-@BOTH
+@ALL
 @given(schema=schemas(), data=st.data())
 @settings(max_examples=150, deadline=None)
 def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes(
     rules: Rules, schema: Schema, data: st.DataObject
 ) -> None:
-    subject = of(schema, **{"$defs": DEFS}, required=[])
+    subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
     strict = thaw(strict_schema(subject, rules))
     subset(strict, rules)
     validator = jsonschema_rs.validator_for(strict)
@@ -349,28 +403,13 @@ def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes
     validator.validate(filled(value, strict, strict))
 
 
-def optional_in_union(schema: Any, within: bool = False) -> bool:
-    """Whether a branch of a union has what may be left out: see the last test of this file."""
-    if "$ref" in schema:
-        schema = DEFS[schema["$ref"].rpartition("/")[2]]
-    if within and set(schema.get("properties", ())) - set(schema.get("required", ())):
-        return True
-    branches = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    inner = [*schema.get("properties", {}).values(), *schema.get("prefixItems", ()), *schema.get("allOf", ())]
-    inner += [schema["items"]] if schema.get("items") else []
-    return any(optional_in_union(item, True) for item in branches) or any(
-        optional_in_union(item, within) for item in inner
-    )
-
-
-@BOTH
+@ALL
 @given(schema=schemas(), data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
     rules: Rules, schema: Schema, data: st.DataObject
 ) -> None:
-    assume(not rules.all_required or not optional_in_union(schema))
-    subject = of(schema, **{"$defs": DEFS}, required=[])
+    subject = of(schema, **{"$defs": DEFS}, required=["x"] if rules.needs_required else [])
     strict = thaw(strict_schema(subject, rules))
     value = data.draw(values(strict, strict.get("$defs", {})))
     assume(jsonschema_rs.is_valid(strict, value))
@@ -383,7 +422,7 @@ def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
         assert jsonschema_rs.is_valid(thaw(subject.input_schema), decoded)
 
 
-@BOTH
+@ALL
 @given(data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:

@@ -1,8 +1,8 @@
-"""The command line: `ferrule list · schema · call · run`; a file is one command.
+"""The command line: `ferrule list · schema · lint · call · run`; a file is one command.
 
 Each has `NAME`, `HELP`, `options(parser)` and `command(options) -> int`; `program.py` lists them.
-Exit codes: 0 it worked, 1 the call or the run failed, 2 what was written on the command line cannot be meant,
-130 ctrl-C ended it.
+Exit codes: 0 it worked, 1 the call or the run failed or lint found an error,
+2 what was written on the command line cannot be meant, 130 ctrl-C ended it.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
-from ferrule.cli import call, list, run, schema
+from ferrule.cli import call, lint, list, run, schema
 from ferrule.cli.screen import printable, short
 from ferrule.cli.usage import UsageError, choices
 
-COMMANDS = {command.NAME: command for command in (list, schema, call, run)}
+COMMANDS = {command.NAME: command for command in (list, schema, lint, call, run)}
 _ERROR = 2000
 _OPTIONS = ("-h", "--help", "--version")
 

@@ -7,7 +7,8 @@ at that very place, so a valid value is never touched; all that would be guessin
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired, rounded
@@ -60,13 +61,13 @@ def to_object(
 def climb(
     value: dict[str, Any],
     validate: Callable[[str], Any],
-    declares: Callable[[Path], bool],
+    declares: Callable[..., bool],
     decoded: Callable[[str], None] = lambda text: None,
 ) -> tuple[Any, str, tuple[str, ...]]:
     """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
 
-    `declares` tells a parameter or field, for which null may mean absent, from a key that is data; `decoded` is told
-    each string that is read as JSON.
+    `declares` tells a parameter or field, for which null may mean absent, from a key that is data (with `always=True`,
+    whichever of several forms is meant); `decoded` is told each string that is read as JSON.
 
     Raises:
         Mistakes: what still does not fit.
@@ -79,7 +80,9 @@ def climb(
             return validate(text), text, tuple(repairs)
         except Mistakes as mistakes:
             nulls.update({mistake.path: mistake for mistake in mistakes.found if mistake.got is None})
-            if not _mend(value, mistakes.found, repairs, declares, decoded):
+            if _mend(value, mistakes.found, repairs, declares, decoded):
+                continue
+            if not _read_nulls(value, mistakes.found, validate, declares):
                 raise Mistakes([nulls.get(m.path, m) if m.kind == "missing" else m for m in mistakes.found]) from None
     raise Mistakes([Mistake((), "still do not fit after repairs")])
 
@@ -101,6 +104,53 @@ def _mend(
     for path, wanted in wants.items():
         changed = _mend_one(value, path, wanted, repairs, declares, decoded) or changed
     return changed
+
+
+def _read_nulls(
+    value: dict[str, Any],
+    mistakes: list[Mistake],
+    validate: Callable[[str], Any],
+    declares: Callable[..., bool],
+) -> bool:
+    """Take nulls for absent where several forms may be meant: by the first reading that then fits.
+
+    Only by a whole one: half of a reading would change the value and leave it wrong.
+    """
+    waiting: dict[Path, list[frozenset[Path]]] = {}
+    for choice in (mistake.choice for mistake in mistakes if mistake.choice):
+        readings = [absent for absent in choice.readings if all(declares(path, always=True) for path in absent)]
+        waiting[choice.path] = readings
+    changed = False
+    for rank in range(max(map(len, waiting.values()), default=0)):
+        tried = {path: readings[rank] for path, readings in waiting.items() if rank < len(readings)}
+        wrong = _wrong_without(value, tried.values(), validate)
+        for path in tried.keys() - {place[:end] for place in wrong for end in range(len(place) + 1)}:
+            _drop(value, tried[path])
+            del waiting[path]
+            changed = True
+    return changed
+
+
+def _wrong_without(
+    value: dict[str, Any], readings: Iterable[frozenset[Path]], validate: Callable[[str], Any]
+) -> list[Path]:
+    """Where something is still wrong without the nulls of `readings`."""
+    found = deepcopy(value)
+    for absent in readings:
+        _drop(found, absent)
+    try:
+        validate(dumps(found))
+    except Mistakes as mistakes:
+        return [mistake.path for mistake in mistakes.found]
+    return []
+
+
+def _drop(value: Any, paths: Iterable[Path]) -> None:
+    for path in paths:
+        found = value
+        for part in path[:-1]:
+            found = found[part]
+        del found[path[-1]]
 
 
 def _mend_one(

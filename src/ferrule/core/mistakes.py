@@ -7,12 +7,15 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice, product
 from typing import Any
 
 from pydantic_core import ValidationError
 
 Path = tuple[str | int, ...]
+Readings = tuple[frozenset[Path], ...]
+_Label = tuple[Path, str]
 
 _WANTS = {
     "int_type": "integer",
@@ -29,6 +32,7 @@ _WANTS = {
     "model_attributes_type": "object",
     "dataclass_type": "object",
 }
+_MISSING = {"missing", "missing_argument", "missing_keyword_only_argument"}
 _ARTICLES = {
     "array": "an array",
     "object": "an object",
@@ -42,9 +46,23 @@ _COMPLEX = "must be a complex number as a string, such as 1+2j"
 """Pydantic's own words send the reader to a page."""
 
 _WORD = re.compile(r"[^\w\s]*\w+[^\w\s]*|[^\w\s]+")
+_MOST_READINGS = 8
 _MOST_WORDS = 32
 _MOST_CHARACTERS = 320
 """What is said of one value that is wrong; its place and what came have half as much each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A value that may have several forms.
+
+    Attributes:
+        path: Where it is.
+        readings: For each form that nothing but nulls stands against, the places of these; those with the fewest first.
+    """
+
+    path: Path
+    readings: Readings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,7 @@ class Mistake:
         wants: The JSON type that is wanted here, where that is what is wrong.
         kind: `"missing"`, `"unknown"` or `"wrong"`.
         sure: Whether `wants` is the only reading; not inside one branch of several.
+        choice: Where several forms may be meant, and nothing but nulls stands against some of them.
     """
 
     path: Path
@@ -66,6 +85,7 @@ class Mistake:
     wants: str | None = None
     kind: str = "wrong"
     sure: bool = True
+    choice: Choice | None = None
 
 
 class Mistakes(Exception):
@@ -79,7 +99,7 @@ class Mistakes(Exception):
 def from_pydantic(error: ValidationError, value: Any) -> list[Mistake]:
     """Pydantic's errors as mistakes; `value` is the JSON that was validated, to tell keys from the labels of unions."""
     errors = error.errors(include_url=False, include_context=True)
-    places = [_place(item["loc"], value) for item in errors]
+    places = [_place(item["loc"], value, item["type"] in _MISSING) for item in errors]
     branches: dict[Path, set[str]] = {}
     for _, labels in places:
         for where, label in labels:
@@ -89,21 +109,62 @@ def from_pydantic(error: ValidationError, value: Any) -> list[Mistake]:
         deeper = [where for where, _ in labels if len(where) < len(path)]
         sure = all(len(branches[where]) == 1 for where in deeper)
         found.append(_from_pydantic(item, path, sure))
+    if not all(mistake.sure for mistake in found):
+        _read(found, [labels for _, labels in places])
     return found
 
 
-def _place(loc: Iterable[str | int], value: Any) -> tuple[Path, list[tuple[Path, str]]]:
+def _read(found: list[Mistake], labels: Sequence[Sequence[_Label]]) -> None:
+    """Gives the first mistake of each union its choice; `labels` are those between the parts of a mistake's path."""
+    unions: dict[Path, list[int]] = {}
+    for number, between in enumerate(labels):
+        if between:
+            unions.setdefault(between[0][0], []).append(number)
+    for where, numbers in unions.items():
+        readings = _readings([(found[number], labels[number]) for number in numbers])
+        if readings and not all(found[number].sure for number in numbers):
+            found[numbers[0]] = replace(found[numbers[0]], choice=Choice(where, readings))
+
+
+def _readings(items: Sequence[tuple[Mistake, Sequence[_Label]]]) -> Readings:
+    """The readings of mistakes with the labels that are left: all of the unions have to be read at once."""
+    absent: set[Path] = set()
+    unions: dict[Path, dict[str, list[tuple[Mistake, Sequence[_Label]]]]] = {}
+    for mistake, labels in items:
+        if labels:
+            (where, label), *inner = labels
+            unions.setdefault(where, {}).setdefault(label, []).append((mistake, inner))
+        elif mistake.got is None and mistake.kind == "wrong":
+            absent.add(mistake.path)
+        else:
+            return ()
+    read = [_fewest(_readings(branch) for branch in union.values()) for union in unions.values()]
+    return _together(read, absent)
+
+
+def _together(unions: Sequence[Readings], absent: Iterable[Path] = ()) -> Readings:
+    """What is absent anyway, with one reading of each of the unions."""
+    return _fewest([tuple(frozenset(absent).union(*parts) for parts in islice(product(*unions), _MOST_READINGS))])
+
+
+def _fewest(branches: Iterable[Readings]) -> Readings:
+    """The readings of all branches, those with the fewest nulls first."""
+    found = dict.fromkeys(reading for branch in branches for reading in branch)
+    return tuple(sorted(found, key=len)[:_MOST_READINGS])
+
+
+def _place(loc: Iterable[str | int], value: Any, missing: bool) -> tuple[Path, list[_Label]]:
     """The path within `value`, and the labels that Pydantic put between its parts."""
     path: list[str | int] = []
-    labels: list[tuple[Path, str]] = []
+    labels: list[_Label] = []
     parts = list(loc)
     for position, part in enumerate(parts):
         if isinstance(value, dict) and part in value:
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
-        elif isinstance(value, dict) and position == len(parts) - 1 and isinstance(part, str):
-            value = None  # a key that is missing
+        elif missing and isinstance(value, dict) and position == len(parts) - 1 and isinstance(part, str):
+            value = None
         else:
             labels.append((tuple(path), str(part)))
             continue
@@ -113,7 +174,7 @@ def _place(loc: Iterable[str | int], value: Any) -> tuple[Path, list[tuple[Path,
 
 def _from_pydantic(item: Any, path: Path, sure: bool) -> Mistake:
     kind = item["type"]
-    if kind in {"missing", "missing_argument", "missing_keyword_only_argument"}:
+    if kind in _MISSING:
         return Mistake(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return Mistake(path, "is not known", got=item["input"], kind="unknown")
@@ -170,17 +231,32 @@ def _from_json_schema(error: Any) -> list[Mistake]:
 
 def _from_branches(path: Path, got: Any, branches: Any, message: str) -> list[Mistake]:
     """A choice of schemas: what each wants of the value itself; what is wrong inside one of them proves nothing."""
-    inner = [mistake for branch in branches for error in branch for mistake in _from_json_schema(error)]
+    each = [[mistake for error in branch for mistake in _from_json_schema(error)] for branch in branches]
+    inner = [mistake for branch in each for mistake in branch]
+    readings = _schema_readings(branches)
+    choice = Choice(path, readings) if readings else None
     here = [mistake for mistake in inner if mistake.path == path]
     if here and all(mistake.wants for mistake in here):
-        return here
+        return [replace(here[0], choice=choice), *here[1:]]
     if len(inner) == 1:
         return inner
     wants = {mistake.expected for mistake in inner}
     expected = "fits none of the forms it may have" + (
         f" ({_shortened('; '.join(sorted(wants)), 160)})" if wants else ""
     )
-    return [Mistake(path, expected, got), *(Mistake(m.path, m.expected, m.got, m.wants, sure=False) for m in here)]
+    unsure = [Mistake(m.path, m.expected, m.got, m.wants, sure=False) for m in here]
+    return [Mistake(path, expected, got, choice=choice), *unsure]
+
+
+def _schema_readings(branches: Any) -> Readings:
+    return _fewest(_together([_error_readings(error) for error in branch]) for branch in branches)
+
+
+def _error_readings(error: Any) -> Readings:
+    if error.instance is None:
+        return (frozenset({tuple(error.instance_path)}),)
+    branches = getattr(error.kind, "context", None) if error.kind.name in {"anyOf", "oneOf"} else None
+    return _schema_readings(branches) if branches else ()
 
 
 def _without_value(message: str, got: Any) -> str:

@@ -627,13 +627,19 @@ def _mentions(node: Any, ref: str) -> bool:
     return isinstance(node, list) and any(_mentions(item, ref) for item in node)
 
 
-def declares(schema: Any, path: Sequence[str | int]) -> bool:
-    """Whether `path` ends at a property that the schema names, and not at a key that is data."""
+def declares(schema: Any, path: Sequence[str | int], *, always: bool = False) -> bool:
+    """Whether `path` ends at a property that the schema names, and not at a key that is data: in one of the forms that
+    a value may have, or `always`, whichever is meant."""
     nodes = list(_choices(schema, schema))
     for part in path[:-1]:
         below = [child for node in nodes for child in _below(node, part)]
         nodes = [choice for child in below for choice in _choices(schema, child)]
-    return any(path[-1] in node.get("properties", ()) for node in nodes)
+    others = [node for node in nodes if path[-1] not in node.get("properties", ())]
+    return len(others) < len(nodes) and not (always and any(map(_takes_data, others)))
+
+
+def _takes_data(node: Mapping[str, Any]) -> bool:
+    return isinstance(node.get("additionalProperties"), Mapping) or bool(node.get("patternProperties"))
 
 
 def _choices(root: Any, node: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:

@@ -11,7 +11,7 @@ comes; retries are the SDK's:
 
     from ferrule.models.anthropic import anthropic
 
-    async with anthropic("claude-sonnet-4-6", on_text=print) as model:
+    async with anthropic("claude-sonnet-5-5", on_text=print) as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
 The smallest one of your own, over an official SDK:
@@ -36,6 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ferrule.core.errors import FerruleError
 from ferrule.core.values import ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ class Reply:
     """Why it stopped, as the provider's `stop` says it."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Counts by name, such as `{"input_tokens": 12}`."""
+    reason: str | None = None
+    """Why there is no answer, or not all of it, in the API's own words, where it says more than `stop`."""
+
+
+class ModelError(FerruleError):
+    """The API said in the middle of a turn that it failed; the text has its own words."""
 
 
 class Model(Protocol):
@@ -68,4 +75,4 @@ class Model(Protocol):
         ...
 
 
-__all__ = ["Model", "Reply"]
+__all__ = ["Model", "ModelError", "Reply"]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ferrule.core.errors import DefinitionError
-from ferrule.models import Reply
+from ferrule.models import ModelError, Reply
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,6 +29,10 @@ class Stream(Protocol):
     def turn(self) -> list[dict[str, Any]]: ...
     @property
     def stop(self) -> Any: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def reason(self) -> str | None: ...
 
 
 class Provider(Protocol):
@@ -75,6 +79,11 @@ class Streamed:
         self.on_text = on_text
 
     async def __call__(self, messages: Messages, toolset: Toolset, /) -> Reply:
+        """One turn.
+
+        Raises:
+            ModelError: where the API said in the middle of it that it failed.
+        """
         stream = self._provider.Stream()
         text: list[str] = []
         usage: dict[str, Any] = {}
@@ -86,7 +95,9 @@ class Streamed:
                     text.append(piece)
                     if self.on_text is not None:
                         self.on_text(piece)
-        return Reply("".join(text), stream.calls(), stream.turn(), stream.stop, usage)
+        if stream.error is not None:
+            raise ModelError(f"the API ended the turn with an error: {stream.error}")
+        return Reply("".join(text), stream.calls(), stream.turn(), stream.stop, usage, stream.reason)
 
     def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
         """The messages that answer the calls of a turn."""

@@ -83,7 +83,7 @@ async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, N
         while (event := await _apart(lambda: next(events, None))) is not None:
             yield event
     finally:
-        pool.apart(stream.close)  # waits for a thread that reads
+        pool.apart(stream.close)  # nobody waits for it
 
 
 async def _apart(step: Callable[[], Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
@@ -38,8 +39,9 @@ def cohere(
         request = {"model": name, "messages": list(messages), **options}
         if definitions := provider.tools(toolset):
             request["tools"] = definitions
-        async for event in (client or made).chat_stream(**request):
-            yield event
+        async with aclosing((client or made).chat_stream(**request)) as events:
+            async for event in events:
+                yield event
 
     async def close() -> None:
         await made.__aexit__(None, None, None)  # it has no other way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, without_key
@@ -50,8 +51,10 @@ def gemini(
         if definitions := provider.tools(toolset, strict=strict):
             config["tools"] = definitions
         models = (client or made).aio.models
-        async for chunk in await models.generate_content_stream(model=name, contents=list(messages), config=config):
-            yield chunk
+        asked = models.generate_content_stream(model=name, contents=list(messages), config=config)
+        async with aclosing(await asked) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     close = made.aio.aclose if made is not None else None
     return Streamed(provider, ask, said=_said, counted=_counted, user=_user, on_text=on_text, close=close)

@@ -48,7 +48,7 @@ def mistral(
             request["tools"] = definitions
         async with await (client or made).chat.stream_async(**request) as events:
             async for event in events:
-                yield event.data
+                yield event
 
     async def close() -> None:
         await made.__aexit__(None, None, None)  # it has no other way
@@ -70,7 +70,8 @@ def _client(name: str, base_url: str | None) -> Any:
     return module.Mistral(api_key=key, server_url=base_url, retry_config=config)
 
 
-def _said(chunk: Any) -> str:
+def _said(event: Any) -> str:
+    chunk = event.data
     content = chunk.choices[0].delta.content if chunk.choices else None
     if isinstance(content, str):
         return content
@@ -78,5 +79,5 @@ def _said(chunk: Any) -> str:
     return "".join(part.text for part in parts if getattr(part, "type", "") == "text")
 
 
-def _counted(chunk: Any) -> dict[str, int]:
-    return counts(chunk.usage, _COUNTS)
+def _counted(event: Any) -> dict[str, int]:
+    return counts(event.data.usage, _COUNTS)

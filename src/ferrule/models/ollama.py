@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message
@@ -37,8 +38,9 @@ def ollama(
         request = {"model": name, "messages": list(messages), "stream": True, **options}
         if definitions := provider.tools(toolset):
             request["tools"] = definitions
-        async for chunk in await _sent(client or made, request):
-            yield chunk
+        async with aclosing(await _sent(client or made, request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     close = made.close if made is not None else None
     return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=close)

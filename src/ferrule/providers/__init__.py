@@ -9,7 +9,8 @@ A provider module has
     stop(response)                                               why the model stopped, in one of seven words
     results(results)                                             the messages that answer the calls
     Stream()                                                     the same from a stream: `.feed(event)`, then
-                                                                 `.calls()`, `.partial()`, `.turn()` and `.stop`
+                                                                 `.calls()`, `.partial()`, `.turn()` and `.stop`;
+                                                                 `.error` and `.reason` have the API's own words
 
 and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. The smallest one, for
 an API that wants a name and a schema and answers with `{"name", "arguments"}`:

@@ -1,11 +1,11 @@
-"""What the provider modules share: reading SDK objects and plain dicts alike, ids, strict schemas, results as text."""
+"""What the provider modules share: reading SDK objects and plain dicts alike, ids, names, results as text."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from pydantic_core import from_json
@@ -52,10 +52,11 @@ def view(value: Any) -> Mapping[str, Any]:
 
     Reading attributes of a pydantic model one by one costs several times as much. Not to be changed.
     """
-    if isinstance(value, dict):
+    if type(value) is dict:
         return value
-    extra = getattr(value, "__pydantic_extra__", _NOTHING)
-    if extra is _NOTHING:
+    try:
+        extra = value.__pydantic_extra__
+    except AttributeError:
         return value if isinstance(value, Mapping) else _NOTHING
     return {**value.__dict__, **extra} if extra else value.__dict__
 
@@ -183,11 +184,17 @@ def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
 def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
     """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, the
     same as in any other reading of that response, streamed or not."""
+    found = given_ids(items, key)
+    return _filled_ids(response, items, key) if found is None else found
+
+
+def given_ids(items: Sequence[Any], key: str) -> list[str] | None:
+    """The ids of the calls `items`, where each came with one that goes into a history as it is."""
     found = []
     for item in items:
         id = item.get(key) if type(item) is dict else read(item, key)
         if type(id) is not str or not id.isidentifier() or id == "null":
-            return _filled_ids(response, items, key)
+            return None
         found.append(id)
     return found
 
@@ -264,107 +271,6 @@ def _all_there(option: str, names: Collection[str], tools: Sequence[Tool]) -> No
         raise DefinitionError(
             f"{option}={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
         )
-
-
-# The formats of both strict modes; Anthropic's has "uri" besides.
-FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_SCHEMAS_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
-_LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_SCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else")
-
-
-def _schemas(schema: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every schema in `schema` with its path; what only looks like one (a default, an enum's value) is none."""
-    if not isinstance(schema, Mapping):
-        return
-    yield path, schema
-    for key in _SCHEMAS_BY_NAME:
-        for name, item in schema[key].items() if isinstance(schema.get(key), Mapping) else ():
-            yield from _schemas(item, f"{path}.{key}.{name}")
-    for key in _LISTS_OF_SCHEMAS:
-        for place, item in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
-            yield from _schemas(item, f"{path}.{key}[{place}]")
-    for key in _SCHEMAS:
-        yield from _schemas(schema.get(key), f"{path}.{key}")
-
-
-def check_strict(
-    tool: Tool,
-    provider: str,
-    *,
-    all_required: bool,
-    nowhere: Collection[str],
-    formats: Collection[str],
-    not_at_root: Collection[str] = (),
-    most_min_items: int | None = None,
-    recursion: bool = True,
-) -> None:
-    """Whether the tool's schema fits a strict mode as it is.
-
-    Args:
-        tool: Whose schema.
-        provider: Its name, for the error.
-        all_required: Whether no property may be left out.
-        nowhere: Keywords that no schema may have.
-        formats: The formats that a string may have.
-        not_at_root: Keywords that the outermost schema may not have.
-        most_min_items: The highest `minItems`; any where it is left out.
-        recursion: Whether a schema may lead back to itself.
-
-    Raises:
-        DefinitionError: where it does not, with the tool, the path in the schema, the provider and the rule.
-    """
-    for path, schema in _schemas(tool.input_schema, "$"):
-        rule = _broken_rule(schema, all_required, (*nowhere, *not_at_root) if path == "$" else nowhere)
-        if rule is None and schema.get("format", "date") not in formats:
-            rule = f"the format {schema['format']!r} is not known there; it has {sorted(formats)}"
-        if rule is None and most_min_items is not None and schema.get("minItems", 0) > most_min_items:
-            rule = f"'minItems' may be {most_min_items} at most"
-        if rule is None and not recursion and _comes_back(schema.get("$ref"), tool.input_schema):
-            rule = f"{schema['$ref']!r} is recursive, which is not allowed"
-        if rule:
-            raise DefinitionError(
-                f"tool {tool.name!r} cannot be strict for {provider}: at {path}, {rule}. "
-                f"Change its schema, or leave the tool out of strict=..."
-            )
-
-
-def _comes_back(reference: Any, root: Mapping[str, Any]) -> bool:
-    """Whether what `reference` points to refers to itself, through others or not."""
-    waiting, seen = _references(reference, root), set()
-    while waiting:
-        found = waiting.pop()
-        if found == reference:
-            return True
-        if found not in seen:
-            seen.add(found)
-            waiting += _references(found, root)
-    return False
-
-
-def _references(reference: Any, root: Mapping[str, Any]) -> list[str]:
-    """The references in the schema that `reference` points to."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return []
-    there: Any = root
-    for part in reference.split("/")[1:]:
-        there = there.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(there, Mapping) else None
-    return [inner["$ref"] for _, inner in _schemas(there, "$") if isinstance(inner.get("$ref"), str)]
-
-
-def _broken_rule(schema: Mapping[str, Any], all_required: bool, forbidden: Collection[str]) -> str | None:
-    for key in forbidden:
-        if key in schema:
-            return f"{key!r} is not allowed"
-    kind = schema.get("type")
-    if not (kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in schema):
-        return None
-    if schema.get("additionalProperties") is not False:
-        return "an object needs 'additionalProperties': false"
-    optional = [name for name in schema.get("properties", ()) if name not in schema.get("required", ())]
-    if all_required and optional:
-        return f"every property has to be required (one that may be left out: nullable), and {optional} are not"
-    return None
 
 
 def chosen_name(choice: str) -> str:

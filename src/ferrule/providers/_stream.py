@@ -1,13 +1,119 @@
-"""What the streams of the provider modules share: fragments that are joined once."""
+"""What the streams of the provider modules share: one way to feed and to read them, and fragments joined once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
 
-from ferrule.core.content import to_text
+from ferrule.core.content import clean, to_text
 from ferrule.core.jsontext import Malformed, loads
-from ferrule.providers._read import plain
+from ferrule.core.values import ToolCall
+from ferrule.providers._read import Stop, not_run, plain, view
+
+Reading: TypeAlias = tuple[
+    Callable[[Any], list[ToolCall]], Callable[[Any], list[dict[str, Any]]], Callable[[Any], Stop]
+]
+
+
+class TurnStream:
+    """A turn that comes event by event, and is read like a response at any time; every `Stream` is one.
+
+    A provider's own says how whole responses are read, `reading=(calls, turn, stop)`, and what its events mean:
+
+        _goes_on(event)    takes a fragment of a text that is begun, as nearly all events are; whether it was one
+        _take(event)       takes any other, and passes over what is not known
+        _so_far()          the response so far, as `calls`, `turn` and `stop` read it
+    """
+
+    __slots__ = ("_error",)
+    _reading: ClassVar[Reading]
+
+    def __init_subclass__(cls, *, reading: Reading) -> None:
+        cls._reading = reading
+
+    def __init__(self) -> None:
+        self._error: str | None = None
+
+    def feed(self, event: Any) -> None:
+        """Take the next event, an SDK object or a dict; what is not known is passed over."""
+        try:
+            if self._goes_on(event):
+                return
+        except (LookupError, AttributeError, TypeError, ValueError):  # it has another shape
+            pass
+        error = error_in(event)
+        if error is not None:
+            self._error = error
+        self._take(event)
+
+    def _goes_on(self, event: Any) -> bool:
+        return False
+
+    def _take(self, event: Any) -> None:
+        raise NotImplementedError
+
+    def _so_far(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def calls(self) -> list[ToolCall]:
+        """The calls so far."""
+        found = self._reading[0](self._so_far())
+        if self._error is None:
+            return found
+        problem = not_run(f"the turn ended in an error ({self._error})")
+        return [call.replace(problem=problem) for call in found]
+
+    def partial(self) -> dict[str, Any]:
+        """The response so far, as it comes without a stream."""
+        return plain(self._so_far())  # type: ignore[no-any-return]
+
+    def turn(self) -> list[dict[str, Any]]:
+        """The assistant's turn so far, signatures and all."""
+        return self._reading[1](self._so_far())
+
+    @property
+    def stop(self) -> Stop:
+        """Why the model stopped; `"other"` before it has, and after an error."""
+        return "other" if self._error is not None else self._reading[2](self._so_far())
+
+    @property
+    def error(self) -> str | None:
+        """What the API said went wrong, in an event of its own; nothing of such a turn may run."""
+        return self._error
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no answer, or not all of it, in the API's own words, where it says more than `stop`."""
+        return None
+
+
+_LONGEST_ERROR = 1_000
+
+
+def error_in(event: Any) -> str | None:
+    """What an event says of an error, in any of the forms that APIs have for it: `{"error": {...}}`, `{"error": text}`
+    or `{"type": "error", "message": text}`."""
+    said = view(event)
+    inner = said.get("data")
+    if inner is not None:
+        said = view(inner)
+    error = said.get("error")
+    if error is None and "error" in (said.get("type"), said.get("event_type"), said.get("object")):
+        error = said
+    return said_of(error) if error else None
+
+
+def said_of(error: Any) -> str:
+    """An API's error as `kind: message`, or whatever it is as text."""
+    said = view(error)
+    message = said.get("message")
+    kinds = [said.get(key) for key in ("code", "type", "status")]
+    kind = next((one for one in kinds if isinstance(one, str) and one and one != "error"), None)
+    if isinstance(message, str) and message:
+        text = f"{kind}: {message}" if kind else message
+    else:
+        text = error if isinstance(error, str) else kind or to_text(plain(error))
+    return clean(text)[:_LONGEST_ERROR]
 
 
 def joined(fragments: Sequence[str]) -> str:

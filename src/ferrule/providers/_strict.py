@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import FrozenDict, freeze, thaw
-from ferrule.providers._read import FORMATS
+from ferrule.providers._read import Names, strict_wanted
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rules:
     """The subset that one strict mode takes, and its limits."""
 
@@ -35,6 +35,12 @@ class Rules:
     all_required: bool
     """Whether no property may be left out: one that may be is nullable then, and null means absent."""
     recursion: bool
+    open: bool = False
+    """Whether it takes objects with keys that nobody declared, and arrays of anything."""
+    anchors: bool = True
+    """Whether a pattern may say where a text begins or ends."""
+    needs_required: bool = False
+    """Whether one of a tool's parameters may not be left out, where it has any."""
     most_min_items: int | None = None
     most_levels: int | None = None
     most_properties: int | None = None
@@ -44,19 +50,17 @@ class Rules:
     most_tools: int | None = None
     most_optional: int | None = None
     most_unions: int | None = None
-    """These three: of all strict tools of a request together."""
+    most_fields: int | None = None
+    """These four: of all strict tools of a request together."""
 
 
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_RANGES = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 OPENAI = Rules(
     "OpenAI",
-    keeps=frozenset(
-        {
-            *("pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-            *("minItems", "maxItems"),
-        }
-    ),
-    formats=FORMATS,
+    keeps=_RANGES | {"pattern", "format", "minItems", "maxItems"},
+    formats=_FORMATS,
     all_required=True,
     recursion=True,
     most_levels=10,
@@ -68,13 +72,37 @@ OPENAI = Rules(
 ANTHROPIC = Rules(
     "Anthropic",
     keeps=frozenset({"format", "minItems", "default"}),
-    formats=FORMATS | {"uri"},
+    formats=_FORMATS | {"uri"},
     all_required=False,
     recursion=False,
     most_min_items=1,
     most_tools=20,
     most_optional=24,
     most_unions=16,
+)
+# https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html: the same subset, as Claude's is
+BEDROCK = replace(ANTHROPIC, provider="Bedrock")
+# No page lists a subset. The SDK's own helper, extra/utils/_pydantic_helper.py, closes every object and passes on the
+# limits of lengths, ranges and items; what it says nothing of goes into the description.
+MISTRAL = Rules(
+    "Mistral",
+    keeps=_RANGES | {"pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "default"},
+    formats=_FORMATS | {"uri"},
+    all_required=False,
+    recursion=True,
+)
+# https://docs.cohere.com/docs/structured-outputs, "Parameter types support"; of fields and required parameters
+# https://docs.cohere.com/docs/tool-use-parameter-types, "Important notes"
+COHERE = Rules(
+    "Cohere",
+    keeps=frozenset({"pattern", "format"}),
+    formats=frozenset({"date-time", "date", "time", "uuid"}),
+    all_required=False,
+    recursion=True,
+    open=True,
+    anchors=False,
+    needs_required=True,
+    most_fields=200,
 )
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
@@ -89,8 +117,11 @@ _CONDITIONS = ("if", "then", "else", "dependentSchemas")
 _SHAPES = frozenset({"type", "$ref", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "prefixItems"})
 _LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"})
 _SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"})
+_NAMED = 8
+"""So many tools are named of those that have too much together."""
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
 """Lookarounds, references back and word boundaries, which a grammar cannot hold."""
+_ANCHOR = re.compile(r"[\^$]")
 
 
 class _Rule(Exception):
@@ -98,23 +129,42 @@ class _Rule(Exception):
 
 
 def strict_schema(tool: Tool, rules: Rules) -> FrozenDict:
-    """The tool's schema in the subset of `rules`; read-only.
+    """The tool's schema in the subset of `rules`, rewritten once; read-only.
 
     Raises:
         DefinitionError: where it cannot be expressed, with the tool, the path, the provider and the rule.
     """
+    if rules in tool._exports:
+        return cast("FrozenDict", tool._exports[rules])
     try:
-        found = _Rewriting(tool.input_schema, rules).whole()
-        _within_limits(found, rules)
+        found = _rewritten(tool, rules)
     except _Rule as broken:
         path, rule = broken.args
         raise DefinitionError(
             f"tool {tool.name!r} cannot be strict for {rules.provider}: at {path}, {rule}. "
             f"Change its schema, or leave the tool out of strict=..."
         ) from None
+    schema = tool._exports[rules] = cast("FrozenDict", freeze(found))
+    return schema
+
+
+def broken_rule(tool: Tool, rules: Rules) -> tuple[str, str] | None:
+    """The place in the tool's schema that keeps it from being strict, and the rule; `None` where it can be."""
+    try:
+        _rewritten(tool, rules)
+    except _Rule as broken:
+        path, rule = broken.args
+        return path, rule
+    return None
+
+
+def _rewritten(tool: Tool, rules: Rules) -> Schema:
+    try:
+        found = _Rewriting(tool.input_schema, rules).whole()
+        _within_limits(found, rules)
     except RecursionError:
-        raise DefinitionError(f"tool {tool.name!r} cannot be strict for {rules.provider}: it nests too deep") from None
-    return cast("FrozenDict", freeze(found))
+        raise _Rule("$", "it nests too deep") from None
+    return found
 
 
 class _Rewriting:
@@ -129,6 +179,8 @@ class _Rewriting:
 
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
+        if self.rules.needs_required and found["properties"] and not found.get("required"):
+            _broken("$", "of the parameters at least one has to be required")
         if self.definitions:
             found["$defs"] = self.definitions
         return found
@@ -246,7 +298,7 @@ class _Rewriting:
 
     def object(self, schema: Schema, path: str, inside: frozenset[str]) -> Schema:
         properties = schema.get("properties") or {}
-        _closed(schema, properties, path)
+        others = self.others(schema, properties, path, inside)
         required = [name for name in schema.get("required", ()) if isinstance(name, str)]
         for name in required:
             if name not in properties:
@@ -259,7 +311,18 @@ class _Rewriting:
         shown: Schema = {"properties": found}
         if required or self.rules.all_required:
             shown["required"] = required
-        return shown | {"additionalProperties": False}
+        return shown | {"additionalProperties": others}
+
+    def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
+        """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
+        if schema.get("patternProperties"):
+            _broken(path, "'patternProperties' cannot be expressed")
+        said = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+        if said is False or (said is None and properties):
+            return False
+        if not self.rules.open:
+            _broken(path, "an object needs 'properties' and 'additionalProperties': false")
+        return True if said in (None, True, {}) else self.node(said, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
         if self.takes_null(node):
@@ -291,6 +354,8 @@ class _Rewriting:
         if isinstance(items, list):
             _broken(path, "'items' is one schema; a list of them is 'prefixItems'")
         if not first:
+            if items in (None, True, {}) and self.rules.open:
+                return {}
             if items is None:
                 _broken(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
             return {"items": self.node(items, f"{path}.items", inside)}
@@ -328,7 +393,8 @@ class _Rewriting:
         if key == "format":
             return value in rules.formats
         if key == "pattern":
-            return isinstance(value, str) and not _NOT_REGULAR.search(value)
+            regular = isinstance(value, str) and not _NOT_REGULAR.search(value)
+            return regular and (rules.anchors or not _ANCHOR.search(value))
         return not (key == "minItems" and rules.most_min_items is not None and value > rules.most_min_items)
 
 
@@ -365,16 +431,6 @@ def _literals(schema: Schema, path: str) -> Schema:
             _broken(path, "'const' is none of the enum's values")
         del found["enum"]
     return found
-
-
-def _closed(schema: Schema, properties: Mapping[str, Any], path: str) -> None:
-    """Raise where an object takes keys that it does not declare. One that says nothing of them is closed."""
-    if schema.get("patternProperties"):
-        _broken(path, "'patternProperties' cannot be expressed")
-    closed = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-    if closed is False or (closed is None and properties):
-        return
-    _broken(path, "an object needs 'properties' and 'additionalProperties': false")
 
 
 def _named(conditions: Schema) -> set[str]:
@@ -483,7 +539,7 @@ def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any]
 def _within_limits(schema: Schema, rules: Rules) -> None:
     limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
         ("levels of nesting", rules.most_levels, lambda schema: _levels(schema, schema, ())),
-        ("properties", rules.most_properties, lambda schema: sum(len(n.get("properties", ())) for n in _nodes(schema))),
+        ("properties", rules.most_properties, _properties),
         ("enum values", rules.most_enum_values, lambda schema: sum(len(n.get("enum", ())) for n in _nodes(schema))),
         ("characters of names and enums", rules.most_characters, lambda schema: sum(map(_characters, _nodes(schema)))),
     )
@@ -502,8 +558,8 @@ def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _inner(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    items = [schema["items"]] if "items" in schema else []
-    return [*schema.get("properties", {}).values(), *items, *schema.get("anyOf", ())]
+    lone = [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), Mapping)]
+    return [*schema.get("properties", {}).values(), *lone, *schema.get("anyOf", ())]
 
 
 def _levels(node: Mapping[str, Any], root: Mapping[str, Any], within: tuple[str, ...]) -> int:
@@ -523,6 +579,10 @@ def _characters(node: Mapping[str, Any]) -> int:
     return sum(len(value) for value in [*values, *names] if isinstance(value, str))
 
 
+def _properties(schema: Mapping[str, Any]) -> int:
+    return sum(len(node.get("properties", ())) for node in _nodes(schema))
+
+
 def _optional(schema: Mapping[str, Any]) -> int:
     return sum(len(node.get("properties", {}).keys() - set(node.get("required", ()))) for node in _nodes(schema))
 
@@ -531,37 +591,53 @@ def _unions(schema: Mapping[str, Any]) -> int:
     return sum("anyOf" in node or isinstance(node.get("type"), list) for node in _nodes(schema))
 
 
-def check_request(tools: Sequence[Tool], schemas: Callable[[Tool], Mapping[str, Any]], rules: Rules) -> None:
+def check_request(tools: Sequence[Tool], rules: Rules) -> None:
     """Whether the strict `tools` of one request are within its limits together.
 
     Raises:
-        DefinitionError: where they are not, with the count and what each tool has of it.
+        DefinitionError: where they are not, with the count and who has most of it; where one cannot be strict.
     """
+    for over in over_limits(tools, rules):
+        raise DefinitionError(f"{over}. Leave some tools out of strict=...")
+
+
+def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
+    """What the strict `tools` of one request have too much of together, with the count and who has most of it."""
     limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
         ("strict tools", rules.most_tools, lambda schema: 1),
         ("optional parameters in strict tools", rules.most_optional, _optional),
         ("parameters of several types in strict tools", rules.most_unions, _unions),
+        ("fields in strict tools", rules.most_fields, _properties),
     )
     for what, most, count in limits:
         if most is None:
             continue
-        found = {tool.name: _counted(tool, (rules.provider, what), count, schemas) for tool in tools}
+        found = {tool.name: _counted(tool, rules, what, count) for tool in tools}
         total = sum(found.values())
         if total > most:
-            each = ", ".join(f"{name!r} {number}" for name, number in found.items() if number)
-            raise DefinitionError(
-                f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}. "
-                f"Leave some tools out of strict=..."
-            )
+            most_of_it = sorted(found, key=lambda name: -found[name])[:_NAMED]
+            each = ", ".join(f"{name!r} {found[name]}" for name in most_of_it if found[name])
+            each += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
 
 
-def _counted(
-    tool: Tool,
-    key: tuple[str, str],
-    count: Callable[[Mapping[str, Any]], int],
-    schemas: Callable[[Tool], Mapping[str, Any]],
-) -> int:
-    found = tool._exports.get(key)
+def _counted(tool: Tool, rules: Rules, what: str, count: Callable[[Mapping[str, Any]], int]) -> int:
+    found = tool._exports.get((rules, what))
     if found is None:
-        found = tool._exports[key] = count(schemas(tool))
+        found = tool._exports[rules, what] = count(strict_schema(tool, rules))
     return cast("int", found)
+
+
+def refuse_strict(tools: Sequence[Tool], strict: Names, provider: str, instead: str = "") -> None:
+    """For an API without a strict mode for single tools.
+
+    Raises:
+        DefinitionError: where `strict` wants one, or names a tool that is not there.
+    """
+    wanted = strict_wanted(tools, strict)
+    for tool in tools if strict else ():
+        if wanted(tool):
+            raise DefinitionError(
+                f"tool {tool.name!r} cannot be strict for {provider}: it has no strict mode for single tools. "
+                f"Leave strict=... out{instead}"
+            )

@@ -15,9 +15,7 @@ Write: TypeAlias = "Callable[[Tool, bool], dict[str, Any]]"
 """Writes the definition of a tool, strict or not; a function of the module, as it is the key of what it wrote."""
 
 
-def definitions(
-    tools: Sequence[Tool], strict: Names, write: Write, rules: Rules | None = None, schema: str = ""
-) -> list[dict[str, Any]]:
+def definitions(tools: Sequence[Tool], strict: Names, write: Write, rules: Rules | None = None) -> list[dict[str, Any]]:
     """New dicts of what `write` says of each tool. It is asked once for each; what is inside is shared, and so must be
     read-only.
 
@@ -26,7 +24,6 @@ def definitions(
         strict: For all, or for the tools of these names.
         write: Writes one.
         rules: Of the strict mode, where there is one.
-        schema: The key of the schema in what `write` gives.
 
     Raises:
         DefinitionError: where `strict` names a tool that is not there, or the strict tools are too many for `rules`.
@@ -39,7 +36,7 @@ def definitions(
     for tool in tools:
         found[tool.name] = tool._exports.get((write, wanted(tool))) or _written(tool, wanted(tool), write)
     if rules is not None:
-        check_request([tool for tool in tools if wanted(tool)], lambda tool: found[tool.name][schema], rules)
+        check_request([tool for tool in tools if wanted(tool)], rules)
     return [dict(found[tool.name]) for tool in tools]
 
 

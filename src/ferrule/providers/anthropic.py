@@ -35,7 +35,7 @@ from ferrule.providers._read import (
     web_address,
     with_ids,
 )
-from ferrule.providers._stream import as_object, joined, place
+from ferrule.providers._stream import TurnStream, as_object, joined, place
 from ferrule.providers._strict import ANTHROPIC, strict_schema
 from ferrule.providers._write import definitions
 
@@ -69,7 +69,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    written = definitions(first + later, strict, _definition, ANTHROPIC, "input_schema")
+    written = definitions(first + later, strict, _definition, ANTHROPIC)
     if cache and first:
         written[len(first) - 1]["cache_control"] = {"type": "ephemeral"}
     for definition in written[len(first) :]:
@@ -212,12 +212,13 @@ _FRAGMENTS = {
 _KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until `message_stop`, every call has a `problem`."""
 
     __slots__ = ("_blocks", "_delta", "_ended", "_message", "_open")
 
     def __init__(self) -> None:
+        super().__init__()
         self._message: dict[str, Any] = {}
         self._blocks: list[_Block] = []
         self._open: dict[int | None, _Block] = {}
@@ -225,23 +226,19 @@ class Stream:
         self._delta: dict[str, Any] = {}
         self._ended = False
 
-    def feed(self, event: Any) -> None:
-        """Take the next event, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment, as nearly all events are
-            if type(event) is dict:
-                delta = event["delta"]
-                field = _FRAGMENTS[delta["type"]]
-                text, fragments = delta[field], self._open[event["index"]].fragments
-            else:
-                delta = event.delta
-                field = _FRAGMENTS[delta.type]
-                text, fragments = getattr(delta, field), self._open[event.index].fragments
-            if type(text) is str:
-                fragments[field].append(text)
-                return
-        except (LookupError, AttributeError, TypeError):
-            pass
-        self._take(event)
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            delta = event["delta"]
+            field = _FRAGMENTS[delta["type"]]
+            text, fragments = delta[field], self._open[event["index"]].fragments
+        else:
+            delta = event.delta
+            field = _FRAGMENTS[delta.type]
+            text, fragments = getattr(delta, field), self._open[event.index].fragments
+        if type(text) is str:
+            fragments[field].append(text)
+            return True
+        return False
 
     def _take(self, event: Any) -> None:
         kind = read_text(event, "type")
@@ -293,10 +290,6 @@ class Stream:
             found["stop_reason"] = None
         return found
 
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
     def partial(self) -> dict[str, Any]:
         """The message so far, as it comes without a stream."""
         found: dict[str, Any] = plain(self._so_far())
@@ -310,9 +303,10 @@ class Stream:
         return turn(self.partial())
 
     @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
+    def reason(self) -> str | None:
+        """What the API says of a refusal."""
+        details = self._delta.get("stop_details")
+        return read_text(details, "explanation") or read_text(details, "category") or None
 
 
 class _Block:

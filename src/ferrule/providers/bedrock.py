@@ -12,14 +12,12 @@ from ferrule.core.content import Block, Media, clean, jsonable, to_text
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     arguments,
     as_json_text,
     block_text,
     call_of,
-    check_strict,
     chosen_name,
     error_text,
     ids_of,
@@ -32,10 +30,11 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    strict_wanted,
     view,
 )
-from ferrule.providers._stream import as_object, joined, place
+from ferrule.providers._stream import TurnStream, as_object, joined, place, said_of
+from ferrule.providers._strict import BEDROCK, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -73,11 +72,6 @@ _VIDEOS = {
     "video/x-ms-wmv": "wmv",
     "video/3gpp": "three_gp",
 }
-# Bedrock's strict mode is Claude's: https://docs.claude.com/en/docs/build-with-claude/structured-outputs
-_NOT_STRICT = (
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
-    *("minLength", "maxLength", "maxItems"),
-)
 
 
 def tools(
@@ -95,34 +89,21 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    entries = [_definition(tool, wanted(tool)) for tool in first]
-    if cache and entries:
-        entries.append({"cachePoint": {"type": "default"}})
-    entries += [_definition(tool, wanted(tool)) for tool in later]
+    entries: list[dict[str, Any]] = [{"toolSpec": spec} for spec in definitions(first + later, strict, _spec, BEDROCK)]
+    if cache and first:
+        entries.insert(len(first), {"cachePoint": {"type": "default"}})
     return {"tools": entries} if entries else None
 
 
-def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
+def _spec(tool: Tool, strict: bool) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         spec["description"] = tool.description
-    spec["inputSchema"] = {"json": tool.input_schema}
-    if strict:
-        check_strict(
-            tool,
-            "Bedrock",
-            all_required=False,
-            nowhere=_NOT_STRICT,
-            formats=FORMATS | {"uri"},
-            most_min_items=1,
-            recursion=False,
-        )
-        spec["strict"] = True
-    return {"toolSpec": spec}
+    spec["inputSchema"] = {"json": strict_schema(tool, BEDROCK) if strict else tool.input_schema}
+    return spec | {"strict": True} if strict else spec
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -366,12 +347,13 @@ class _Block:
         return found
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
 
     __slots__ = ("_blocks", "_by_id", "_open", "_reason", "_rest")
 
     def __init__(self) -> None:
+        super().__init__()
         self._blocks: list[_Block] = []
         self._open: dict[Any, _Block] = {}
         """The newest block under each index."""
@@ -379,21 +361,17 @@ class Stream:
         self._rest: dict[str, Any] = {}
         self._reason: str | None = None
 
-    def feed(self, event: Any) -> None:
-        """Take the next event; what is not known is passed over."""
-        try:  # a fragment of text or of arguments, as nearly all events are
-            given = event["contentBlockDelta"]
-            block, delta = self._open[given["contentBlockIndex"]], given["delta"]
-            if "text" in delta:
-                text, pieces = delta["text"], block.text
-            else:
-                text, pieces = delta["toolUse"]["input"], block.input
-            if type(text) is str:
-                pieces.append(text)
-                return
-        except (LookupError, TypeError):
-            pass
-        self._take(event)
+    def _goes_on(self, event: Any) -> bool:
+        given = event["contentBlockDelta"]
+        block, delta = self._open[given["contentBlockIndex"]], given["delta"]
+        if "text" in delta:
+            text, pieces = delta["text"], block.text
+        else:
+            text, pieces = delta["toolUse"]["input"], block.input
+        if type(text) is str:
+            pieces.append(text)
+            return True
+        return False
 
     def _take(self, event: Any) -> None:
         for kind, take in (
@@ -406,6 +384,9 @@ class Stream:
             found = read(event, kind)
             if isinstance(found, dict):
                 take(found)
+        for kind, found in event.items() if isinstance(event, dict) else ():
+            if isinstance(kind, str) and kind.endswith("Exception"):  # boto3 raises these
+                self._error = f"{kind}: {said_of(found)}"
 
     def _begin(self, index: Any) -> _Block:
         block = self._open[index] = _Block()
@@ -440,25 +421,12 @@ class Stream:
         message = {"role": "assistant", "content": content}
         return {**self._rest, "output": {"message": message}, "stopReason": self._reason}
 
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
     def partial(self) -> dict[str, Any]:
         """The response so far, as `converse` gives it."""
         found = self._so_far()
         for use in _uses(found):
             use["input"] = as_object(use["input"])
         return found
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The assistant's turn so far, signatures and all."""
-        return turn(self._so_far())
-
-    @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     arguments,
     as_json_text,
     block_text,
     call_of,
-    check_strict,
     error_text,
     ids_of,
     in_order,
@@ -33,20 +31,16 @@ from ferrule.providers._read import (
     views,
     with_ids,
 )
-from ferrule.providers._stream import joined, place
+from ferrule.providers._stream import TurnStream, joined, place, said_of
+from ferrule.providers._strict import COHERE, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
 
 _STOPS: dict[str, Stop] = {"COMPLETE": "end", "STOP_SEQUENCE": "end", "TOOL_CALL": "calls", "MAX_TOKENS": "cut"}
 _WHOLE = ("end", "calls")
-# https://docs.cohere.com/docs/structured-outputs
-_NOT_STRICT = (
-    *("oneOf", "allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas"),
-    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength"),
-    *("minItems", "maxItems", "uniqueItems"),
-)
-_MOST_FIELDS = 200
+_FAILED = ("ERROR", "TIMEOUT")
 
 
 def tools(
@@ -56,58 +50,33 @@ def tools(
 
     Args:
         strict: Whether the API is to hold the model to the schemas. It does so for all tools of a request or for
-            none: with `True` they are checked here, and the request needs `strict_tools=True` besides.
+            none: with `True` the schemas are rewritten, and the request needs `strict_tools=True` besides.
         cache: Nothing to mark here.
         deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
             what stands before them stays the same.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, `strict` names some of the tools only, or a
-            name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, strict ones are too large together, `strict` names some
+            of the tools only, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
     offered = first + later
     wanted = strict_wanted(offered, strict)
-    strict_ones = [tool for tool in offered if wanted(tool)]
-    if strict_ones:
-        _check_all_strict(offered, strict_ones)
-    return [{"type": "function", "function": _function(tool)} for tool in offered]
-
-
-def _function(tool: Tool) -> dict[str, Any]:
-    if not tool.description:
-        return {"name": tool.wire_name, "parameters": tool.input_schema}
-    return {"name": tool.wire_name, "description": tool.description, "parameters": tool.input_schema}
-
-
-def _check_all_strict(offered: list[Tool], strict_ones: list[Tool]) -> None:
-    if len(strict_ones) < len(offered):
+    some = sum(map(wanted, offered))
+    if 0 < some < len(offered):
         raise DefinitionError(
-            f"Cohere is strict for all tools of a request or for none, and strict=... names {len(strict_ones)} of "
-            f"{len(offered)}: pass strict=True, and strict_tools=True in the request"
+            f"Cohere is strict for all tools of a request or for none, and strict=... names {some} of {len(offered)}: "
+            f"pass strict=True, and strict_tools=True in the request"
         )
-    for tool in offered:
-        check_strict(tool, "Cohere", all_required=False, nowhere=_NOT_STRICT, formats=FORMATS)
-        if not tool.input_schema.get("required"):
-            raise DefinitionError(
-                f"tool {tool.name!r} cannot be strict for Cohere: at $, a tool needs at least one required parameter. "
-                f"Change its schema, or leave strict=... out"
-            )
-    fields = sum(_fields(tool.input_schema) for tool in offered)
-    if fields > _MOST_FIELDS:
-        raise DefinitionError(
-            f"Cohere takes {_MOST_FIELDS} fields in all strict tools of a request, and there are {fields}"
-        )
+    written = definitions(offered, strict, _function, COHERE)
+    return [{"type": "function", "function": said} for said in written]
 
 
-def _fields(schema: Any) -> int:
-    """How many properties there are, at any depth."""
-    if isinstance(schema, list):
-        return sum(map(_fields, schema))
-    if not isinstance(schema, Mapping):
-        return 0
-    here = schema.get("properties")
-    return (len(here) if isinstance(here, Mapping) else 0) + sum(map(_fields, schema.values()))
+def _function(tool: Tool, strict: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.wire_name}
+    if tool.description:
+        function["description"] = tool.description
+    return function | {"parameters": strict_schema(tool, COHERE) if strict else tool.input_schema}
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -152,7 +121,7 @@ def _problem(response: Any) -> str | None:
         return None
     if found == "cut":
         return not_run(f"the turn was cut off ({reason!r})")
-    if reason in {"ERROR", "TIMEOUT"}:
+    if reason in _FAILED:
         return not_run(f"the turn ended in an error ({reason!r})")
     if reason:
         return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
@@ -200,7 +169,7 @@ def _content(result: ToolResult) -> list[dict[str, Any]]:
     return [{"type": "text", "text": as_json_text(text)} for text in texts]
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until `message-end`, every call has a `problem`."""
 
     __slots__ = (
@@ -217,6 +186,7 @@ class Stream:
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self._id: Any = None
         self._plan: list[str] = []
         self._content: dict[int | None, _Part] = {}
@@ -228,29 +198,25 @@ class Stream:
         self._finish: str | None = None
         self._end: dict[str, Any] = {}
 
-    def feed(self, event: Any) -> None:
-        """Take the next event, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment of text or of arguments, as nearly all events are
-            if type(event) is dict:
-                kind, message = event["type"], event["delta"]["message"]
-                if kind == "content-delta":
-                    text, pieces = message["content"]["text"], self._content[event["index"]].text
-                else:
-                    text = message["tool_calls"]["function"]["arguments"]
-                    pieces = self._by_index[event["index"]].fragments
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            kind, message = event["type"], event["delta"]["message"]
+            if kind == "content-delta":
+                text, pieces = message["content"]["text"], self._content[event["index"]].text
             else:
-                kind, message = event.type, event.delta.message
-                if kind == "content-delta":
-                    text, pieces = message.content.text, self._content[event.index].text
-                else:
-                    text = message.tool_calls.function.arguments
-                    pieces = self._by_index[event.index].fragments
-            if type(text) is str and kind[-6:] == "-delta":
-                pieces.append(text)
-                return
-        except (LookupError, AttributeError, TypeError):
-            pass
-        self._take(event)
+                text = message["tool_calls"]["function"]["arguments"]
+                pieces = self._by_index[event["index"]].fragments
+        else:
+            kind, message = event.type, event.delta.message
+            if kind == "content-delta":
+                text, pieces = message.content.text, self._content[event.index].text
+            else:
+                text = message.tool_calls.function.arguments
+                pieces = self._by_index[event.index].fragments
+        if type(text) is str and kind[-6:] == "-delta":
+            pieces.append(text)
+            return True
+        return False
 
     def _take(self, event: Any) -> None:
         kind, index = read_text(event, "type"), place(read(event, "index"))
@@ -271,6 +237,10 @@ class Stream:
             self._citations += found if isinstance(found, list) else [found] if found else []
         elif kind == "message-end":
             self._finish = read_text(delta, "finish_reason")
+            if read(delta, "error"):
+                self._error = said_of(read(delta, "error"))
+            elif self._finish in _FAILED:
+                self._error = repr(self._finish)
             self._end = {key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None}
 
     def _call_of(self, kind: str, id: str | None, index: int | None) -> _Call:
@@ -301,23 +271,6 @@ class Stream:
             message["citations"] = self._citations
         head = {} if self._id is None else {"id": self._id}
         return {**head, "finish_reason": self._finish, "message": message, **self._end}
-
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
-    def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The assistant's message so far, its plan with it."""
-        return turn(self._so_far())
-
-    @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
 
 
 class _Part:

@@ -11,15 +11,14 @@ from ferrule.core.content import Block, Media, clean, jsonable
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
-    FORMATS,
     Names,
     Stop,
     arguments,
     base64_text,
     block_text,
     call_of,
-    check_strict,
     chosen_name,
+    given_ids,
     ids_of,
     in_order,
     known_id,
@@ -33,12 +32,13 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    strict_wanted,
     view,
     views,
     web_address,
 )
-from ferrule.providers._stream import as_object, joined, place
+from ferrule.providers._stream import TurnStream, as_object, joined, place
+from ferrule.providers._strict import MISTRAL, strict_schema
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -64,22 +64,19 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema does not fit strict mode, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be strict, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    return [{"type": "function", "function": _function(tool, wanted(tool))} for tool in first + later]
+    written = definitions(first + later, strict, _function, MISTRAL)
+    return [{"type": "function", "function": said} for said in written]
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         function["description"] = tool.description
-    function["parameters"] = tool.input_schema
-    if strict:
-        check_strict(tool, "Mistral", all_required=False, nowhere=(), formats=FORMATS | {"uri"})
-        function["strict"] = True
-    return function
+    function["parameters"] = strict_schema(tool, MISTRAL) if strict else tool.input_schema
+    return function | {"strict": True} if strict else function
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -98,18 +95,25 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls in the first choice, in order, with the ids as they came."""
-    choice = _choice(response)
-    asked = [item for message in _messages(choice) for item in views(view(message).get("tool_calls"))]
+    choice = view(_choice(response))
+    asked = _asked(choice)
     if not asked:
         return []
-    problem = _problem(choice)
-    return [
-        _call(id, view(item.get("function")), problem) for id, item in zip(_ids(response, asked), asked, strict=True)
-    ]
+    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
+    found = []
+    for id, item in zip(given_ids(asked, "id") or _ids(response, asked), asked, strict=True):
+        function = item.get("function")
+        function = function if type(function) is dict else view(function)
+        found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
+    return found
 
 
-def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall:
-    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
+def _asked(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The calls in a choice's message, or in its messages."""
+    message = choice.get("message")
+    if message is not None:
+        return views(view(message).get("tool_calls"))
+    return [item for message in _messages(choice) for item in views(view(message).get("tool_calls"))]
 
 
 def _ids(response: Any, asked: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -138,8 +142,6 @@ def _messages(choice: Any) -> list[Any]:
 
 
 def _problem(choice: Any) -> str | None:
-    if view(choice).get("finish_reason") == "tool_calls":
-        return None
     reason = read_text(choice, "finish_reason")
     found = _STOPS.get(reason)
     if found in _WHOLE:
@@ -187,7 +189,7 @@ def stop(response: Any) -> Stop:
     found = _STOPS.get(reason, "other")
     if found not in _WHOLE and (reason or not choice or left_open(choice, "finish_reason")):
         return found
-    if any(views(view(message).get("tool_calls")) for message in _messages(choice)):
+    if _asked(view(choice)):
         return "calls"
     return "malformed" if found == "calls" else "end"
 
@@ -222,12 +224,13 @@ def _chunk(block: Block) -> dict[str, Any]:
     return {"type": "text", "text": block_text(block)}
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
 
     __slots__ = ("_by_id", "_by_index", "_calls", "_chunks", "_finish", "_head", "_usage")
 
     def __init__(self) -> None:
+        super().__init__()
         self._head: dict[str, Any] = {}
         self._chunks: list[_Text | _Thought | dict[str, Any]] = []
         self._calls: list[_Call] = []
@@ -237,27 +240,21 @@ class Stream:
         self._finish: str | None = None
         self._usage: Any = None
 
-    def feed(self, event: Any) -> None:
-        """Take the next event or chunk, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment of text, as nearly all events are
-            if type(event) is dict:
-                choice = event.get("data", event)["choices"][0]
-                delta = choice["delta"]
-                text, more, reason = delta.get("content"), delta.get("tool_calls"), choice.get("finish_reason")
-            else:
-                choice = event.data.choices[0]
-                delta = choice.delta
-                text, more, reason = delta.content, delta.tool_calls, choice.finish_reason
-            if reason:
-                pass
-            elif type(text) is str and not more and self._head:
-                self._chunks[-1].pieces.append(text)  # type: ignore[union-attr]  # a chunk of another kind has none
-                return
-            elif not text and more and self._more(more):
-                return
-        except (LookupError, AttributeError, TypeError, ValueError):
-            pass
-        self._take(read(event, "data", event))
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            choice = event.get("data", event)["choices"][0]
+            delta = choice["delta"]
+            text, more, reason = delta.get("content"), delta.get("tool_calls"), choice.get("finish_reason")
+        else:
+            choice = event.data.choices[0]
+            delta = choice.delta
+            text, more, reason = delta.content, delta.tool_calls, choice.finish_reason
+        if reason or not self._head:
+            return False
+        if type(text) is str and not more:
+            self._chunks[-1].pieces.append(text)  # type: ignore[union-attr]  # a chunk of another kind has none
+            return True
+        return not text and bool(more) and self._more(more)
 
     def _more(self, items: Any) -> bool:
         """Takes a fragment of arguments and nothing else, of a call that is known by its index."""
@@ -273,7 +270,8 @@ class Stream:
         self._by_index[index].fragments.append(text)
         return True
 
-    def _take(self, chunk: Any) -> None:
+    def _take(self, event: Any) -> None:
+        chunk = read(event, "data", event)
         for key in ("id", "object", "created", "model") if not self._head else ():
             found = plain(read(chunk, key))
             if found is not None:
@@ -294,6 +292,8 @@ class Stream:
             self._continue(item, seen)
         if choice.get("finish_reason") is not None:
             self._finish = read_text(choice, "finish_reason")
+            if self._finish == "error":
+                self._error = repr(self._finish)
 
     def _add(self, part: Any) -> None:
         """A text, or a chunk; texts, and thoughts, that follow each other are one."""
@@ -350,23 +350,6 @@ class Stream:
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         usage = {} if self._usage is None else {"usage": self._usage}
         return {"object": "chat.completion", **self._head, "choices": [choice], **usage}
-
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
-    def partial(self) -> dict[str, Any]:
-        """The completion so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The assistant's message so far."""
-        return turn(self._so_far())
-
-    @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
 
 
 class _Text:

@@ -6,7 +6,6 @@ as they are, with an HTTP client.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +30,11 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    strict_wanted,
     view,
     views,
 )
-from ferrule.providers._stream import joined
+from ferrule.providers._stream import TurnStream, joined
+from ferrule.providers._strict import refuse_strict
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -58,12 +57,7 @@ def tools(
         DefinitionError: where a tool is to be strict, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    wanted = strict_wanted(first + later, strict)
-    for tool in first + later if strict else ():
-        if wanted(tool):
-            raise DefinitionError(
-                f"tool {tool.name!r} cannot be strict: Ollama has no strict mode. Leave strict=... out"
-            )
+    refuse_strict(first + later, strict, "Ollama")
     return [{"type": "function", "function": _function(tool)} for tool in first + later]
 
 
@@ -90,33 +84,29 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls in a message, in order. Their ids are derived where the server sends none."""
-    asked = views(view(view(response).get("message")).get("tool_calls"))
+    seen = response if type(response) is dict else view(response)
+    message = seen.get("message")
+    asked = views((message if type(message) is dict else view(message)).get("tool_calls"))
     if not asked:
         return []
-    problem = _problem(response)
-    return [
-        _call(id, view(item.get("function")), problem) for id, item in zip(_ids(response, asked), asked, strict=True)
-    ]
+    problem = None if seen.get("done") is True and seen.get("done_reason") == "stop" else _problem(response)
+    found = []
+    for id, item in zip(_ids(seen, asked), asked, strict=True):
+        function = item.get("function")
+        function = function if type(function) is dict else view(function)
+        found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
+    return found
 
 
-def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall:
-    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
-
-
-def _ids(response: Any, asked: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = [item.get("id") for item in asked]
-    stamp = view(response).get("created_at")
-    if stamp and not any(found):  # at nearly every turn: one hash for all
-        stem = hashlib.blake2s(clean(str(stamp)).encode(), digest_size=8).hexdigest()
-        return [f"call_{stem}_{place}" for place in range(len(found))]
+def _ids(response: Mapping[str, Any], asked: Sequence[Mapping[str, Any]]) -> list[str]:
+    found, stamp = [item.get("id") for item in asked], response.get("created_at")
+    if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as at nearly every turn
+        return [f"call_{stamp}_{place}" for place in range(len(found))]
     # Without a time stamp, what the calls say has to do.
     return ids_of({"id": stamp}, [{"id": id} for id in found] if stamp else asked, "id")
 
 
 def _problem(response: Any) -> str | None:
-    seen = view(response)
-    if seen.get("done") is True and seen.get("done_reason") == "stop":
-        return None
     reason = read_text(response, "done_reason")
     found = _STOPS.get(reason)
     if read(response, "done") is False or left_open(response, "done"):
@@ -167,12 +157,13 @@ def _content(result: ToolResult) -> str:
     return "\n".join(block_text(block) for block in result.content)
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each line. Until one is `done`, every call has a `problem`."""
 
     __slots__ = ("_calls", "_end", "_head", "_more", "_text", "_thinking")
 
     def __init__(self) -> None:
+        super().__init__()
         self._head: dict[str, Any] = {}
         """The model, and the first line's time stamp, which missing ids are derived from."""
         self._text: list[str] = []
@@ -181,34 +172,30 @@ class Stream:
         self._more: dict[str, Any] = {}
         self._end: dict[str, Any] = {"done": False}
 
-    def feed(self, line: Any) -> None:
-        """Take the next line, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment of text, as nearly all lines are
-            if type(line) is dict:
-                message, done = line["message"], line["done"]
-                text, more = message["content"], message.get("tool_calls") or message.get("thinking")
-            else:
-                message, done = line.message, line.done
-                text, more = message.content, message.tool_calls or message.thinking
-            if done is False and not more and self._head and type(text) is str:
-                self._text.append(text)
-                return
-        except (LookupError, AttributeError, TypeError):
-            pass
-        self._take(line)
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            message, done = event["message"], event["done"]
+            text, more = message["content"], message.get("tool_calls") or message.get("thinking")
+        else:
+            message, done = event.message, event.done
+            text, more = message.content, message.tool_calls or message.thinking
+        if done is False and not more and self._head and type(text) is str:
+            self._text.append(text)
+            return True
+        return False
 
-    def _take(self, line: Any) -> None:
+    def _take(self, event: Any) -> None:
         if not self._head:
-            found = {key: plain(read(line, key)) for key in ("model", "created_at")}
+            found = {key: plain(read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}
-        message = read(line, "message")
+        message = read(event, "message")
         for pieces, key in ((self._text, "content"), (self._thinking, "thinking")):
             text = read(message, key)
             if isinstance(text, str) and text:
                 pieces.append(text)
         self._calls += read_list(message, "tool_calls")
-        if read(line, "done") is True:
-            end = plain(line)
+        if read(event, "done") is True:
+            end = plain(event)
             self._end = {key: value for key, value in end.items() if key not in ("message", *self._head)}
 
     def _so_far(self) -> dict[str, Any]:
@@ -218,20 +205,3 @@ class Stream:
         if self._calls:
             message["tool_calls"] = self._calls
         return {**self._head, "message": message, **self._end}
-
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
-    def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The assistant's message so far, thinking and all."""
-        return turn(self._so_far())
-
-    @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())

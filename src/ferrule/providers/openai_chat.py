@@ -33,7 +33,7 @@ from ferrule.providers._read import (
     views,
     with_ids,
 )
-from ferrule.providers._stream import as_object, fragment, joined, merged, place, settled
+from ferrule.providers._stream import TurnStream, as_object, fragment, joined, merged, place, said_of, settled
 from ferrule.providers._strict import OPENAI, strict_schema
 from ferrule.providers._write import definitions
 
@@ -60,7 +60,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    written = definitions(first + later, strict, _function, _RULES, "parameters")
+    written = definitions(first + later, strict, _function, _RULES)
     return [{"type": "function", "function": said} for said in written]
 
 
@@ -68,7 +68,7 @@ def _function(tool: Tool, strict: bool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         function["description"] = tool.description
-    function["parameters"] = strict_schema(tool, OPENAI) if strict else tool.input_schema
+    function["parameters"] = strict_schema(tool, _RULES) if strict else tool.input_schema
     return function | {"strict": True} if strict else function
 
 
@@ -185,12 +185,13 @@ _WHOLE = frozenset({"role"})
 """What some servers send again with every chunk."""
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each chunk. Until one has a `finish_reason`, every call has a `problem`."""
 
     __slots__ = ("_by_id", "_by_index", "_calls", "_finish", "_head", "_message", "_texts", "_usage")
 
     def __init__(self) -> None:
+        super().__init__()
         self._head: dict[str, Any] | None = None
         self._usage: Any = None
         self._message: dict[str, Any] = {}
@@ -201,41 +202,38 @@ class Stream:
         """The newest call under each index, and the newest of all under `None`."""
         self._finish: str | None = None
 
-    def feed(self, chunk: Any) -> None:
-        """Take the next chunk, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment of text or of arguments and nothing else, as nearly all chunks are
-            if type(chunk) is dict:
-                (choice,) = chunk["choices"]
-                delta = choice["delta"]
-                alone = len(delta) == 1
-            else:
-                (choice,) = chunk.__dict__["choices"]
-                choice, extra = choice.__dict__, choice.delta.__pydantic_extra__
-                delta = choice["delta"].__dict__
-                alone = not extra and delta["refusal"] is None and delta["audio"] is None
-            if alone and self._head is not None and choice["finish_reason"] is None and not choice["index"]:
-                items, content = delta.get("tool_calls"), delta.get("content")
-                if items is None and type(content) is str:
-                    self._texts["content"].append(content)
-                    return
-                if content is None:
-                    (item,) = items
-                    item = item if type(item) is dict else item.__dict__
-                    called, id = item["function"], item.get("id")
-                    called = called if type(called) is dict else called.__dict__
-                    call = self._by_id[id] if id else self._by_index[item["index"]]
-                    text, name = called["arguments"], called.get("name")
-                    if type(text) is str and text and (not name or (id and name == call.name)):
-                        call.arguments.append(text)
-                        return
-        except (LookupError, AttributeError, TypeError, ValueError):
-            pass
-        self._take(chunk)
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            (choice,) = event["choices"]
+            delta = choice["delta"]
+            alone = len(delta) == 1
+        else:
+            (choice,) = event.__dict__["choices"]  # a pydantic model's attributes take longer
+            choice = choice.__dict__
+            delta = choice["delta"]
+            extra, delta = delta.__pydantic_extra__, delta.__dict__
+            alone = not extra and delta["refusal"] is None and delta["audio"] is None
+        if alone and self._head is not None and choice["finish_reason"] is None and not choice["index"]:
+            items, content = delta.get("tool_calls"), delta.get("content")
+            if items is None and type(content) is str:
+                self._texts["content"].append(content)
+                return True
+            if content is None:
+                (item,) = items
+                item = item if type(item) is dict else item.__dict__
+                called, id = item["function"], item.get("id")
+                called = called if type(called) is dict else called.__dict__
+                call = self._by_id[id] if id else self._by_index[item["index"]]
+                text, name = called["arguments"], called.get("name")
+                if type(text) is str and text and (not name or (id and name == call.name)):
+                    call.arguments.append(text)
+                    return True
+        return False
 
-    def _take(self, chunk: Any) -> None:
+    def _take(self, event: Any) -> None:
         if self._head is None:
-            self._begin(chunk)
-        said = view(chunk)
+            self._begin(event)
+        said = view(event)
         choices = said.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             given = view(choice)
@@ -260,6 +258,8 @@ class Stream:
         reason = choice.get("finish_reason")
         if reason is not None:
             self._finish = fragment(reason)
+        if choice.get("error"):  # OpenRouter's place for it
+            self._error = said_of(choice["error"])
 
     def _add(self, delta: Mapping[str, Any]) -> None:
         for key, value in delta.items():
@@ -315,23 +315,6 @@ class Stream:
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
         usage = {} if self._usage is None else {"usage": self._usage}
         return {"object": "chat.completion", **(self._head or {}), "choices": [choice], **usage}
-
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
-    def partial(self) -> dict[str, Any]:
-        """The completion so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The assistant's message so far."""
-        return turn(self._so_far())
-
-    @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
 
 
 class _Call:

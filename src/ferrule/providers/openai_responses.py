@@ -35,7 +35,7 @@ from ferrule.providers._read import (
     web_address,
     with_ids,
 )
-from ferrule.providers._stream import fragment, joined, place
+from ferrule.providers._stream import TurnStream, fragment, joined, place, said_of
 from ferrule.providers._strict import OPENAI, strict_schema
 from ferrule.providers._write import definitions
 
@@ -63,7 +63,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
     first, later = in_order(toolset, deferred)
-    written = definitions(first + later, strict, _definition, OPENAI, "parameters")
+    written = definitions(first + later, strict, _definition, OPENAI)
     for definition in written[len(first) :]:
         definition["defer_loading"] = True
     return written
@@ -219,12 +219,13 @@ _DONE = {"response.function_call_arguments.done": "arguments", "response.custom_
 _BEGUN = {"arguments": "function_call", "input": "custom_tool_call", "code": "code_interpreter_call"}
 
 
-class Stream:
+class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until the response is completed, every call has a `problem`."""
 
     __slots__ = ("_by_id", "_by_index", "_end", "_items", "_response")
 
     def __init__(self) -> None:
+        super().__init__()
         self._response: Any = {}
         self._items: list[_Item] = []
         self._by_id: dict[str, _Item] = {}
@@ -232,21 +233,17 @@ class Stream:
         """The newest item under each index, and the newest of all under `None`."""
         self._end: str | None = None
 
-    def feed(self, event: Any) -> None:
-        """Take the next event, an SDK object or a dict; what is not known is passed over."""
-        try:  # a fragment, as nearly all events are
-            if type(event) is dict:
-                kind, text, id = event["type"], event["delta"], event["item_id"]
-                at = None if kind in _FLAT else event[_NESTED[kind][1]]
-            else:
-                kind, text, id = event.type, event.delta, event.item_id
-                at = None if kind in _FLAT else getattr(event, _NESTED[kind][1])
-            if type(text) is str:
-                self._by_id[id].fragments[kind, at].append(text)
-                return
-        except (LookupError, AttributeError, TypeError):
-            pass
-        self._take(event)
+    def _goes_on(self, event: Any) -> bool:
+        if type(event) is dict:
+            kind, text, id = event["type"], event["delta"], event["item_id"]
+            at = None if kind in _FLAT else event[_NESTED[kind][1]]
+        else:
+            kind, text, id = event.type, event.delta, event.item_id
+            at = None if kind in _FLAT else getattr(event, _NESTED[kind][1])
+        if type(text) is str:
+            self._by_id[id].fragments[kind, at].append(text)
+            return True
+        return False
 
     def _take(self, event: Any) -> None:
         kind = read_text(event, "type")
@@ -265,6 +262,8 @@ class Stream:
         elif kind in _ENDS:
             self._end = read_text(read(event, "response"), "status") or _ENDS[kind]
             self._response = read(event, "response", self._response)
+            if self._end == "failed":
+                self._error = said_of(read(self._response, "error", "the response failed"))
         elif kind in ("response.created", "response.in_progress", "response.queued"):
             self._response = read(event, "response", self._response)
         elif kind == "error":
@@ -313,22 +312,10 @@ class Stream:
         found["status"] = self._end or "in_progress"
         return found
 
-    def calls(self) -> list[ToolCall]:
-        """The calls so far."""
-        return calls(self._so_far())
-
-    def partial(self) -> dict[str, Any]:
-        """The response so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
-
-    def turn(self) -> list[dict[str, Any]]:
-        """The items so far, reasoning with its encrypted content and all."""
-        return turn(self._so_far())
-
     @property
-    def stop(self) -> Stop:
-        """Why the model stopped; `"other"` before it has."""
-        return stop(self._so_far())
+    def reason(self) -> str | None:
+        """Why the response is incomplete."""
+        return read_text(read(self._response, "incomplete_details"), "reason") or None
 
 
 class _Item:

@@ -56,6 +56,9 @@ class Anthropic(Api):
         end = [{"type": "message_delta", "delta": stop, "usage": {"output_tokens": 5}}, {"type": "message_stop"}]
         return [sse(event, event["type"]) for event in events], [sse(event, str(event["type"])) for event in end]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        return [sse({"type": "error", "error": {"type": "overloaded_error", "message": message}}, "error")]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_error" if status == 429 else "invalid_request_error"
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}

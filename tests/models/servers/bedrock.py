@@ -65,6 +65,9 @@ class Bedrock(Api):
         end = [("messageStop", {"stopReason": _reason(turn)}), ("metadata", {"usage": _USAGE, "metrics": _METRICS})]
         return [framed(*event) for event in events], [framed(*event) for event in end]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        return [framed("modelStreamErrorException", {"message": message}, message_type="exception")]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         return {"message": message}
 
@@ -79,9 +82,9 @@ class Bedrock(Api):
 _METRICS = {"latencyMs": 1}
 
 
-def framed(kind: str, payload: dict[str, Any]) -> bytes:
+def framed(kind: str, payload: dict[str, Any], message_type: str = "event") -> bytes:
     """One message of `application/vnd.amazon.eventstream`: lengths and their checksum, headers, payload, checksum."""
-    headers = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    headers = {f":{message_type}-type": kind, ":content-type": "application/json", ":message-type": message_type}
     head = b"".join(
         struct.pack("!B", len(name)) + name.encode() + struct.pack("!BH", 7, len(value)) + value.encode()
         for name, value in headers.items()

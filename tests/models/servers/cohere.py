@@ -74,6 +74,10 @@ class Cohere(Api):
         end = {"type": "message-end", "delta": {"finish_reason": _reason(turn), "usage": _USAGE}}
         return [sse(event, event["type"]) for event in events], [sse(end, "message-end")]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        end = {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message}}
+        return [sse(end, "message-end")]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         return {"id": "error-1", "message": message}
 

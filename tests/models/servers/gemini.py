@@ -58,9 +58,16 @@ class Gemini(Api):
         return _response(number, _parts(turn, number), "STOP") | {"usageMetadata": _USAGE}
 
     def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        parts = [piece for part in _parts(turn, number) for piece in _pieces(part)]
+        parts = [piece for part in _parts(turn, number) for piece in self.pieces(part)]
         last = _response(number, [{"text": ""}], "STOP") | {"usageMetadata": _USAGE}
         return [sse(_response(number, [part], None)) for part in parts], [sse(last)]
+
+    def pieces(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """A part as it is streamed: a text in pieces, a call at once."""
+        return [{"text": piece} for piece in halves(part["text"])] if "text" in part else [part]
+
+    def stream_error(self, message: str) -> list[bytes]:
+        return [sse({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})]
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "RESOURCE_EXHAUSTED" if status == 429 else "INVALID_ARGUMENT"
@@ -114,10 +121,6 @@ def _parts(turn: Turn, number: int) -> list[dict[str, Any]]:
     if calls:
         calls[0]["thoughtSignature"] = _signature(number)
     return [*said, *calls]
-
-
-def _pieces(part: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"text": piece} for piece in halves(part["text"])] if "text" in part else [part]
 
 
 def _response(number: int, parts: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Mistral(Api):
         end = _chunk(number, last, _reason(turn)) | {"usage": _USAGE}
         return [sse(_chunk(number, delta, None)) for delta in deltas], [sse(end), sse("[DONE]")]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        return [sse(_chunk(0, {"content": ""}, "error")), sse("[DONE]")]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         return {"object": "error", "message": message, "type": "invalid_request_error", "param": None, "code": "3230"}
 

@@ -47,6 +47,9 @@ class Ollama(Api):
         end = _line(number, {"role": "assistant", "content": ""}) | _END
         return [_bytes(_line(number, message)) for message in messages], [_bytes(end)]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        return [json.dumps({"error": message}).encode() + b"\n"]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         return {"error": message}
 

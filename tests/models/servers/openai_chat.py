@@ -11,7 +11,7 @@ from openai.types.chat.completion_create_params import (
     CompletionCreateParamsStreaming,
 )
 from tests.models.servers.fitting import must_fit
-from tests.models.servers.serving import Api, Request, Turn, halves, refuse_unless, sse
+from tests.models.servers.serving import Api, Asked, Request, Turn, halves, refuse_unless, sse
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MOST_TOOLS = 128
@@ -33,12 +33,13 @@ class OpenAIChat(Api):
         check_answered(body["messages"])
         for message in body["messages"]:
             for call in message.get("tool_calls", ()):
-                refuse_unless(_is_object(call["function"]["arguments"]), "arguments: not the text of an object")
+                fine = isinstance(call["custom"]["input"], str) if "custom" in call else _is_object(_arguments(call))
+                refuse_unless(fine, "tool_calls: arguments are the text of an object, input is text")
 
     def whole(self, turn: Turn, number: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": turn.text or None, "refusal": None}
         if turn.calls:
-            message["tool_calls"] = [_call(call.id, call.name, json.dumps(call.arguments)) for call in turn.calls]
+            message["tool_calls"] = [_call(call, _text(call)) for call in turn.calls]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _reason(turn)}
         return _response(number, "chat.completion") | {"choices": [choice], "usage": _USAGE}
 
@@ -46,12 +47,15 @@ class OpenAIChat(Api):
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if turn.text else None, "refusal": None}]
         deltas += [{"content": piece} for piece in halves(turn.text)]
         for index, call in enumerate(turn.calls):
-            deltas.append({"tool_calls": [{"index": index, **_call(call.id, call.name, "")}]})
-            pieces = halves(json.dumps(call.arguments))
-            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in pieces]
+            deltas.append({"tool_calls": [{"index": index, **_call(call, "")}]})
+            kind, key = _KEYS[call.custom]
+            deltas += [{"tool_calls": [{"index": index, kind: {key: piece}}]} for piece in halves(_text(call))]
         end = [_chunk(number, {}, _reason(turn)), _response(number, "chat.completion.chunk") | {"choices": []}]
         end[-1]["usage"] = _USAGE
         return [sse(_chunk(number, delta, None)) for delta in deltas], [*map(sse, end), sse("[DONE]")]
+
+    def stream_error(self, message: str) -> list[bytes]:
+        return [sse({"error": {"message": message, "type": "server_error", "param": None, "code": None}})]
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_error" if status == 429 else "invalid_request_error"
@@ -85,8 +89,21 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+_KEYS = {False: ("function", "arguments"), True: ("custom", "input")}
+
+
+def _arguments(call: dict[str, Any]) -> str:
+    found: str = call["function"]["arguments"]
+    return found
+
+
+def _text(call: Asked) -> str:
+    return str(call.arguments["input"]) if call.custom else json.dumps(call.arguments)
+
+
+def _call(call: Asked, text: str) -> dict[str, Any]:
+    kind, key = _KEYS[call.custom]
+    return {"id": call.id, "type": kind, kind: {"name": call.name, key: text}}
 
 
 def _reason(turn: Turn) -> str:

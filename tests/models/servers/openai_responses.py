@@ -63,6 +63,11 @@ class OpenAIResponses(Api):
         pieces = [sse(event | {"sequence_number": n}, str(event["type"])) for n, event in enumerate(events)]
         return pieces[:-1], pieces[-1:]
 
+    def stream_error(self, message: str) -> list[bytes]:
+        error = {"code": "server_error", "message": message}
+        failed = _response(0, "failed", []) | {"error": error}
+        return [sse({"type": "response.failed", "response": failed, "sequence_number": 99}, "response.failed")]
+
     def error_body(self, status: int, message: str) -> dict[str, Any]:
         kind = "rate_limit_error" if status == 429 else "invalid_request_error"
         return {"error": {"message": message, "type": kind, "param": None, "code": None}}
@@ -72,20 +77,27 @@ _EMPTY: dict[str, dict[str, Any]] = {
     "reasoning": {"encrypted_content": "unfinished"},
     "message": {"content": []},
     "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
 }
 
 
+_OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+
+
 def _check_items(items: list[dict[str, Any]]) -> None:
-    calls: list[str] = []
+    calls: dict[str, str] = {}
     answered: list[str] = []
     for item in items:
-        if item.get("type") == "function_call":
+        kind = item.get("type", "message")
+        if kind in _OUTPUTS.values():
             refuse_unless(1 <= len(item["call_id"]) <= 64, "call_id: between 1 and 64 characters")
             refuse_unless(item["call_id"] not in calls, f"duplicate call_id {item['call_id']}")
-            refuse_unless(isinstance(_json(item["arguments"]), dict), "arguments: not the text of an object")
-            calls.append(item["call_id"])
-        if item.get("type") == "function_call_output":
-            refuse_unless(item["call_id"] in calls, f"No tool call found for function call output {item['call_id']}")
+            text = kind == "custom_tool_call" or isinstance(_json(item["arguments"]), dict)
+            refuse_unless(text, "arguments: not the text of an object")
+            calls[item["call_id"]] = kind
+        if kind in _OUTPUTS:
+            known = calls.get(item["call_id"]) == _OUTPUTS[kind]
+            refuse_unless(known, f"No tool call found for {kind} {item['call_id']}")
             refuse_unless(item["call_id"] not in answered, f"a second output for {item['call_id']}")
             answered.append(item["call_id"])
     for call in calls:
@@ -112,8 +124,12 @@ def _items(turn: Turn, number: int) -> list[dict[str, Any]]:
     if turn.calls:
         items.append(_reasoning(number))
     for place, call in enumerate(turn.calls):
-        item = {"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed", "call_id": call.id}
-        items.append(item | {"name": call.name, "arguments": json.dumps(call.arguments)})
+        item = {"id": f"fc_{number}_{place}", "call_id": call.id, "name": call.name}
+        if call.custom:
+            items.append(item | {"type": "custom_tool_call", "input": call.arguments["input"]})
+        else:
+            given = json.dumps(call.arguments)
+            items.append(item | {"type": "function_call", "status": "completed", "arguments": given})
     return items
 
 
@@ -122,6 +138,9 @@ def _deltas(item: dict[str, Any]) -> list[dict[str, Any]]:
         kind, done = "response.function_call_arguments.delta", "response.function_call_arguments.done"
         deltas = [{"type": kind, "delta": piece} for piece in halves(item["arguments"])]
         return [*deltas, {"type": done, "arguments": item["arguments"], "name": item["name"]}]
+    if item["type"] == "custom_tool_call":
+        deltas = [{"type": "response.custom_tool_call_input.delta", "delta": piece} for piece in halves(item["input"])]
+        return [*deltas, {"type": "response.custom_tool_call_input.done", "input": item["input"]}]
     if item["type"] == "message":
         (part,) = item["content"]
         where = {"content_index": 0}

@@ -15,11 +15,12 @@ BOUND = 30
 
 @dataclass(frozen=True)
 class Asked:
-    """A call that the model makes."""
+    """A call that the model makes; one of a custom tool has a text under `input` and nothing else."""
 
     id: str
     name: str
     arguments: dict[str, Any]
+    custom: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back, piece by piece; `broken` leaves it without its end, as a lost connection does."""
+    """What goes back, piece by piece; `broken` leaves it without its end, as a lost connection does, and `held` waits
+    before that until the client has gone."""
 
     status: int
     kind: str
     pieces: Sequence[bytes]
     headers: Mapping[str, str] = field(default_factory=dict)
     broken: bool = False
+    held: bool = False
 
 
 class Refused(Exception):
@@ -60,7 +63,8 @@ class Api:
     Args:
         turns: What the model says, request by request.
         busy: How many requests are turned away with 429 first.
-        early: Whether a stream ends before its own end event: `"quietly"`, or with the connection `"broken"`.
+        early: Whether a stream ends before its own end event: `"quietly"`, with the connection `"broken"`, with an
+            `"error"` that the API reports in it, or not before the client has gone, `"held"`.
     """
 
     path: ClassVar[str]
@@ -76,6 +80,10 @@ class Api:
         self.requests: list[Request] = []
         self.refusals: list[str] = []
         self.answered = 0
+        self.held = threading.Event()
+        """Set when all that comes before the end of a stream that is held has been sent."""
+        self.left = threading.Event()
+        """Set when a client has gone before the end of such a stream."""
 
     def answer(self, request: Request) -> Answer:
         """The answer to one request."""
@@ -94,7 +102,10 @@ class Api:
         if not self.is_streamed(request):
             return Answer(200, "application/json", [json.dumps(self.whole(turn, number)).encode()])
         body, end = self.stream(turn, number)
-        return Answer(200, self.stream_kind, body if self.early else [*body, *end], broken=self.early == "broken")
+        if self.early == "error":
+            end = self.stream_error("overloaded today")
+        pieces = body if self.early in {"quietly", "broken", "held"} else [*body, *end]
+        return Answer(200, self.stream_kind, pieces, broken=self.early == "broken", held=self.early == "held")
 
     def _ask_who(self, request: Request) -> None:
         name, start = self.key
@@ -114,6 +125,10 @@ class Api:
 
     def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
         """The turn as a stream: what comes before the end, and the end."""
+        raise NotImplementedError
+
+    def stream_error(self, message: str) -> list[bytes]:
+        """What comes in a stream when the API fails in the middle of it."""
         raise NotImplementedError
 
     def error_body(self, status: int, message: str) -> dict[str, Any]:
@@ -169,10 +184,17 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        for piece in answer.pieces:
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        if not answer.broken:
-            self.wfile.write(b"0\r\n\r\n")
+        try:
+            for piece in answer.pieces:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            if answer.held:
+                self.api.held.set()
+                self.connection.recv(1)  # nothing more comes: it ends when the client goes
+                self.api.left.set()
+            elif not answer.broken:
+                self.wfile.write(b"0\r\n\r\n")
+        except ConnectionError:
+            self.api.left.set()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: what matters is in `Api.requests`."""

@@ -1,0 +1,128 @@
+"""`ferrule lint`: what a model API would refuse, what a model may mix up, and what each tool costs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ferrule.cli import find
+from ferrule.cli.screen import lay, one_line, screen
+from ferrule.cli.timeline import NAME_WIDTH
+from ferrule.cli.usage import UsageError, choices
+from ferrule.providers._lint import LEVELS, LIMITS, Cost, Finding, costs, findings
+
+NAME = "lint"
+HELP = "say what a provider would refuse, what a model may mix up, and what each tool costs; exit code 1 with errors"
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+_TEXT = 400
+_PATHS = 4
+ESTIMATE = (
+    "Tokens are an estimate: a quarter of the bytes of a definition in that provider's form, as compact JSON. "
+    "What an API puts before the definitions is not in it."
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which APIs, whether strict, and for whom."""
+    parser.add_argument(
+        "--provider",
+        action="append",
+        metavar="NAME",
+        help=f"one of {', '.join(LIMITS)}; may be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="the tools are to be strict: what cannot be is an error, and not a note"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print what was found; 1 where a provider would refuse something."""
+    providers = list(dict.fromkeys(options.provider or LIMITS))
+    for name in providers:
+        if name not in LIMITS:
+            raise UsageError(f"there is no provider {name!r}; {choices(name, LIMITS)}")
+    tools = find.runner(options.tools).tools
+    found = findings(tools, providers, options.strict)
+    each = costs(tools, providers, options.strict)
+    if options.json:
+        print(json.dumps(_for_machines(found, each), indent=2))
+    else:
+        _for_people(found, each, providers)
+    return int(any(finding.level == "error" for finding in found))
+
+
+def _for_machines(found: Sequence[Finding], each: Sequence[Cost]) -> dict[str, Any]:
+    return {
+        "findings": [dataclasses.asdict(finding) for finding in found],
+        "costs": [
+            {
+                "tool": cost.tool,
+                "description_characters": cost.description,
+                "schema_characters": cost.schema,
+                "estimated_tokens": cost.tokens,
+            }
+            for cost in each
+        ],
+    }
+
+
+def _for_people(found: Sequence[Finding], each: Sequence[Cost], providers: Sequence[str]) -> None:
+    console = screen()
+    if found:
+        lay(console, _found(found, console))
+        print()
+    if each:
+        lay(console, _costs(each, providers, console))
+        print()
+        print(ESTIMATE)
+    counts = [sum(finding.level == level for finding in found) for level in LEVELS]
+    said = [f"{count} {level}{'s' * (count != 1)}" for count, level in zip(counts, LEVELS, strict=True) if count]
+    print(", ".join(said) or "Nothing found.")
+
+
+def _found(found: Sequence[Finding], console: Console) -> Table:
+    """One row for what is the same of several providers or at several places."""
+    rows: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in found:
+        text = "parameters have no description" if finding.rule == "no-parameter-description" else finding.text
+        rows.setdefault((finding.level, finding.tool, finding.rule, text), []).append(finding)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("level", no_wrap=True)
+    table.add_column("tool", no_wrap=True, max_width=console.width // 3)
+    table.add_column("what")
+    for (level, tool, _, text), same in rows.items():
+        said = one_line(f"{_listed(finding.provider for finding in same)}{text}{_places(same)}", _TEXT)
+        table.add_row(Text(level, _STYLES[level]), one_line(tool, NAME_WIDTH), said)
+    return table
+
+
+def _listed(providers: Any) -> str:
+    names = [name for name in dict.fromkeys(providers) if name]
+    return f"{', '.join(names)}: " if names else ""
+
+
+def _places(same: Sequence[Finding]) -> str:
+    paths = [path for path in dict.fromkeys(finding.path for finding in same) if path]
+    more = f" and {len(paths) - _PATHS} more" if len(paths) > _PATHS else ""
+    return f" (at {', '.join(paths[:_PATHS])}{more})" if paths else ""
+
+
+def _costs(each: Sequence[Cost], providers: Sequence[str], console: Console) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True, footer_style="bold")
+    table.add_column("tool", "together", no_wrap=True, max_width=console.width // 3)
+    table.add_column("schema", f"{sum(cost.schema for cost in each):,}", justify="right")
+    for name in providers:
+        total = sum(cost.tokens[name] or 0 for cost in each)
+        table.add_column(name.replace("_", "\n"), f"{total:,}", justify="right")
+    for cost in each:
+        tokens = ["–" if count is None else f"{count:,}" for count in cost.tokens.values()]
+        table.add_row(one_line(cost.tool, NAME_WIDTH), f"{cost.schema:,}", *tokens)
+    return table

@@ -1,0 +1,295 @@
+"""What can be said of a toolset before a model API is asked: what is refused, what a model mixes up, what it costs.
+
+Pure functions over tools. An `error` is what a provider, or Ferrule on its behalf, refuses; a `warning` what a model is
+likely to get wrong; a `note` a fact worth knowing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+from ferrule.core.errors import DefinitionError
+from ferrule.providers import (
+    anthropic,
+    bedrock,
+    cohere,
+    gemini,
+    mistral,
+    ollama,
+    openai_chat,
+    openai_responses,
+)
+from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, over_limits
+
+if TYPE_CHECKING:
+    from ferrule.core.tool import Tool
+
+Level = Literal["error", "warning", "note"]
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found."""
+
+    level: Level
+    rule: str
+    """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `wire-name`, `no-description`,
+    `no-parameter-description` or `confusable`."""
+    text: str
+    provider: str = ""
+    """Empty: whichever."""
+    tool: str = ""
+    """Empty: all of them together."""
+    path: str = ""
+    """The place in the tool's schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How much one tool takes of every request."""
+
+    tool: str
+    description: int
+    """Characters."""
+    schema: int
+    """Characters, as compact JSON."""
+    tokens: Mapping[str, int | None]
+    """For each provider the estimate of its definition's tokens; `None` where that is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one provider takes."""
+
+    definitions: Callable[..., Any]
+    rules: Rules | None = None
+    """Of its strict mode, where it has one."""
+    most_tools: int | None = None
+    most_description: int | None = None
+    """Characters."""
+
+
+# OpenAI Chat answers "array too long. Expected an array with maximum length 128", and of a function's description
+# "string too long. Expected a string with maximum length 1024". google-genai's types.Tool: "Maximum 512 function
+# declarations can be provided". Names have one form that all take (`wire_name`).
+LIMITS: dict[str, Limits] = {
+    "anthropic": Limits(anthropic.tools, ANTHROPIC),
+    "bedrock": Limits(bedrock.tools, BEDROCK),
+    "cohere": Limits(cohere.tools, COHERE),
+    "gemini": Limits(gemini.tools, most_tools=512),
+    "mistral": Limits(mistral.tools, MISTRAL),
+    "ollama": Limits(ollama.tools),
+    "openai_chat": Limits(openai_chat.tools, OPENAI, most_tools=128, most_description=1_024),
+    "openai_responses": Limits(openai_responses.tools, OPENAI),
+}
+
+
+def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: bool = False) -> list[Finding]:
+    """All that is found, errors first.
+
+    Args:
+        tools: Those of one request.
+        providers: Which are asked about.
+        strict: Whether all tools are meant to be strict. If not, what cannot be is a note.
+    """
+    tools = list(tools)
+    found = [finding for name in providers for finding in _refusals(tools, name, strict)]
+    found += [*_wire_names(tools), *_undescribed(tools), *_confusable(tools)]
+    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+
+
+# What a provider refuses
+
+
+def _refusals(tools: Sequence[Tool], provider: str, strict: bool) -> Iterator[Finding]:
+    limits = LIMITS[provider]
+    if limits.most_tools is not None and len(tools) > limits.most_tools:
+        text = f"takes {limits.most_tools} tools in one request, and these are {len(tools)}"
+        yield Finding("error", "count", text, provider)
+    for tool in tools:
+        yield from _refused(tool, provider, limits)
+    if limits.rules is not None:
+        yield from _not_strict(tools, provider, limits.rules, "error" if strict else "note")
+    elif strict:
+        yield Finding("error", "strict", "has no strict mode for single tools", provider)
+
+
+def _refused(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
+    try:
+        limits.definitions([tool])
+    except DefinitionError as error:
+        yield Finding("error", "definition", str(error), provider, tool.name, "$")
+    if limits.most_description is not None and len(tool.description) > limits.most_description:
+        text = f"takes descriptions of {limits.most_description:,} characters, and this has {len(tool.description):,}"
+        yield Finding("error", "description-size", text, provider, tool.name)
+
+
+def _not_strict(tools: Sequence[Tool], provider: str, rules: Rules, level: Level) -> Iterator[Finding]:
+    fitting = []
+    for tool in tools:
+        broken = broken_rule(tool, rules)
+        if broken is None:
+            fitting.append(tool)
+        else:
+            yield Finding(level, "strict", f"cannot be strict: {broken[1]}", provider, tool.name, broken[0])
+    for over in over_limits(fitting, rules):
+        yield Finding(level, "strict-limit", f"cannot all be strict: {over}", provider)
+
+
+# What a model sees
+
+
+def _wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
+    for tool in tools:
+        if tool.wire_name != tool.name:
+            text = f"goes as {tool.wire_name!r}, as not every provider takes its name"
+            yield Finding("note", "wire-name", text, tool=tool.name)
+
+
+def _undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:
+    for tool in tools:
+        if not tool.description:
+            yield Finding("warning", "no-description", "has no description", tool=tool.name)
+        for name, node, path in _parameters(tool.input_schema, "$"):
+            if not _says(node, tool.input_schema):
+                text = f"the parameter {name!r} has no description"
+                yield Finding("note", "no-parameter-description", text, tool=tool.name, path=path)
+
+
+def _parameters(schema: Any, path: str) -> Iterator[tuple[str, Any, str]]:
+    """Every parameter and field that a schema names, with its schema and its path."""
+    if not isinstance(schema, Mapping):
+        return
+    for key in ("properties", "$defs", "definitions"):
+        for name, node in schema[key].items() if isinstance(schema.get(key), Mapping) else ():
+            if key == "properties":
+                yield name, node, f"{path}.{key}.{name}"
+            yield from _parameters(node, f"{path}.{key}.{name}")
+    for key in ("items", "additionalProperties"):
+        yield from _parameters(schema.get(key), f"{path}.{key}")
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for place, node in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
+            yield from _parameters(node, f"{path}.{key}[{place}]")
+
+
+def _says(node: Any, root: Mapping[str, Any]) -> bool:
+    """Whether a parameter's schema says what it is: by its own words, a definition's, or as it can be but one value."""
+    if not isinstance(node, Mapping):
+        return True
+    if node.get("description") or "const" in node:
+        return True
+    section, _, name = str(node.get("$ref", "")).removeprefix("#/").partition("/")
+    named = root.get(section, {}).get(name, {}) if name else {}
+    branches = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
+    return bool(named.get("description")) or any(_says(branch, root) for branch in branches)
+
+
+# What a model may mix up
+
+_ALIKE = 0.75
+_EMPTY_WORDS = frozenset(
+    [
+        *("a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "into"),
+        *("is", "it", "its", "of", "on", "or", "that", "the", "this", "to", "with"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    name: tuple[str, ...]
+    joined: str
+    """The name's words without anything between them."""
+    description: tuple[str, ...]
+    said: frozenset[str]
+    """The description's words in no order."""
+    parameters: frozenset[str]
+
+
+def _confusable(tools: Sequence[Tool]) -> Iterator[Finding]:
+    """Pairs whose names are the same but for case, separators and plurals; or whose descriptions have the same words;
+    or that share three quarters of the words and of the parameters, where no word of a name tells them apart.
+
+    What is shared is counted as the size of the intersection over the size of the union (Jaccard's index). A word tells
+    two tools apart that is in the name and the description of one, and not in the description of the other.
+    """
+    each = [(tool, _words(tool)) for tool in tools]
+    for (one, first), (other, second) in combinations(each, 2):
+        why = _likeness(first, second)
+        if why:
+            yield Finding("warning", "confusable", f"may be taken for {other.name!r}: {why}", tool=one.name)
+
+
+def _words(tool: Tool) -> _Words:
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", tool.name)
+    name = tuple(map(_singular, re.findall(r"[^\W_]+", apart.casefold())))
+    said = [_singular(word) for word in re.findall(r"\w+", tool.description.casefold()) if word not in _EMPTY_WORDS]
+    parameters = frozenset(tool.input_schema.get("properties", ()))
+    return _Words(name, "".join(name), tuple(said), frozenset(said), parameters)
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4 or not word.endswith("s"):
+        return word
+    return f"{word[:-3]}y" if word.endswith("ies") else word[:-1]
+
+
+def _likeness(one: _Words, other: _Words) -> str | None:
+    if one.joined == other.joined:
+        return "their names say the same"
+    fewer, more = sorted((len(one.said), len(other.said)))
+    if not fewer or fewer < _ALIKE * more:  # too different in length to share as much
+        return None
+    if one.description == other.description:
+        return "their descriptions say the same"
+    words, parameters = _shared(one.said, other.said), _shared(one.parameters, other.parameters)
+    if words < _ALIKE or parameters < _ALIKE or _apart(one, other):
+        return None
+    return f"they share {words:.0%} of their descriptions' words and {parameters:.0%} of their parameters"
+
+
+def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+    both = len(one | other)
+    return len(one & other) / both if both else 1.0
+
+
+def _apart(one: _Words, other: _Words) -> bool:
+    first, second = (one.said - other.said).intersection(one.name), (other.said - one.said).intersection(other.name)
+    return bool(first and second)
+
+
+# What it costs
+
+
+def costs(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: bool = False) -> list[Cost]:
+    """What each tool takes of a request, in the order of the toolset."""
+    found = []
+    for tool in tools:
+        tokens = {name: _tokens(tool, LIMITS[name], strict) for name in providers}
+        found.append(Cost(tool.name, len(tool.description), len(_json(tool.input_schema)), tokens))
+    return found
+
+
+def _tokens(tool: Tool, limits: Limits, strict: bool) -> int | None:
+    """A quarter of the bytes of the definition as compact JSON in UTF-8, rounded up.
+
+    Four characters for a token is what google-genai's own types say ("A token is approximately four characters"). No
+    tokenizer is asked, and no API says how it writes definitions into a prompt, nor what stands before all of them.
+    """
+    try:
+        written = limits.definitions([tool], strict=strict and limits.rules is not None)
+    except DefinitionError:
+        return None
+    definition = written["tools"][0] if isinstance(written, dict) else written[0]
+    definition = definition.get("functionDeclarations", [definition])[0]
+    return -(-len(_json(definition).encode("utf-8", "replace")) // 4)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
