@@ -242,3 +242,17 @@ def test_the_whole_schema_of_a_tool_is_sent(case: Case) -> None:
 def every_object(value: Any) -> list[Any]:
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     return [value, *(found for item in inner for found in every_object(item))]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if not case.name.startswith(("gemini", "vertex", "ollama", "interactions"))],
+    ids=lambda case: case.name,
+    indirect=True,
+)
+def test_strict_tools_are_sent_as_such(case: Case) -> None:
+    with serving(case) as (api, address):
+        result = run(case, address, strict=True)
+    both_answered(api, result)
+    body = api.requests[0].body
+    assert body.get("strict_tools") is True or str(body).count("'strict': True") == 2

@@ -103,6 +103,8 @@ def _show(timeline: Timeline, said: str, happened: Event | TurnStarted) -> None:
 def _answer(console: Console, result: LoopResult) -> None:
     console.print()
     console.print(Text("answer" if result.status == "done" else f"the run ended: {result.status}", style="bold"))
+    if result.reason:
+        console.print(Text(printable(result.reason), style="yellow"))
     if result.text:
         console.print(Text(printable(result.text.strip())))
 

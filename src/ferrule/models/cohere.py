@@ -17,7 +17,13 @@ _COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
 
 def cohere(
-    name: str, *, client: Any = None, base_url: str | None = None, on_text: OnText | None = None, **options: Any
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    strict: bool = False,
+    on_text: OnText | None = None,
+    **options: Any,
 ) -> Streamed:
     """A model of Cohere's.
 
@@ -27,8 +33,9 @@ def cohere(
         name: The model.
         client: An `AsyncClientV2`; without one, a client is made with `CO_API_KEY`.
         base_url: Another address for the client that is made.
+        strict: Whether all tools are strict, as in `providers.cohere.tools`.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `temperature` or `strict_tools`.
+        **options: More of the request, such as `temperature`.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
@@ -37,8 +44,8 @@ def cohere(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
-        if definitions := provider.tools(toolset):
-            request["tools"] = definitions
+        if definitions := provider.tools(toolset, strict=strict):
+            request |= {"tools": definitions, "strict_tools": True} if strict else {"tools": definitions}
         async with aclosing((client or made).chat_stream(**request)) as events:
             async for event in events:
                 yield event
