@@ -333,6 +333,92 @@ def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
     go(main())
 
 
+def test_a_failure_that_a_cache_further_in_shared_counts_once() -> None:
+    service = Service()
+
+    async def main() -> str:
+        service.gate = asyncio.Event()
+        runner = Runner([service.tool], inside=[breaker(2), cache()])
+        batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "ask") for n in range(5)]))
+        await ManualClock().advance(0)
+        service.gate.set()
+        return f"{statuses(await batch)}, {await ask(runner, 2)}"
+
+    assert go(main()) == "failed failed failed failed failed, failed limited"
+    assert service.runs == 2
+
+
+def test_a_probe_that_shared_the_failure_of_another_call_tells_nothing() -> None:
+    service = Service()
+
+    async def main() -> str:
+        clock = ManualClock()
+        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache()])
+        service.gate = asyncio.Event()
+        early = asyncio.ensure_future(runner.run("ask"))
+        await clock.advance(0)
+        fails, service.gate = service.gate, None
+        await runner.run("ask", {"n": 1})
+        await clock.advance(30)
+        probe = asyncio.ensure_future(runner.run("ask"))
+        await clock.advance(0)
+        fails.set()
+        await asyncio.wait([early, probe])
+        service.down = False
+        return await ask(runner, 2)
+
+    assert go(main()) == "ok ok"
+
+
+@pytest.mark.parametrize("ends", ["in its grace", "when it was abandoned"])
+def test_a_handler_that_answers_after_its_deadline_failed(ends: str) -> None:
+    done = asyncio.Event()
+
+    @tool(read_only=True)
+    async def ask() -> str:
+        while not done.is_set():
+            try:
+                await done.wait()
+            except asyncio.CancelledError:
+                if ends == "in its grace":
+                    break
+        return "late"
+
+    async def main() -> None:
+        circuit = breaker(1)
+        runner = Runner([ask], inside=[circuit], grace=BOUND if ends == "in its grace" else 0)
+        assert (await runner.run("ask", timeout=0.01)).status == "timeout"
+        done.set()
+        while runner.left_running:
+            await asyncio.sleep(0)
+        assert circuit.is_open("ask")
+
+    go(main())
+
+
+def test_who_answers_after_the_deadline_of_the_call_that_made_it_did_not_fail() -> None:
+    late = asyncio.Event()
+
+    @tool(read_only=True)
+    async def ask() -> str:
+        return "in time"
+
+    @tool(timeout=0.01)
+    async def work(context: ToolContext) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            assert (await context.run("ask")).success
+            late.set()
+
+    async def main() -> None:
+        circuit = breaker(1)
+        assert (await Runner([ask, work], inside=[circuit]).run("work")).status == "timeout"
+        assert late.is_set() and not circuit.is_open("ask")
+
+    go(main())
+
+
 def test_a_retry_further_out_waits_until_it_is_half_open_and_is_the_probe() -> None:
     service = Service()
 

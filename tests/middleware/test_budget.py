@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernel.watched import go, plain
+from tests.kernel.watched import BOUND, go, plain
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.core.values import limited
@@ -131,6 +131,41 @@ def test_what_was_used_is_read_as_model_apis_name_it(usage: Any) -> None:
     assert limit.used("s") == {"tokens": 7}
 
 
+def _no_usage(result: ToolResult) -> Any:
+    raise KeyError("usage")
+
+
+@pytest.mark.parametrize("usage", [_no_usage, lambda result: 5, lambda result: [("tokens", 5)]])
+def test_a_usage_that_raises_is_logged_and_the_call_keeps_its_result_and_its_reservation(
+    usage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = budget(tokens=100, reserve={"tokens": 60}, usage=usage)
+
+    async def main() -> None:
+        runner = Runner([think], inside=[limit])
+        assert (await runner.run("think", {}, S)).output == "thought"
+        refused = await runner.run("think", {}, S)
+        assert (refused.status, "retry_after" in refused.metadata) == ("limited", False)  # nothing runs any more
+
+    go(main())
+    assert limit.used("s") == {"tokens": 60}
+    assert "budget: usage raised" in caplog.text
+
+
+@pytest.mark.parametrize("limits", [{"calls": 1}, {"tokens": 10, "reserve": {"tokens": 10}}])
+def test_a_middleware_further_in_that_gives_no_result_leaves_the_account_in_order(limits: Any) -> None:
+    answers: list[Any] = [None]
+
+    async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> Any:
+        return answers.pop() if answers else await next(call, context)
+
+    async def main() -> list[str]:
+        runner = Runner([think], inside=[budget(**limits), first])
+        return [(await runner.run("think", {"uses": 10}, S)).status for _ in range(3)]
+
+    assert go(main()) == ["failed", "ok", "limited"]
+
+
 def test_a_function_may_say_what_was_used_and_what_is_to_be_reserved() -> None:
     limit = budget(
         cost=1,
@@ -222,6 +257,83 @@ def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
     results = go(Runner([think], inside=[limit, cache()]).run_all(calls(*[{"uses": 7}] * 9), S))
     assert statuses(results) == ["ok"] * 9
     assert limit.used("s") == {"calls": 1, "tokens": 7}
+
+
+@pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
+def test_a_failure_that_a_cache_further_in_shared_costs_what_one_call_does(limits: Any) -> None:
+    @tool(read_only=True)
+    async def act() -> None:
+        await asyncio.sleep(0)
+        raise ValueError
+
+    limit = budget(**limits, reserve={"tokens": 10})
+    go(Runner([act], inside=[limit, cache()]).run_all([ToolCall(f"c{n}", "act") for n in range(5)], S))
+    assert limit.used("s") == {unit: most / 9 for unit, most in limits.items()}
+
+
+@pytest.mark.parametrize("limits", [{"calls": 100_000}, {"calls": 100_000, "tokens": 1_000_000}])
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12),
+    st.lists(st.booleans(), min_size=1, max_size=8),
+    st.sampled_from([None, BOUND]),
+)
+def test_whoever_is_cancelled_or_fails_what_the_kernel_ran_is_what_counts(
+    limits: Any, steps: list[tuple[int, bool, int]], fails: list[bool], timeout: float | None
+) -> None:
+    ran = 0
+
+    @tool(read_only=True)
+    async def act(n: int, turns: int) -> None:
+        nonlocal ran
+        failing = fails[ran % len(fails)]
+        ran += 1
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if failing:
+            raise ValueError
+
+    async def main() -> None:
+        limit = budget(**limits, reserve={"tokens": 10}, by="all")
+        inside = [retry(wait=0, per_minute=1000), limit, cache()]
+        runner = Runner([act], inside=inside, concurrency=4, timeout=timeout)
+        tasks = []
+        for n, cancelled, turns in steps:
+            tasks.append(asyncio.ensure_future(runner.run("act", {"n": n, "turns": turns})))
+            if cancelled:
+                await asyncio.sleep(0)
+                tasks[n % len(tasks)].cancel()
+        await asyncio.wait(tasks)
+        assert limit.used() == {unit: ran * (10 if unit == "tokens" else 1) for unit in limits}
+        assert all(account.running == 0 for account in limit._accounts.values())
+
+    go(main())
+
+
+@pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])
+@pytest.mark.parametrize("end", ["raises", "cancelled"])
+def test_what_came_to_an_end_before_it_ran_gets_all_back(limits: Any, end: str) -> None:
+    never: list[asyncio.Event] = []
+
+    async def first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        if not never:
+            never.append(asyncio.Event())
+            if end == "raises":
+                raise ValueError
+            await never[0].wait()
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    async def main() -> list[str]:
+        clock = ManualClock()
+        inside = [budget(**limits, reserve={"tokens": 10, "seconds": 1}, clock=clock), first]
+        runner = Runner([think], inside=inside)
+        task = asyncio.ensure_future(runner.run("think", {}, S))
+        await clock.advance(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return [(await runner.run("think", {}, S)).status for _ in range(2)]
+
+    assert go(main()) == ["ok", "limited"]
 
 
 @pytest.mark.parametrize("limits", [{"calls": 1}, {"calls": 1, "tokens": 10, "seconds": 50}])

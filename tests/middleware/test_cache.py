@@ -271,9 +271,12 @@ def test_who_waits_gets_the_failure_too() -> None:
         source.gate.set()
         return await batch
 
-    assert [(result.status, result.error, result.executed) for result in go(main())] == [
-        ("failed", "read failed: ValueError: x.", True)
-    ] * 2
+    ran, shared = go(main())
+    assert [ran.error, shared.error] == ["read failed: ValueError: x."] * 2
+    assert [(one.status, one.executed, dict(one.metadata)) for one in (ran, shared)] == [
+        ("failed", True, {}),
+        ("failed", False, {"cached": True}),
+    ]
     assert len(source.runs) == 1
 
 
@@ -368,23 +371,36 @@ class Stubborn:
         return mine
 
 
-@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
+@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled", "its caller gave it up and goes on"])
 def test_who_waits_for_a_leader_that_was_given_up_runs_at_once_and_not_when_somebody_else_asks(how: str) -> None:
     async def main() -> None:
         stubborn = Stubborn()
         runner = Runner([stubborn.tool], inside=[cache()], grace=0)
+        gave_up, goes_on = asyncio.Event(), asyncio.Event()
         seconds = 0.01 if how == "its deadline came" else BOUND
-        leader = asyncio.ensure_future(runner.run("read", timeout=seconds))
+
+        async def lead() -> None:
+            try:
+                await runner.run("read", timeout=seconds)
+            except asyncio.CancelledError:
+                gave_up.set()
+                if how == "its caller gave it up and goes on":
+                    await goes_on.wait()
+                raise
+
+        leader = asyncio.ensure_future(lead())
         await ManualClock().advance(0)
         waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
         await ManualClock().advance(0)
-        if how == "it was cancelled":
+        if how != "its deadline came":
             leader.cancel()
         await stubborn.cancelled.wait()
         try:
             results = await asyncio.gather(*waiting)
             assert [result.output for result in results] == [2, 2, 2]
+            goes_on.set()
             await asyncio.wait([leader])
+            assert gave_up.is_set() == (how != "its deadline came")
             assert runner.left_running == 1 and stubborn.runs == 2
         finally:
             stubborn.release.set()
@@ -395,20 +411,74 @@ def test_who_waits_for_a_leader_that_was_given_up_runs_at_once_and_not_when_some
     go(main())
 
 
-def test_the_deadline_of_a_leader_makes_another_the_leader_although_the_first_has_its_grace() -> None:
+@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
+@pytest.mark.parametrize("when", ["waits already", "comes in its grace"])
+def test_a_leader_that_is_given_up_makes_another_the_leader_although_it_has_its_grace(how: str, when: str) -> None:
     async def main() -> None:
         stubborn = Stubborn()
         runner = Runner([stubborn.tool], inside=[cache()], grace=BOUND)
-        leader = asyncio.ensure_future(runner.run("read", timeout=0.01))
+        leader = asyncio.ensure_future(runner.run("read", timeout=0.02 if how == "its deadline came" else BOUND))
         await ManualClock().advance(0)
+        other = asyncio.ensure_future(runner.run("read")) if when == "waits already" else None
+        await ManualClock().advance(0)
+        if how == "it was cancelled":
+            leader.cancel()
+        await stubborn.cancelled.wait()
         try:
-            assert (await runner.run("read")).output == 2
+            assert (await (other or runner.run("read"))).output == 2
             assert not leader.done()
         finally:
             stubborn.release.set()
-        assert (await leader).status == "timeout"
+        await asyncio.wait([leader])
+        assert leader.cancelled() if how == "it was cancelled" else leader.result().status == "timeout"
+        assert (await runner.run("read")).output == 2
 
     go(main())
+
+
+def test_who_waits_for_a_leader_that_a_middleware_gave_up_runs_when_that_call_has_its_result() -> None:
+    async def main() -> None:
+        source, left = Source(), list[asyncio.Future[Any]]()
+        gate = source.gate = asyncio.Event()
+        give_up = asyncio.Event()
+
+        async def impatient(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+            if left:
+                return await next(call, context)  # type: ignore[no-any-return]
+            left.append(asyncio.ensure_future(next(call, context)))
+            await give_up.wait()
+            return ToolResult("gone")
+
+        runner = Runner([source.tool], inside=[impatient, cache()])
+        leader = asyncio.ensure_future(runner.run("read"))
+        await ManualClock().advance(0)
+        follower = asyncio.ensure_future(runner.run("read"))
+        await ManualClock().advance(0)
+        source.gate = None
+        give_up.set()
+        assert (await leader).output == "gone"
+        assert (await follower).output == ["a", 10, 2]
+        gate.set()
+        await asyncio.wait(left)
+
+    go(main())
+
+
+def test_while_a_leader_handles_a_timeout_of_its_own_the_others_wait_for_it() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True, timeout=BOUND)
+    async def read() -> str:
+        runs.append(1)
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            await ManualClock().advance(0)
+        return "the other source"
+
+    results = go(Runner([read], inside=[cache()]).run_all([ToolCall(id, "read") for id in "abc"]))
+    assert ([result.output for result in results], len(runs)) == (["the other source"] * 3, 1)
 
 
 def test_a_leader_of_another_loop_that_was_given_up_is_not_waited_for() -> None:
@@ -546,6 +616,31 @@ def test_in_around_where_it_would_go_round_the_guards_it_is_refused() -> None:
     result = go(Runner([source.tool], around=[cache()]).run("read"))
     assert (result.status, source.runs) == ("failed", [])
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
+
+
+@tool
+async def login() -> None:
+    """What a middleware runs before the call that it goes round."""
+
+
+async def _logs_in(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+    if call.name != "login":
+        assert (await context.run("login")).success
+    return await next(call, context)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
+    source = Source()
+    result = go(Runner([source.tool, login], inside=[_logs_in, cache()], timeout=timeout).run("read"))
+    assert (result.status, source.runs) == ("ok", [("a", 10)])
+
+
+def test_a_call_made_before_it_does_not_let_it_stand_in_around() -> None:
+    source = Source()
+    result = go(Runner([source.tool, login], around=[_logs_in, cache()]).run("read"))
+    assert (result.status, source.runs) == ("failed", [])
+    assert isinstance(result.exception, DefinitionError)
 
 
 def test_forget_drops_what_is_kept_of_one_tool_or_of_all() -> None:

@@ -136,6 +136,18 @@ def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
 
+@pytest.mark.parametrize("timeout", [None, 1000])
+def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | None) -> None:
+    async def asks_first(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
+        if call.parent is None:
+            await context.run("act")
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    flaky, clock = Flaky(None, DOWN, read_only=True), ManualClock()
+    runner = Runner([flaky.tool], inside=[asks_first, retry(wait=0, clock=clock)], timeout=timeout)
+    assert (go(runner.run("act")).status, flaky.runs) == ("ok", 3)
+
+
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["failed", "limited"]), max_size=8), st.integers(1, 5))
 def test_a_tool_that_changes_things_is_run_at_most_once_whatever_comes(ends: list[str], attempts: int) -> None:
@@ -323,6 +335,20 @@ def test_a_dead_service_gets_only_so_many_attempts_a_minute_from_all_calls_toget
         return runs
 
     assert go(main()) == [20 + 10, 20 + 10]
+
+
+def test_each_tool_has_further_attempts_of_its_own() -> None:
+    flaky, other = Flaky(*[DOWN] * 1000, read_only=True), Flaky(*[DOWN] * 1000, read_only=True)
+    clock = ManualClock()
+
+    async def main() -> None:
+        tools = [flaky.tool, other.tool.replace(name="other")]
+        runner = Runner(tools, inside=[retry(5, per_minute=3, wait=0, clock=clock)])
+        for name in ("act", "act", "other"):
+            await runner.run(name)
+
+    go(main())
+    assert (flaky.runs, other.runs) == (2 + 3, 1 + 3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeAlias
 
 from ferrule.core.clock import Clock
-from ferrule.core.context import ToolContext
+from ferrule.core.context import CallState, ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.handlers import is_async
 from ferrule.core.values import ToolCall, ToolResult
@@ -122,6 +122,23 @@ def ran(result: ToolResult, context: ToolContext[Any], before: int) -> bool | No
     A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted.
     """
     return result.executed if runs(context) == before else result.executed or None
+
+
+def ran_nothing(result: ToolResult | None, context: ToolContext[Any], before: int) -> bool:
+    """Whether nothing was run since then; also where there is no result, because it was cancelled or raised."""
+    if not isinstance(result, ToolResult):
+        return runs(context) == before
+    return ran(result, context, before) is False
+
+
+def is_inside(state: CallState) -> bool:
+    """Whether what goes round a call at present stands inside; outside of that, `next` has yet to enter it."""
+    return state.entered or state.plan.around is None
+
+
+def own_time(state: CallState) -> float | None:
+    """Seconds until the deadline of this very call, whatever that of the call that made it."""
+    return None if state.deadline is None else state.plan.remaining(state.deadline)
 
 
 def rounded_up(seconds: float) -> float:

@@ -12,7 +12,7 @@ from ferrule.core.clock import MONOTONIC, Clock
 from ferrule.core.context import ToolContext
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult, limited
-from ferrule.middleware._counted import By, function, keyed, number, rounded_up, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, number, own_time, rounded_up, ticking, whole
 
 _KEYS_AT_MOST = 10_000
 _NO_TIME = 0.01  # seconds: a timer may come a little before its time
@@ -33,9 +33,11 @@ def breaker(
         open       every call is `limited`, with a `retry_after`, until `seconds` have passed
         half-open  `probes` calls at a time go through: one that succeeds closes it, one that fails opens it again
 
-    What failed is a failure, and so is a deadline that comes before the tool is done. What was limited or came from a
-    cache further in, or was cancelled from outside, is neither a failure nor a success. A probe that is given up, at
-    its deadline or from outside, makes room for another, also where its handler runs on.
+    What failed is a failure, and so is a deadline that comes before the tool is done, whatever its handler makes of
+    that; it counts when the handler ends, which is later where that takes no notice of being cancelled. What was
+    limited, came from a cache further in (a failure that was shared there counts once), or was cancelled from outside,
+    is neither a failure nor a success. A probe that is given up, at its deadline or from outside, makes room for
+    another, also where its handler runs on.
 
     It remembers 10,000 keys that have failed. For one more it forgets one that is closed, else one whose time is up;
     where all are open, calls for keys that it could not remember are refused too, until the first of them is half-open.
@@ -110,7 +112,7 @@ class Breaker:
         failed: bool | None = None
         try:
             result = await next(call, context)
-            failed = False if result.status == "ok" and result.executed else self._judged(result)
+            failed = self._judged(result, context)
             return result
         except asyncio.CancelledError:
             remaining = context.remaining()
@@ -123,10 +125,13 @@ class Breaker:
             if failed or probe is not None or key in self._closed:
                 self._ended(key, probe, failed)
 
-    def _judged(self, result: ToolResult) -> bool | None:
+    def _judged(self, result: ToolResult, context: ToolContext[Any]) -> bool | None:
         """Whether it is a failure; `None` where it tells nothing."""
+        if result.executed is False and (result.status == "ok" or result.metadata.get("cached")):
+            return None
         if result.status == "ok":
-            return None if result.executed is False else False
+            state = context._state
+            return state is not None and own_time(state) == 0  # its deadline came first
         if result.status == "failed" or (result.status == "timeout" and result.executed is not False):
             return True if self._when is None or self._when(result) else None
         return None

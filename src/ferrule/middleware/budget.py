@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Hashable, Mapping
@@ -13,8 +14,9 @@ from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult, limited
-from ferrule.middleware._counted import By, function, keyed, number, ran, runs, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, number, ran_nothing, runs, ticking, whole
 
+log = logging.getLogger("ferrule")
 Amounts: TypeAlias = Mapping[str, float]
 """How much of each of `tokens`, `cost` and `seconds`."""
 
@@ -36,7 +38,8 @@ def budget(
 
     What a call may use is reserved before it runs, and becomes what it did use afterwards, so that calls side by side
     do not go beyond the budget either. A call counts when it is let through, whatever it comes to; one that ran nothing
-    (`executed` is `False`) gets all back. Where it is not known what was used, the reservation stays.
+    (`executed` is `False`, or it was cancelled before) gets all back. Where it is not known what was used, the
+    reservation stays.
 
     Args:
         calls: How many calls.
@@ -47,7 +50,7 @@ def budget(
             context that tells it; needed for `tokens` and `cost`. For `seconds` it is, where left out, what remains
             until the deadline, or all that is left where there is none. A call that uses more is charged for all of it.
         usage: What a call did use; left out, it is `result.metadata["usage"]`, with `cost` and `tokens` (or
-            `total_tokens`, or `input_tokens` and `output_tokens`).
+            `total_tokens`, or `input_tokens` and `output_tokens`). Where it raises, that is logged, and not known.
         by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
             function of call and context that gives the key. Where it raises or gives no key, nothing is run.
         clock: What tells the time.
@@ -126,11 +129,14 @@ class Budget:
             self._lock.release()
         state = context._state
         before = 0 if state is None else state.runs
-        result = await next(call, context)
-        if result.executed is False and ran(result, context, before) is False:
-            with self._lock:
-                used[0] -= _SCALE
-        return result
+        result: ToolResult | None = None
+        try:
+            result = await next(call, context)
+            return result
+        finally:
+            if ran_nothing(result, context, before):
+                with self._lock:
+                    used[0] -= _SCALE
 
     async def _settled(self, key: Hashable, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         wanted = self._fixed
@@ -141,13 +147,16 @@ class Budget:
         if isinstance(taken, ToolResult):
             return taken
         result: ToolResult | None = None
-        before, began = runs(context), self._time()
+        unused = [0] * len(wanted)
         try:
-            result = await next(call, context)
-            return result
+            before, began = runs(context), self._time()
+            try:
+                result = await next(call, context)
+                return result
+            finally:
+                unused = wanted if ran_nothing(result, context, before) else self._unused(wanted, result, began)
         finally:
-            nothing = result is not None and ran(result, context, before) is False
-            self._settle(taken, wanted if nothing else self._unused(wanted, result, began))
+            self._settle(taken, unused)
 
     def _opened(self, key: Hashable) -> _Account:
         return self._accounts.setdefault(key, _Account(len(self._units)))
@@ -173,13 +182,21 @@ class Budget:
 
     def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
         """How much of each amount goes back; negative where more was used."""
-        used = _checked(None if result is None else self._usage(result))
+        used = {} if result is None else self._said(result)
         if "seconds" in self._units:
             used["seconds"] = self._time() - began
         return [
             amount - round(used[unit] * _SCALE) if unit in used else 0
             for unit, amount in zip(self._units, wanted, strict=True)
         ]
+
+    def _said(self, result: ToolResult) -> dict[str, float]:
+        """What is known of what a call has used."""
+        try:
+            return _checked(self._usage(result))
+        except Exception as error:
+            log.error("budget: usage raised, so what was reserved counts as used", exc_info=error)
+            return {}
 
     def _settle(self, account: _Account, unused: list[int]) -> None:
         with self._lock:

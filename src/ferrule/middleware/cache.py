@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from ferrule.core.clock import MONOTONIC, Clock
-from ferrule.core.context import CURRENT, CallState, ToolContext
+from ferrule.core.context import CallState, ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.tool import Tool
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult
-from ferrule.middleware._counted import By, keyed, number, ticking, whole
+from ferrule.middleware._counted import By, is_inside, keyed, number, own_time, ticking, whole
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""
@@ -25,6 +25,7 @@ _Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
 _Key: TypeAlias = tuple[Tool, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
+_NO_TIME = 0.002  # seconds: a timer may come a little before its time
 
 
 def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock = MONOTONIC) -> Cache:
@@ -32,8 +33,9 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 
     An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
     order, and what of the context may change it. Calls for the same at the same time run once, and all get what that
-    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs at once. What comes
-    from the cache has `metadata["cached"]` and was not `executed`; its output is a copy.
+    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs: at once where there
+    is a deadline, else when the handler has ended. What comes from the cache or was shared has `metadata["cached"]`
+    and was not `executed`; its output is a copy.
 
     It belongs inside: further out, an answer would go round the guards. Calls of other tools pass. A result with
     `metadata["cache"]` `False` is neither kept nor shared, nor is one that cannot be copied.
@@ -56,7 +58,7 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 class _Flight:
     """A call that runs, and who waits for what it comes to."""
 
-    __slots__ = ("_give_up", "_landed", "_task", "_timer", "leader", "loop", "waiters")
+    __slots__ = ("_landed", "_task", "_watched", "leader", "loop", "waiters")
 
     def __init__(self, leader: CallState, loop: asyncio.AbstractEventLoop) -> None:
         self.leader = leader
@@ -64,30 +66,36 @@ class _Flight:
         self.waiters: list[_Waiter] = []
         self._landed = False
         self._task = leader.task
-        self._give_up: Callable[..., object] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._watched: dict[asyncio.Future[Any], Callable[..., object]] = {}
 
     @property
     def given_up(self) -> bool:
-        """Whether the leader has its result already, without this: its deadline came, and the handler runs on."""
-        return self.leader.ended or self.loop.is_closed()
+        """Whether the leader's result will be another than this comes to, whatever its handler does."""
+        leader = self.leader
+        if leader.ended or self.loop.is_closed():
+            return True
+        left = own_time(leader)  # where there is none, all wait until the handler has ended
+        return left is not None and (left < _NO_TIME or leader.cancelled_in(self._task))
 
     def watch(self, give_up: Callable[..., object]) -> None:
-        """Call `give_up` at the leader's deadline, or where its task ends before this; on the leader's loop."""
-        if not self._landed:
-            self._give_up = give_up
-            self._task.add_done_callback(give_up)
-            remaining = self.leader.context.remaining()
-            if remaining is not None:
-                self._timer = self.loop.call_later(remaining, give_up)
+        """Call `give_up` once the leader is given up, at its deadline or from outside; on the leader's loop."""
+        if self._landed:
+            return
+        if self.given_up:
+            give_up()
+            return
+        # Who waits for its handler is woken at the deadline, and cancelled where the call is.
+        for one in (self._task, self.leader.waiter):
+            if one is not None:
+                one.add_done_callback(give_up)
+                self._watched[one] = give_up
 
     def land(self, shared: _Shared) -> None:
         """The leader is there: on its loop."""
         self._landed = True
-        if self._give_up is not None:
-            self._task.remove_done_callback(self._give_up)
-        if self._timer is not None:
-            self._timer.cancel()
+        while self._watched:  # emptied, so that no cycle is left for the collector
+            one, give_up = self._watched.popitem()
+            one.remove_done_callback(give_up)
         self.tell(shared)
 
     def tell(self, shared: _Shared) -> None:
@@ -113,7 +121,7 @@ class Cache:
         state = context._state
         if state is None or not state.plan.tool.trait("read_only", call.arguments):
             return await next(call, context)
-        if CURRENT.get() is not state:
+        if not is_inside(state):
             raise DefinitionError("cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards")
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
         arguments = _canonical(dict(call.arguments))
@@ -226,10 +234,8 @@ def _snapshot(result: ToolResult) -> _Shared:
 
 
 def _again(result: ToolResult) -> ToolResult:
-    """A result that was kept, for another call: nothing was run for that one."""
+    """A result that was kept or is shared, for another call: nothing was run for that one."""
     copied = _copied(result)
-    if not copied.success:
-        return copied
     return copied.replace(executed=False, metadata={**copied.metadata, "cached": True})
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from ferrule.core.clock import MONOTONIC, Clock
 from ferrule.core.content import clean, cut
-from ferrule.core.context import CURRENT, ToolContext
+from ferrule.core.context import ToolContext
 from ferrule.core.errors import DefinitionError
 from ferrule.core.types import Next
 from ferrule.core.values import ToolCall, ToolResult
-from ferrule.middleware._counted import Windows, function, number, ran, ticking, whole
+from ferrule.middleware._counted import Windows, function, is_inside, number, ran, ticking, whole
 
 _MAY = frozenset({"failed", "limited", "timeout"})
 _NOTHING_RUN = "Nothing was run."
@@ -86,7 +86,7 @@ class Retry:
 
     async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
         state = context._state
-        if CURRENT.get() is not state:
+        if state is not None and not is_inside(state):
             raise DefinitionError("retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts")
         before = 0 if state is None else state.runs
         result = await next(call, context)
