@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -22,7 +23,7 @@ _IDLE_SECONDS = 10.0
 
 
 class PoolExhausted(Exception):
-    """So many functions outlived their deadlines that no more are started."""
+    """No thread is to be had, or so many functions outlived their deadlines that no more are started."""
 
 
 class Unstarted(Exception):
@@ -126,7 +127,8 @@ class ThreadPool:
         """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
 
         Raises:
-            PoolExhausted: where too many abandoned functions still run.
+            PoolExhausted: where too many abandoned functions still run, or no thread can be started and none is there
+                that would come to it.
         """
         if self.abandoned >= self.most_abandoned:
             raise PoolExhausted(f"{self.abandoned} earlier calls still run past their deadlines")
@@ -134,26 +136,29 @@ class ThreadPool:
         with self._lock:
             full = self._alive - self.abandoned >= self.threads and self._queue.qsize() >= self._idle
             if nested and full:  # its parent may hold the thread that it would wait for
-                threading.Thread(target=job._run, name="ferrule-nested", daemon=True).start()
+                _begin(job._run, "ferrule-nested")
                 return job
+            self._waiting += 1
+            try:
+                self._start_if_needed()
+            except PoolExhausted:
+                if nested or self._alive <= self.abandoned:  # nobody would come to it
+                    self._waiting -= 1
+                    raise
             self._jobs.put(group, job)
             self._queue.put(None)
-            self._waiting += 1
-            self._start_if_needed()
         return job
 
     def _start_if_needed(self) -> None:
         if self._waiting > self._idle and self._alive - self.abandoned < self.threads:
-            self._start()
-
-    def _start(self) -> None:
-        self._alive += 1
-        threading.Thread(target=self._work, name=f"ferrule-{self._alive}", daemon=True).start()
+            _begin(self._work, f"ferrule-{self._alive + 1}")
+            self._alive += 1  # it waits for the lock before it looks
 
     def _count_abandoned(self, change: int) -> None:
         with self._lock:
             self.abandoned += change
-            self._start_if_needed()
+            with suppress(PoolExhausted):  # what waits is taken by the next thread that is free
+                self._start_if_needed()
 
     def _work(self) -> None:
         while True:
@@ -177,6 +182,18 @@ class ThreadPool:
                 job = self._jobs.take()
             job._run()
             del job
+
+
+def _begin(work: Callable[[], None], name: str) -> None:
+    """Do `work` in a thread of its own.
+
+    Raises:
+        PoolExhausted: where none can be started.
+    """
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError as error:  # no more threads, or the interpreter is ending
+        raise PoolExhausted(f"no thread can be started: {error}") from error
 
 
 _POOL = ThreadPool()

@@ -26,7 +26,9 @@ import logging
 import os
 import weakref
 from asyncio import current_task, get_running_loop
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, overload
 
@@ -49,7 +51,7 @@ from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.core.values import ALLOW, Decision, EventKind, Status, ToolCall, ToolResult, emit, judged_call, keep_seal
 from ferrule.results import NOTHING_RUN, Halt
 from ferrule.timer import Timer, wake
-from ferrule.waiting import Waiting
+from ferrule.waiting import Waiting, ancestors
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
@@ -138,13 +140,15 @@ class Runner:
         self._keys = KeyLocks()
         self._live: set[CallState] = set()
         self._waiting = Waiting(self._live)
-        self._waiters = self._left = 0
+        self._waiters = 0
+        self._left: dict[Any, Callable[[], None]] = {}
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._idle: asyncio.Future[None] | None = None
+        self._idle: list[tuple[asyncio.Future[None], frozenset[CallState]]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._own_loop: sync.OwnLoop | None = None
+        self._own_loop = sync.OwnLoop(self)
         self._resumed: dict[str, None] = {}
+        _RUNNERS.add(self)
 
     def _compiled(self, tool: Tool, recipe: Any) -> Plan:
         plan = Plan(tool, self, self._settings)
@@ -175,7 +179,7 @@ class Runner:
     @property
     def left_running(self) -> int:
         """How many handlers outlived their deadline and still run."""
-        return self._left
+        return len(self._left)
 
     @property
     def waiting(self) -> int:
@@ -418,8 +422,11 @@ class Runner:
         except BaseException as error:
             result = self._broke(state, call, error, seat)
         finally:
-            if limiter is not None:
+            if state.loans:
+                slots.give_back(state, state.held)
+            elif limiter is not None:
                 limiter.release()
+            state.held = ()
             live.discard(state)
             state.ended = True
             if self._idle is not None:
@@ -523,6 +530,8 @@ class Runner:
                 try:
                     if self._journal is not None and plan.changes:
                         await self._intended(state)
+                    if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
+                        raise asyncio.CancelledError
                     CURRENT.set(state)
                     if state.timeout is not None or plan.timeout is not None:
                         result = await self._timed(plan, state, values)
@@ -535,6 +544,8 @@ class Runner:
                     state.held = ()
                     if state.left:
                         self._release_later(state, held)
+                    elif state.loans:
+                        slots.give_back(state, held)
                     else:
                         for one in held:
                             one.release()
@@ -619,19 +630,19 @@ class Runner:
 
     def _release_later(self, state: CallState, held: slots.Held) -> None:
         """What was given up and still runs is counted, and keeps the slots and keys until the last of it ends."""
-        waiting = len(state.left)
-        self._left += waiting
+        others = list(state.left[1:])
 
-        def ended() -> None:
-            nonlocal waiting
-            waiting -= 1
-            self._left -= 1
-            if not waiting:
-                for one in held:
-                    one.release()
+        def ended(one: Any) -> None:  # perhaps told twice, and by threads whose loop is closed: each `pop` is atomic
+            if self._left.pop(one, None) is None:
+                return
+            try:
+                others.pop()
+            except IndexError:  # it was the last
+                _give_back_all(state, held)
 
         for one in state.left:
-            one.when_done(ended)
+            self._left[one] = told = partial(ended, one)
+            one.when_done(told)
 
     async def _intended(self, state: CallState) -> None:
         call = state.call
@@ -687,6 +698,8 @@ class Runner:
         state = _state_of(plan, context)
         if call is not state.call and call != state.call:
             raise DefinitionError("a middleware inside gave `next` another call; arguments change only in `around`")
+        if state.cancelled_in(current_task()):  # a middleware inside made nothing of it
+            raise asyncio.CancelledError
         values, state.values = state.values, None
         if values is None:  # a second attempt: the first may have changed its own objects
             halt = self._no_more(plan, state)
@@ -846,12 +859,10 @@ class Runner:
         Raises:
             RuntimeError: where the runner is busy on another loop, or this is that very loop.
         """
-        if self._own_loop is None:
-            self._own_loop = sync.OwnLoop(self)
         loop = self._loop if running() is not None and self._live else None
-        found: ToolResult = sync.wait(
-            self._own_loop.get() if loop is None else loop, lambda: self.run(call, *rest, **options)
-        )
+        if loop is None or loop.is_closed():
+            loop = self._own_loop.get()
+        found: ToolResult = sync.wait(loop, lambda: self.run(call, *rest, **options))
         return found
 
     def as_tools(self) -> list[Tool]:
@@ -869,14 +880,58 @@ class Runner:
                 "this runner is busy on another event loop; await it there, or give this loop a runner of its own"
             )
         if self._loop is not None and self._loop.is_closed():
-            self._live = set()
-            self._keys = KeyLocks()
-            self._waiting = Waiting(self._live)
+            self._let_go()
         self._loop = loop
 
+    def _let_go(self) -> None:
+        """End what went with its loop, which was closed: it gives back its slots. Threads end by themselves."""
+        for state in sorted(self._live, key=lambda state: bool(state.held)):  # who waits is not to be woken there
+            with suppress(Exception):
+                state.task.get_coro().close()
+            if state.waiter is not None:
+                with suppress(RuntimeError):  # who waited is gone; else its handler would say so when it is collected
+                    wake(state.waiter)
+        for one, ended in list(self._left.items()):
+            if not getattr(one, "running", False):
+                ended()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._live = set()
+        self._keys = KeyLocks()
+        self._waiting = Waiting(self._live)
+        self._writing = set()
+        self._idle = self._loop = None
+
+    def _forked(self) -> list[Any]:
+        """Begin anew in a forked process, where nothing of what runs goes on; that is what is returned."""
+        parents = [self._live, self._left, self._writing, self._loop, self._waiting, self._keys]
+        for state in self._live:
+            state.loans = ()
+        for plan in self._plans.values():
+            for limiter in plan.limiters:
+                limiter.refill()
+            for shares in plan.shares:
+                shares.refill()
+        self._waiters, self._left = 0, {}
+        self._begin_anew()
+        return parents
+
+    def _rest(self) -> None:
+        """Hold no loop while nothing runs."""
+        if not self._live:
+            self._loop = None
+            for plan in self._plans.values():
+                plan.timer = None
+
     def _look_idle(self) -> None:
-        if self._idle is not None and not self._idle.done() and not self._live:
-            self._idle.set_result(None)
+        for idle, own in self._idle or ():
+            if not idle.done() and self._live <= self._spared(own):
+                idle.set_result(None)
+
+    def _spared(self, own: frozenset[CallState]) -> frozenset[CallState]:
+        """The calls that one who leaves does not wait for: those it is part of, and those that leave like it."""
+        return own.union(*(other for _, other in self._idle or ())) if own else own
 
     async def __aenter__(self) -> Runner:
         self._closing = False
@@ -885,28 +940,64 @@ class Runner:
     async def __aexit__(self, *exception: object) -> None:
         """Takes no new calls, and waits for those that run, at most `drain` seconds; then these are cancelled.
 
-        Children of running calls still run. What does not end by its cancellation within `grace` is left running.
+        Children of running calls still run. What does not end by its cancellation within `grace` is left running. A
+        call whose handler or middleware does this itself is not waited for, and not cancelled.
         """
         self._closing = True
-        if self._live and self._loop is get_running_loop():
-            self._stop_waiting()  # no further attempt of what runs
-            await self._emptied(self._drain)
-        if self._live and self._loop is get_running_loop():
-            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(self._live), self._drain)
+        loop = self._loop
+        if loop is None or not (self._live or self._writing):
+            return
+        own = self._part_of()
+        if loop is get_running_loop():
+            await self._drained(own)
+        elif loop.is_running():
+            await self._drained_there(own, loop)
+
+    def _part_of(self) -> frozenset[CallState]:
+        """The calls that the present code belongs to."""
+        task, inner = current_task(), running()
+        family = () if inner is None else (inner, *ancestors(inner))
+        return frozenset([*family, *(state for state in list(self._live) if state.task is task)])
+
+    async def _drained(self, own: frozenset[CallState]) -> None:
+        self._stop_waiting()  # no further attempt of what runs
+        if not await self._emptied(self._drain, own):
+            left = self._live - self._spared(own)
+            log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self._drain)
             said = "The runner was closed before the call had ended."
-            for state in list(self._live):
+            for state in left:
                 _interrupt(state, Halt("cancelled", f"{said} {NOTHING_RUN}"))
-            await self._emptied(self._grace + _TURN)
+            await self._emptied(self._grace + _TURN, own)
         if self._writing:
             await asyncio.wait(set(self._writing), timeout=self._drain)
 
-    async def _emptied(self, seconds: float | None) -> None:
-        """Wait until no call runs, at most that long."""
-        self._idle = get_running_loop().create_future()
+    async def _drained_there(self, own: frozenset[CallState], loop: asyncio.AbstractEventLoop) -> None:
+        """The same where the calls run on another loop, which may be blocked, or end meanwhile."""
+        work = self._drained(own)
         try:
-            await asyncio.wait({self._idle}, timeout=seconds)
+            there = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        except RuntimeError:  # it was closed just now
+            work.close()
+            return
+        bound = None if self._drain is None else 2 * (self._drain + _TURN) + self._grace
+        try:
+            await asyncio.wait({there}, timeout=bound)
         finally:
-            self._idle = None
+            there.cancel()
+        if not there.cancelled():
+            there.result()
+
+    async def _emptied(self, seconds: float | None, own: frozenset[CallState]) -> bool:
+        """Wait until no other call runs, at most that long; whether that is so."""
+        idle = get_running_loop().create_future()
+        entry = (idle, own)
+        self._idle = [*(self._idle or ()), entry]
+        self._look_idle()
+        try:
+            await asyncio.wait({idle}, timeout=seconds)
+        finally:
+            self._idle = [one for one in self._idle or () if one is not entry] or None
+        return idle.done()
 
     # -- turning tools off --------------------------------------------------------------------------------------------
 
@@ -973,6 +1064,12 @@ def _given_back(state: CallState, halt: Halt) -> Halt:
     return halt
 
 
+def _give_back_all(state: CallState, held: slots.Held) -> None:
+    for one in held:
+        with suppress(RuntimeError):  # the next in turn for a key has its loop closed
+            slots.give_back(state, [one])
+
+
 def _interrupt(state: CallState, halt: Halt) -> None:
     """Stop a call from outside: its task is cancelled, and the call takes that back and gives `halt` as its answer."""
     if state.halt is None and not state.ended and state.task is not current_task():
@@ -1019,17 +1116,44 @@ _ERRORS: dict[str, type[ToolError]] = {
 
 async def _call_directly(tool: Tool, arguments: dict[str, Any]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
-    if tool._alone is None:
-        object.__setattr__(tool, "_alone", weakref.WeakKeyDictionary())
-    loop = get_running_loop()
-    runner: Runner | None = tool._alone.get(loop)
-    if runner is None:
-        runner = tool._alone[loop] = Runner([tool], concurrency=None, expose=(Exception,))
-    result = await runner.run(ToolCall("", tool.name, arguments))
+    runner = _alone(tool, get_running_loop())
+    try:
+        result = await runner.run(ToolCall("", tool.name, arguments))
+    finally:
+        runner._rest()
     if result.success:
         return result.output
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
     raise error from result.exception
 
 
+def _alone(tool: Tool, loop: asyncio.AbstractEventLoop) -> Runner:
+    """The tool's own runner for direct calls on this loop."""
+    alone: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Runner] | None = tool._alone
+    if alone is None:
+        alone = weakref.WeakKeyDictionary()
+        object.__setattr__(tool, "_alone", alone)
+    runner = alone.get(loop)
+    if runner is None:
+        for old in [reference() for reference in alone.keyrefs()]:
+            if old is not None and old.is_closed():
+                alone.pop(old)._let_go()
+        runner = alone[loop] = Runner([tool], concurrency=None, expose=(Exception,))
+    if runner._loop is None:
+        runner._move(loop)  # so that the call may go straight
+    return runner
+
+
 _direct.append(_call_directly)
+
+_RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
+_PARENTS: list[Any] = []
+"""What ran in the process that this one was forked from: collected here, it would give back what it does not have."""
+
+
+def _after_fork() -> None:
+    for runner in list(_RUNNERS):
+        _PARENTS.append(runner._forked())
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ferrule.core.context import CURRENT, CallState
@@ -30,47 +29,112 @@ async def taken(
     Raises:
         Halt: where they are not to be had in time, or never, or the keys are not known.
     """
-    loop = asyncio.get_running_loop()
-    until = None if timeout is None else loop.time() + timeout
+    until = None if timeout is None else asyncio.get_running_loop().time() + timeout
     family = list(ancestors(state))
-    held: Held = list(plan.limiters[:ready])
+    hold: Hold | None = None
     slots: Slots = {}
+    for early in plan.limiters[:ready]:
+        early.release()
     try:
         if plan.locks:
-            held.append(await _locked(plan, state, keys, waiting, family, until))
-        for early in plan.limiters[:ready]:
-            early.release()
-            held.remove(early)
+            shared = plan.tool.trait("parallel", state.call.arguments)
+            hold = keys.join(_resources(plan, state), state, family, shared=shared)
         wanted = [_Wanted(limiter, _loan(limiter, family)) for limiter in _limiters(state)]
-        group = (plan.name, state.given[1])
-        while (occupied := _first_busy(wanted, slots)) is not None:
-            if state.parent is not None and waiting.give_way(occupied.limiters):
-                continue
-            if slots and waiting.wanted_by_children(slots.values()):
-                _give_back(slots)
-            with _waits(plan, state, waiting, occupied.limiters, slots):
-                found = await occupied.acquire(_left_until(until, loop), group)
-            if found is None:
-                raise busy(plan, f"{occupied.limiter.limit} calls run already, the most that may run at once")
-            slots[occupied] = found
-        return [*held, *slots.values()]
+        while (lacks := _lacking(hold, wanted, slots)) is not None:
+            await _waited(plan, state, waiting, lacks, hold, slots, until)
+        return [*slots.values()] if hold is None else [hold, *slots.values()]
     except BaseException:
-        for one in (*held, *slots.values()):
-            one.release()
+        _give_back(slots)
+        if hold is not None:
+            hold.release()
         raise
 
 
-@contextmanager
-def _waits(
-    plan: Plan, state: CallState, waiting: Waiting, what: Hold | tuple[Limiter, ...], slots: Slots | None = None
-) -> Iterator[None]:
-    waiting.add(state, what, slots)
+def _lacking(hold: Hold | None, wanted: list[_Wanted], slots: Slots) -> Hold | _Wanted | None:
+    """Take what can be had; the first that cannot, the keys before the slots."""
+    if hold is not None and not hold.try_acquire():
+        return hold
+    occupied = _first_busy(wanted, slots)
+    return hold if occupied is None and hold is not None and not hold.begin() else occupied
+
+
+async def _waited(
+    plan: Plan,
+    state: CallState,
+    waiting: Waiting,
+    lacks: Hold | _Wanted,
+    hold: Hold | None,
+    slots: Slots,
+    until: float | None,
+) -> None:
+    """Wait for the keys, or for a slot.
+
+    A call that another one made may be what the others wait for: it passes its turn with the keys on, and gets the
+    slots that those have who do not run yet.
+
+    Raises:
+        Halt: where it is not to be had in time, or never.
+    """
+    if state.parent is not None:
+        if hold is not None and hold is not lacks:
+            hold.put_off()
+        if isinstance(lacks, _Wanted) and waiting.give_way(lacks.limiters):
+            return
+    if waiting.wanted_by_children(slots.values()):
+        _give_back(slots)
+    waiting.add(state, lacks if isinstance(lacks, Hold) else lacks.limiters, slots)
     try:
         if waiting.in_a_ring(state):
             raise busy(plan, "what it needs is in use by a call that in turn waits for what this one was called by")
-        yield
+        left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+        if isinstance(lacks, Hold):
+            if not await lacks.wait(left):
+                raise busy(plan, "what it works on is in use")
+            return
+        found = await lacks.acquire(left, (plan.name, state.given[1]))
     finally:
         waiting.remove(state)
+    if found is None:
+        raise busy(plan, f"{lacks.limiter.limit} calls run already, the most that may run at once")
+    slots[lacks] = found
+
+
+def give_back(state: CallState, held: Held) -> None:
+    """Give back what a call had; a slot that it has lent goes by way of the child that has it."""
+    for one in held:
+        loan = state.loans.get(one) if state.loans else None
+        if loan is None:
+            one.release()
+        else:
+            loan.end()
+
+
+class Loan(Limiter):
+    """The slot of a call that runs, for one of its children at a time."""
+
+    __slots__ = ("_ended", "_slot", "of")
+
+    def __init__(self, of: Limiter, slot: Limiter) -> None:
+        super().__init__(1)
+        self.of = of
+        self._slot = slot
+        self._ended = False
+
+    def release(self) -> None:
+        """Give it back: to the call that lent it, or in its place where that has ended."""
+        if self._ended:
+            self._slot.release()
+        else:
+            super().release()
+
+    def end(self) -> None:
+        """Give the slot back, now or when the child that has it does."""
+        self._ended = True
+        try:
+            self.take()
+        except IndexError:
+            return
+        self._slot.release()
 
 
 class _Wanted:
@@ -124,31 +188,13 @@ def _limiters(state: CallState) -> list[Limiter]:
 def _loan(limiter: Limiter, family: list[CallState]) -> Limiter | None:
     """The one slot that the nearest ancestor which has one of `limiter` lends to its descendants."""
     for ancestor in family:
-        if limiter in _limiters(ancestor):
+        slot = next((one for one in ancestor.held if one is limiter or getattr(one, "of", None) is limiter), None)
+        if slot is not None:
             if not ancestor.loans:
                 ancestor.loans = {}
-            loan: Limiter = ancestor.loans.setdefault(limiter, Limiter(1))
+            loan: Limiter = ancestor.loans.setdefault(slot, Loan(limiter, slot))
             return loan
     return None
-
-
-async def _locked(
-    plan: Plan, state: CallState, keys: KeyLocks, waiting: Waiting, family: list[CallState], until: float | None
-) -> Hold:
-    shared = plan.tool.trait("parallel", state.call.arguments)
-    wanted = _resources(plan, state)
-    timeout = _left_until(until, asyncio.get_running_loop())
-    hold = keys.join(wanted, state, family, shared=shared)
-    if hold.granted:
-        return hold
-    try:
-        with _waits(plan, state, waiting, hold):
-            if await hold.wait(timeout):
-                return hold
-        raise busy(plan, "what it works on is in use")
-    except BaseException:
-        hold.release()
-        raise
 
 
 def _first_busy(wanted: list[_Wanted], slots: Slots) -> _Wanted | None:
@@ -191,7 +237,3 @@ def resource_keys(state: CallState, arguments: Mapping[str, Any]) -> list[str]:
         return [keys] if isinstance(keys, str) else [str(key) for key in keys]
     finally:
         CURRENT.reset(token)
-
-
-def _left_until(until: float | None, loop: asyncio.AbstractEventLoop) -> float | None:
-    return None if until is None else max(0.0, until - loop.time())

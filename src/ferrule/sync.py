@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
@@ -15,23 +16,39 @@ log = logging.getLogger("ferrule")
 
 
 class OwnLoop:
-    """A loop in a daemon thread, started when first needed; it ends with its owner."""
+    """A loop in a daemon thread, started when first needed; it ends with its owner.
+
+    A forked process has none of its parent's threads, and perhaps a lock that nobody there gives back: it begins anew.
+    """
 
     def __init__(self, owner: object) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._owner = weakref.ref(owner)
+        _ALL.add(self)
 
     def get(self) -> asyncio.AbstractEventLoop:
         """The running loop."""
         with self._lock:
             if self._loop is None or self._loop.is_closed():
-                loop = self._loop = asyncio.new_event_loop()
+                loop = asyncio.new_event_loop()
                 threading.Thread(target=_serve, args=(loop,), name="ferrule-loop", daemon=True).start()
+                self._loop = loop
                 owner = self._owner()
                 if owner is not None:
                     weakref.finalize(owner, _stop, loop).atexit = False
             return self._loop
+
+
+_ALL: weakref.WeakSet[OwnLoop] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for one in list(_ALL):
+        one._loop, one._lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -3,9 +3,10 @@
 A call that runs may call others, and is not done before they are. So two calls that each call what needs a key or a
 slot of the other wait in a ring, and would until `queue_timeout`. The call that closes such a ring is not to wait.
 
-A call that needs two slots keeps the one that it has while it waits for the other, or several that want both would
-pass them round for ever. It does not run yet, so it gives that slot back where a call made by another wants it: that
-one may be what it waits for.
+Only calls that run, and calls that these have made, can stand in a ring. A call that nobody made, and that does not
+run yet, is passed by: `keys.py` lets others take the keys before it, and a slot that it has already, while it waits
+for another, is given to a call made by one that runs. It keeps that slot otherwise, or several that want the same two
+would pass them round for ever.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ferrule.core.limiter import Limiter
 _For: TypeAlias = "Hold | tuple[Limiter, ...]"
 Slots: TypeAlias = dict[Any, Limiter]
 """What a call that still waits has so far; it may be taken from there."""
-_MOST_STEPS = 300
+_MOST_STEPS = 100
 """Of one search; who is not known to wait in a ring by then, waits, and `queue_timeout` is the bound."""
 
 
@@ -32,7 +33,7 @@ class Waiting:
         live: All calls that are under way.
     """
 
-    __slots__ = ("_below", "_nested", "_slots", "_wanted", "_what", "live")
+    __slots__ = ("_below", "_slots", "_wanted", "_what", "live")
 
     def __init__(self, live: set[CallState]) -> None:
         self.live = live
@@ -40,7 +41,6 @@ class Waiting:
         self._slots: dict[CallState, Slots] = {}
         self._below: dict[CallState, dict[CallState, None]] = {}
         self._wanted: Counter[Limiter] = Counter()
-        self._nested = 0
 
     def __len__(self) -> int:
         return len(self._what)
@@ -51,7 +51,6 @@ class Waiting:
         if slots:
             self._slots[state] = slots
         if state.parent is not None:
-            self._nested += 1
             self._wanted.update(_limiters(what))
         for ancestor in ancestors(state):
             self._below.setdefault(ancestor, {})[state] = None
@@ -61,7 +60,6 @@ class Waiting:
         what = self._what.pop(state)
         self._slots.pop(state, None)
         if state.parent is not None:
-            self._nested -= 1
             for limiter in _limiters(what):
                 self._wanted[limiter] -= 1
                 if not self._wanted[limiter]:
@@ -74,7 +72,12 @@ class Waiting:
 
     def in_a_ring(self, state: CallState) -> bool:
         """Whether a call that waits does so, perhaps by way of others, for its own end."""
-        return self._nested > 0 and not _Search(self).may_end(state)
+        if state.parent is None:
+            return False
+        try:
+            return not _Search(self).may_end(state)
+        except RecursionError:  # near the end of the caller's own stack
+            return False
 
     def give_way(self, limiters: Collection[Limiter]) -> bool:
         """Let those who only wait give back their slots of these limiters; whether there were any."""
@@ -102,7 +105,7 @@ class Waiting:
 class _Search:
     """One look at who waits for whom. A call may end where
 
-    - it waits for keys, and all calls before it there may;
+    - it waits for keys, and all that run with them may;
     - it waits for a slot, and any that has one may, or is none of this runner's;
     - it waits for nothing, and all of its descendants that wait may.
     """

@@ -479,9 +479,16 @@ class _Worker:
             for kill in (os.killpg, os.kill):  # the second for a handler that went to another group
                 with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of zombies
                     kill(self.pid, signal.SIGKILL)
+            self.pid = None
+            self._wake_warden()
         if self._life is not None:
             with suppress(OSError):
                 self._life.shutdown(socket.SHUT_WR)
+
+    def _wake_warden(self) -> None:
+        """A handler may have stopped it, and stopped it ends nothing: not even itself, with the program."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def _attend(self) -> None:
         why, unread = "it was ended", False
@@ -496,7 +503,15 @@ class _Worker:
             why = f"{type(error).__name__}: {error}"
         code = self._buried()
         self._pool._ended(self, why if code is None else _reason(code), unread)
-        if self._process is not None:
+        self._end_warden()
+
+    def _end_warden(self) -> None:
+        if self._process is None:
+            return
+        try:
+            self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it was stopped once more
+            self._process.kill()
             self._process.wait()
 
     def _open(self) -> None:
@@ -545,6 +560,7 @@ class _Worker:
                 with suppress(RuntimeError):  # the loop that it is told on is closed
                     job.on_progress(json.loads(parts[0]))
         else:
+            self._wake_warden()
             self._pool._done(self, _outcome(kind, parts[0], job.order.recipe.transfer))
 
     def _buried(self) -> int | None:
@@ -552,7 +568,6 @@ class _Worker:
         with self._lock:
             self._killed()
             self._gone = True
-            self.pid = None
         code = None
         if self._life is not None:
             with suppress(OSError, struct.error):

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
@@ -297,6 +297,34 @@ def goes_elsewhere(path: str, then: str = "waits") -> None:
     if then == "dies":
         os._exit(1)
     signal.pause()
+
+
+def stops_its_warden(path: str, again: bool = False, then: str = "waits") -> str:
+    """`again`: what it starts goes on to do so."""
+    warden, stopper = os.getppid(), 0
+    if again:
+        reading, writing = os.pipe()
+        stopper = os.fork()
+        if stopper == 0:
+            os.setsid()
+            os.write(writing, b"1")
+            stops(warden)
+        os.read(reading, 1)
+    os.kill(warden, signal.SIGSTOP)
+    note(path, os.getpid(), warden, *([stopper] * again))
+    if then == "waits":
+        signal.pause()
+    return then
+
+
+def stops(process: int, seconds: float = 20) -> NoReturn:
+    """Stop it, whoever lets it go on."""
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            os.kill(process, signal.SIGSTOP)
+    finally:
+        os._exit(0)
 
 
 def dies_beside_its_child(path: str) -> None:

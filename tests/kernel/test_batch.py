@@ -517,3 +517,55 @@ def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None)
             gc.enable()
 
     assert asyncio.run(story()) < 100
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+@pytest.mark.parametrize("where", ["approve", "around", "inside", "journal"])
+def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it_run(
+    where: str, timeout: float | None
+) -> None:
+    here, ran = asyncio.Event(), []
+
+    async def swallows() -> None:
+        here.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+
+    async def approve(call: ToolCall, decision: Any, context: Any) -> bool:
+        await swallows()
+        return True
+
+    async def middleware(call: ToolCall, context: Any, next: Any) -> ToolResult:
+        await swallows()
+        result: ToolResult = await next(call, context)
+        return result
+
+    class Journal:
+        async def intent(self, record: Any) -> None:
+            await swallows()
+
+        async def result(self, record: Any) -> None:
+            """Nothing."""
+
+    @tool
+    async def work() -> None:
+        ran.append("work")
+
+    async def main() -> ToolResult:
+        options: dict[str, Any] = {
+            "approve": {"guards": [lambda call, context: ask("may it?")], "approve": approve},
+            "around": {"around": [middleware]},
+            "inside": {"inside": [middleware]},
+            "journal": {"journal": Journal()},
+        }[where]
+        batch = Runner([work], timeout=timeout, **options).batch([ToolCall("c1", "work")])
+        going = asyncio.ensure_future(batch)  # type: ignore[arg-type]
+        await here.wait()
+        batch.cancel()
+        (result,) = await going
+        return result
+
+    result = go(main())
+    assert (result.status, result.executed, ran) == ("cancelled", False, [])

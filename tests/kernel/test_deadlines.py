@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -452,6 +453,98 @@ def test_as_many_functions_run_at_once_as_there_are_threads(own_pool: Any) -> No
             jobs = [threads.submit(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
             results = await asyncio.gather(*(job.future for job in jobs))
             assert not any(isinstance(result, pool.Raised) for result in results)
+
+    go(main())
+
+
+@pytest.fixture
+def no_more_threads() -> Iterator[None]:
+    """No thread can be started: no machine has room for such a stack."""
+    before = threading.stack_size(2**62)
+    yield
+    threading.stack_size(before)
+
+
+def test_where_no_thread_can_be_started_nothing_runs_then_or_later(own_pool: Any, no_more_threads: None) -> None:
+    threads, ran = own_pool(2, 2), []
+
+    @tool
+    def work(n: int) -> int:
+        ran.append(n)
+        return n
+
+    async def main() -> None:
+        runner = Runner([work])
+        for n in range(3):  # more than there may be threads
+            refused = await runner.run("work", {"n": n})
+            assert (refused.status, refused.executed) == ("limited", False)
+            assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
+        threading.stack_size(0)
+        assert (await runner.run("work", {"n": 9}, timeout=5)).output == 9
+        assert ran == [9] and threads._waiting == 0
+
+    go(main())
+
+
+def test_where_no_more_threads_can_be_started_those_that_live_take_what_waits(
+    own_pool: Any, no_more_threads: None
+) -> None:
+    own_pool(2, 2)
+    started, release = threading.Event(), threading.Event()
+
+    @tool
+    def blocks() -> None:
+        started.set()
+        release.wait(BOUND)
+
+    @tool
+    def work() -> str:
+        return "done"
+
+    @tool
+    async def calls(context: ToolContext) -> str:
+        return (await context.run("work")).status
+
+    async def main() -> None:
+        runner = Runner([blocks, work, calls])
+        threading.stack_size(0)
+        first = asyncio.create_task(runner.run("blocks"))
+        await until(started.is_set)
+        threading.stack_size(2**62)
+        second = asyncio.create_task(runner.run("work"))
+        assert (await runner.run("calls")).output == "limited"  # the thread may wait for it
+        assert not second.done()
+        release.set()
+        assert (await first).success and (await second).output == "done"
+
+    go(main())
+
+
+def test_an_abandoned_thread_that_cannot_be_replaced_is_no_fault_of_the_call(
+    own_pool: Any, no_more_threads: None
+) -> None:
+    threads = own_pool(1, 2)
+    release = threading.Event()
+
+    @tool
+    def blocks() -> None:
+        release.wait(BOUND)
+
+    @tool
+    def work() -> str:
+        return "done"
+
+    async def main() -> None:
+        runner = Runner([blocks, work])
+        threading.stack_size(0)
+        first = asyncio.create_task(runner.run("blocks", timeout=SOON))
+        await until(lambda: threads._alive and not threads._waiting)
+        threading.stack_size(2**62)
+        second = asyncio.create_task(runner.run("work"))
+        assert (await first).status == "timeout" and runner.left_running == 1
+        assert (await runner.run("work")).status == "limited"
+        release.set()
+        assert (await second).output == "done"
 
     go(main())
 

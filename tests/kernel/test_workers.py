@@ -24,7 +24,19 @@ import uvloop
 from pydantic import SecretStr
 from watched import BOUND, go
 
-from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
+from ferrule import (
+    DefinitionError,
+    Media,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    build_tool,
+    tool,
+    workers,
+)
 from ferrule.core.errors import NotStartedError, WorkerDiedError
 from ferrule.crossing import CannotCross, Transfer
 from ferrule.orders import Order, Recipe
@@ -553,6 +565,41 @@ def test_a_worker_whose_warden_is_killed_does_not_go_on_alone(pool: WorkerPool, 
         assert isinstance((await job.future).error, WorkerDiedError)
 
     go(main())
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_warden_that_its_handler_stopped_is_not_left_behind(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    monkeypatch.setattr(workers, "_END_SECONDS", 0.1)
+
+    async def main() -> None:
+        path = tmp_path / "pids"
+        job = pool.submit(order(tools.stops_its_warden, {"path": str(path), "again": again}))
+        pids = await asyncio.to_thread(noted, path)
+        job.kill()
+        await asyncio.to_thread(until, lambda: not any(map(lives, pids)), BOUND / 2)
+        assert isinstance((await job.future).error, WorkerDiedError)
+
+    go(main())
+
+
+@needs_proc
+def test_a_warden_that_was_stopped_does_not_outlive_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    text = "print(asyncio.run(call(tools.stops_its_warden, path=sys.argv[1], then='returns')))"
+    with program(text, str(path)) as parent:
+        pids = noted(path)
+        assert parent.communicate(timeout=BOUND) == ("returns\n", None)
+        until(lambda: not any(map(runs, pids)), BOUND / 2)
+
+
+def runs(pid: int) -> bool:
+    """Whether it lives, or may again; one that has ended stays until the first process of the system collects it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -> None:

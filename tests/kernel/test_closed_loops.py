@@ -1,0 +1,347 @@
+"""What a loop that was closed leaves behind: no slot, no key, no count, and not the loop itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from watched import BOUND, Watch, go
+
+from ferrule import Runner, ToolTimeoutError, tool
+from ferrule.core.limiter import Limiter
+
+SOON = 0.02
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """One that the test closes, or it is closed for it."""
+    made = asyncio.new_event_loop()
+    made.set_exception_handler(lambda *_: None)  # it tells of tasks that were pending when they were collected
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    """Nothing comes back because somebody happened to collect."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+def until(condition: Callable[[], Any]) -> None:
+    end = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.001)
+
+
+class Stuck:
+    """A runner with one slot and one key, and handlers that outlive their deadlines."""
+
+    def __init__(self) -> None:
+        self.started, self.release, self.ended = threading.Event(), threading.Event(), threading.Event()
+        self.watch = Watch()
+
+        def blocks() -> None:
+            self.started.set()
+            self.release.wait(BOUND)
+            self.ended.set()
+
+        async def ignores() -> None:
+            self.started.set()
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    pass
+
+        async def waits() -> None:
+            self.started.set()
+            await asyncio.Event().wait()
+
+        async def quick() -> str:
+            return "done"
+
+        options: Any = {"concurrency": 1, "resources": lambda arguments: ["key"]}
+        self.runner = Runner(
+            [tool(one, **options) for one in (blocks, ignores, waits, quick)],
+            concurrency=1,
+            queue_timeout=SOON,
+            grace=SOON,
+            observers=[self.watch],
+        )
+
+    def works(self) -> bool:
+        """Whether there is a slot and a key again."""
+        return go(self.runner.run("quick")).status == "ok"
+
+    def slots(self) -> int:
+        return sum(one.running for one in {one for plan in self.runner._plans.values() for one in plan.limiters})
+
+
+# -- what was abandoned ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_that_ended_while_the_loop_stood_still_gives_back_what_it_held(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    stuck = Stuck()
+    assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
+    stuck.release.set()
+    until(lambda: not any(job.running for job in stuck.runner._left))
+    loop.close()
+    assert stuck.works()
+    assert (stuck.runner.left_running, stuck.slots()) == (0, 0)
+
+
+def test_a_thread_that_outlives_the_loop_keeps_its_slot_until_it_ends(loop: asyncio.AbstractEventLoop) -> None:
+    stuck = Stuck()
+    assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
+    loop.close()
+    assert not stuck.works() and stuck.runner.left_running == 1
+    stuck.release.set()
+    until(lambda: stuck.runner.left_running == 0)
+    assert stuck.works() and stuck.slots() == 0
+
+
+def test_a_thread_that_outlives_the_loop_gives_back_its_slot_also_where_others_there_wait_for_its_key(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    stuck = Stuck()
+    free = Runner([one.replace(concurrency=None) for one in stuck.runner.tools], concurrency=5)
+    held = loop.create_task(free.run("blocks", timeout=SOON))
+    assert loop.run_until_complete(held).status == "timeout"
+    waits = loop.create_task(free.run("waits"))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert free.waiting == 1
+    loop.close()
+    stuck.release.set()
+    until(lambda: free.left_running == 0)
+    (limiter,) = {one for plan in free._plans.values() for one in plan.limiters}
+    until(lambda: limiter.running == 0)
+    assert not waits.done() and go(free.run("quick")).success
+
+
+def test_a_handler_that_ignored_its_cancellation_gives_back_what_it_held_when_its_loop_is_closed(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    stuck = Stuck()
+    assert loop.run_until_complete(stuck.runner.run("ignores", timeout=SOON)).status == "timeout"
+    assert stuck.runner.left_running == 1
+    loop.close()
+    assert stuck.works()
+    assert (stuck.runner.left_running, stuck.slots()) == (0, 0)
+
+
+def test_a_tool_that_is_called_directly_has_its_slot_again_when_the_loop_is_closed(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    loops = []
+
+    @tool(concurrency=1, timeout=SOON)
+    async def ignores_at_first() -> str:
+        loops.append(asyncio.get_running_loop())
+        while len(loops) == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+        return "done"
+
+    async def call() -> Any:
+        return await ignores_at_first()
+
+    with pytest.raises(ToolTimeoutError):
+        loop.run_until_complete(call())
+    loop.close()
+    assert go(call()) == "done"
+
+
+# -- what was under way ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_call_that_was_under_way_ends_with_its_loop(
+    loop: asyncio.AbstractEventLoop, timeout: float | None, kept: bool
+) -> None:
+    stuck = Stuck()
+    tasks = [loop.create_task(stuck.runner.run("waits", timeout=timeout))]
+    loop.run_until_complete(begun(stuck.started))
+    if not kept:
+        tasks.clear()
+    loop.close()
+    assert stuck.works() and stuck.slots() == 0
+    assert stuck.watch.ends() == ["tool:error", "tool:post"]
+
+
+async def begun(started: threading.Event) -> None:
+    while not started.is_set():
+        await asyncio.sleep(0)
+
+
+def test_calls_that_waited_for_each_other_all_end_with_their_loop(loop: asyncio.AbstractEventLoop) -> None:
+    @tool(concurrency=2, resources=lambda arguments: ["key"])
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    for _ in range(20):  # each time in another order
+        runner, there = Runner([waits], concurrency=2), asyncio.new_event_loop()
+        tasks = [there.create_task(runner.run("waits")) for _ in range(10)]
+        there.run_until_complete(asyncio.sleep(0))
+        assert runner.waiting == 9
+        there.close()
+        assert go(runner.run("waits", timeout=0.001)).status == "timeout"
+        assert [one.running for plan in runner._plans.values() for one in plan.limiters] == [0, 0]
+        assert runner.waiting == 0
+        for task in tasks:
+            task._log_destroy_pending = False
+
+
+def test_a_thread_whose_loop_was_closed_may_still_make_calls(loop: asyncio.AbstractEventLoop) -> None:
+    started, release, found = threading.Event(), threading.Event(), []
+
+    @tool(concurrency=1)
+    def calls() -> None:
+        started.set()
+        release.wait(BOUND)
+        found.append(runner.run_sync("quick").output)
+
+    @tool
+    async def quick() -> str:
+        return "done"
+
+    runner = Runner([calls, quick], concurrency=1, queue_timeout=SOON)
+    task = loop.create_task(runner.run("calls"))
+    loop.run_until_complete(begun(started))
+    loop.close()
+    release.set()
+    until(lambda: found)
+    assert found == ["done"] and not task.done()
+
+
+def test_a_call_whose_clean_up_waits_does_not_keep_the_runner_from_the_next_loop(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    @tool
+    async def cleans_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+
+    @tool
+    async def quick() -> str:
+        return "done"
+
+    runner = Runner([cleans_up, quick])
+    task = loop.create_task(runner.run("cleans_up"))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert go(runner.run("quick")).output == "done" and not task.done()
+
+
+# -- who waits ---------------------------------------------------------------------------------------------------------
+
+
+async def waiter(limiter: Limiter) -> None:
+    await limiter.acquire(None)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("from_there", [False, True])
+def test_a_slot_that_was_handed_to_a_loop_which_is_closed_comes_back(
+    loop: asyncio.AbstractEventLoop, kept: bool, from_there: bool
+) -> None:
+    limiter = Limiter(1)
+    assert limiter.try_acquire()
+    tasks: list[Any] = [loop.create_task(waiter(limiter))]
+    loop.run_until_complete(asyncio.sleep(0))
+    if from_there:
+        loop.call_soon(limiter.release)
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    else:
+        limiter.release()
+    assert limiter.running == 1
+    if kept:
+        loop.close()
+    else:
+        loop._ready.clear()  # type: ignore[attr-defined]
+        tasks.clear()
+        gc.collect()
+    assert go(limiter.acquire(1)) and limiter.running == 1
+    limiter.release()
+    tasks.clear()
+    gc.collect()
+    assert limiter.running == 0
+
+
+def test_a_waiter_that_gives_up_with_a_slot_on_its_way_passes_it_on(loop: asyncio.AbstractEventLoop) -> None:
+    limiter = Limiter(1)
+    assert limiter.try_acquire()
+    task = loop.create_task(waiter(limiter))
+    loop.run_until_complete(asyncio.sleep(0))
+    limiter.release()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    assert limiter.running == 0
+
+
+def test_a_waiter_that_is_collected_while_its_limiter_is_at_work_does_not_stop_it(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    limiter = Limiter(1)
+    assert limiter.try_acquire()
+    tasks: list[Any] = [loop.create_task(waiter(limiter))]
+    loop.run_until_complete(asyncio.sleep(0))
+    limiter.release()
+    loop.close()
+
+    def collect() -> None:
+        with limiter._lock:
+            tasks.clear()
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(BOUND / 2)
+    assert not thread.is_alive() and limiter.running == 0
+
+
+# -- the loop itself ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", [None, BOUND])
+def test_no_loop_is_kept_because_a_tool_was_called_directly_on_it(timeout: float | None) -> None:
+    @tool(timeout=timeout)
+    async def quick() -> str:
+        await asyncio.sleep(0)
+        return "done"
+
+    @tool(timeout=timeout)
+    def blocks() -> str:
+        return "done"
+
+    loops: list[weakref.ref[Any]] = []
+
+    async def call() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        assert [await quick(), await blocks()] == ["done", "done"]
+        assert len(quick._alone) == 1
+
+    for _ in range(5):
+        asyncio.run(call())
+    until(lambda: gc.collect() is not None and not any(loop() for loop in loops))
+    assert len(quick._alone) == len(blocks._alone) == 0
