@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ferrule import execution
 from ferrule.core.content import clean, cut
 from ferrule.core.context import CallState, ToolContext, new_state, running
-from ferrule.core.jsontext import Malformed, same
-from ferrule.core.ladder import to_object
+from ferrule.core.ladder import same_call
 from ferrule.core.parameters import Invalid
 from ferrule.core.plan import Plan
 from ferrule.core.types import Observer
@@ -92,7 +91,7 @@ class Batch:
             self._seats.append(seat)
             before = first.setdefault(seat.call.id, seat)
             if before is not seat:
-                if _same_call(before.call, call):
+                if same_call(before.call, call):
                     seat.twin = before
                 else:
                     seat.reused = True
@@ -266,18 +265,6 @@ async def _ended(task: _Task) -> None:
         await waiter
     finally:
         task.remove_done_callback(ended)
-
-
-def _same_call(one: ToolCall, other: ToolCall) -> bool:
-    """Whether a call came twice: same name and arguments. Text that does not decode is the same only as itself."""
-    if one.name != other.name or one.problem != other.problem:
-        return False
-    if isinstance(one.raw, str) and isinstance(other.raw, str) and one.raw == other.raw:
-        return True
-    try:
-        return same(to_object(one.raw)[0], to_object(other.raw)[0])
-    except Malformed:
-        return False
 
 
 class Lane(NamedTuple):

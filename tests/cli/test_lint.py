@@ -6,15 +6,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ferrule import Field, Tool, Toolset, build_tool, tool
 from ferrule.cli.schema import providers
 from ferrule.providers import anthropic
-from ferrule.providers._lint import LIMITS, Finding, costs, findings
+from ferrule.providers._lint import LIMITS, Finding, _likeness, _pairs, _words, costs, findings
 from ferrule.tools import files
 
 BOUND = 60
@@ -155,6 +158,29 @@ def test_a_parameter_is_described_by_the_definition_that_it_refers_to() -> None:
     assert paths == ["$.properties.three"]
 
 
+@pytest.mark.parametrize(
+    ("parameter", "described"),
+    [
+        ({"$ref": "#/$defs/anything"}, False),
+        ({"$ref": "#/$defs/said"}, True),
+        ({"$ref": "#/$defs/a~1b"}, True),
+        ({"$ref": "#/$defs/said/properties/inner"}, False),
+        ({"$ref": "#/properties/other"}, True),
+        ({"$ref": "#/$defs/said/anyOf/0"}, False),
+        ({"$ref": "#"}, False),
+        (True, True),
+    ],
+)
+def test_whatever_a_reference_leads_to_lint_finds_whether_it_is_described(parameter: Any, described: bool) -> None:
+    said = {"description": "Said.", "properties": {"inner": True}, "anyOf": [{"type": "object"}]}
+    schema = taking(x=parameter, other={"type": "string", "description": "Other."})
+    schema["$defs"] = {"anything": True, "said": said, "a/b": {"type": "string", "description": "Both."}}
+    one = made("one", schema=schema)
+    paths = [finding.path for finding in found("no-parameter-description", one, strict=True)]
+    assert ("$.properties.x" not in paths) is described
+    assert [cost.tool for cost in costs([one], strict=True)] == ["one"]
+
+
 def test_a_private_parameter_needs_no_description() -> None:
     @tool(private=("pin",))
     def pay(amount: int = Field(description="Cents."), pin: str = "") -> str:
@@ -200,6 +226,24 @@ def test_a_pair_that_says_the_same_is_a_warning_that_names_both(one: Tool, other
 )
 def test_a_pair_that_a_word_or_its_parameters_tell_apart_is_not_reported(one: Tool, other: Tool) -> None:
     assert not found("confusable", one, other)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["send", "Sends", "a_b", "ab", "look"]), st.text("abcd ", max_size=14))))
+def test_every_pair_of_which_one_may_be_taken_for_the_other_is_found_in_order(said: list[tuple[str, str]]) -> None:
+    tools = [made(f"{name}{'_' * place}", description) for place, (name, description) in enumerate(said)]
+    words = [_words(one) for one in tools]
+    alike = [(one, other) for one, other in combinations(range(len(tools)), 2) if _likeness(words[one], words[other])]
+    found = [finding for finding in findings(tools, ()) if finding.rule == "confusable"]
+    assert [(finding.tool, finding.text.split("'")[1]) for finding in found] == [
+        (tools[one].name, tools[other].name) for one, other in alike
+    ]
+
+
+def test_of_many_tools_only_those_with_a_rare_word_in_common_are_compared() -> None:
+    tools = many(
+        400, lambda number: made(f"tool_{number}_x", f"Take the thing number{number} from shelf{number % 40}.")
+    )
+    assert len(list(_pairs([_words(one) for one in tools]))) < 400 * 10
 
 
 def test_the_file_tools_are_not_taken_for_one_another() -> None:

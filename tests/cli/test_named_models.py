@@ -156,3 +156,27 @@ def test_a_server_that_is_not_there_fails_the_run(here: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("ferrule: the model failed: Connect")
     assert done.stderr.count("\n") == 1
+
+
+AWS = {"AWS_ACCESS_KEY_ID": "dummy", "AWS_SECRET_ACCESS_KEY": "dummy"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "environment", "says"),
+    [
+        ("bedrock", None, {"AWS_PROFILE": "nope"}, "nope"),
+        ("bedrock", None, {**AWS, "AWS_DEFAULT_REGION": "bad region"}, "bad region"),
+        ("bedrock", "notaurl", {**AWS, "AWS_DEFAULT_REGION": "us-east-1"}, "notaurl"),
+        ("ollama", "http://[bad", {}, "Invalid IPv6 URL"),
+        ("ollama", "http://127.0.0.1:99999", {}, "Port out of range"),
+        ("ollama", None, {"OLLAMA_HOST": "http://127.0.0.1:99999"}, "Port out of range"),
+        ("gemini", None, {"GOOGLE_GENAI_USE_VERTEXAI": "true", "NO_GCE_CHECK": "true"}, "credentials were not found"),
+    ],
+)
+def test_what_an_sdk_cannot_use_is_told_in_its_words_in_one_line(
+    here: Path, kind: str, address: str | None, environment: dict[str, str], says: str
+) -> None:
+    more = () if address is None else ("--base-url", address)
+    line = refused(ferrule(here, *task(f"{kind}:model-1", *more), **environment))
+    assert f"{kind}:model-1" in line
+    assert says in line

@@ -627,6 +627,30 @@ def test_a_wrong_definition_is_refused_at_once_and_says_what_is_wrong(define: Ca
     assert "pydantic.dev" not in str(caught.value)
 
 
+def nested(levels: int) -> dict[str, Any]:
+    """So many objects and arrays in each other."""
+    found: dict[str, Any] = {}
+    for _ in range((levels - 1) // 2):
+        found = {"type": "array", "prefixItems": [found]}
+    return found if levels % 2 else {"not": found}
+
+
+@pytest.mark.parametrize("levels", [201, 400, 5_000, 100_001])
+def test_a_schema_that_nests_too_deep_is_a_wrong_definition(levels: int) -> None:
+    for key in ("input_schema", "output_schema"):
+        schema = {"type": "object", "properties": {"x": nested(levels - 2)}}
+        with pytest.raises(
+            DefinitionError, match=f"{key.replace('_', '.')} (nests more than 200 deep|has no JSON form)"
+        ):
+            build_tool({"name": "x", "execute": add_payload, key: schema})
+
+
+def test_a_schema_may_nest_200_deep() -> None:
+    schema = {"type": "object", "properties": {"x": nested(198)}}
+    made = build_tool({"name": "x", "execute": add_payload, "input_schema": schema, "output_schema": schema})
+    assert made.input_schema["properties"] == made.output_schema["properties"] == schema["properties"]
+
+
 @pytest.mark.parametrize("value", [0, -1, True, "2", 1.5, float("nan")])
 def test_a_concurrency_that_is_no_whole_number_from_1_is_refused(value: Any) -> None:
     for define in (lambda: tool(add, concurrency=value), lambda: tool(add).replace(concurrency=value)):

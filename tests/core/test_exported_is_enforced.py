@@ -60,6 +60,35 @@ class Lax(BaseModel):
     some: set[int] = set()
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog", "hound"] = "dog"
+    name: str = "Rex"
+
+
+class Pack(BaseModel):
+    kind: Literal["pack"] = "pack"
+    of: list[Annotated[Dog | Pack, Field(discriminator="kind")]] = []
+
+
+class Black(BaseModel):
+    kind: Literal["cat"] = "cat"
+    colour: Literal["black"] = "black"
+
+
+class White(BaseModel):
+    kind: Literal["cat"] = "cat"
+    colour: Literal["white"] = "white"
+    from_: int = Field(0, alias="from")
+
+
+Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
+Coloured = Annotated[Black | White, Field(discriminator="colour")]
+
 IDENTITY = "12345678-1234-5678-1234-567812345678"
 STAMPS = [
     "1700000000",
@@ -178,6 +207,36 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
             {"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1, 1]},
             {"number": 1, "when": "2026-03-01T12:00:00Z", "other": 1},
         ],
+    ),
+    "tagged union": (
+        Pet,
+        [{"kind": "cat"}, {"kind": "hound"}, {"kind": "cat", "lives": 3}],
+        [{}, {"lives": 3}, {"kind": None}, {"kind": "cow"}, {"kind": "cat", "name": "x"}],
+    ),
+    "tagged union and one of its branches alone": (
+        tuple[Pet, Cat],
+        [[{"kind": "cat"}, {}], [{"kind": "dog"}, {"kind": "cat"}], [{"kind": "cat"}, {"lives": 3}]],
+        [[{}, {}], [{"lives": 3}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "dog"}]],
+    ),
+    "tagged unions that share a branch": (
+        tuple[Pet, Annotated[Cat | Pack, Field(discriminator="kind")]],
+        [[{"kind": "cat"}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "pack"}]],
+        [[{"kind": "cat"}, {}], [{}, {"kind": "cat"}], [{"kind": "cat"}, {"kind": "dog"}]],
+    ),
+    "recursive tagged union": (
+        Pack,
+        [{}, {"of": [{"kind": "dog"}, {"kind": "pack"}]}, {"of": [{"kind": "pack", "of": [{"kind": "pack"}]}]}],
+        [{"of": [{}]}, {"of": [{"name": "x"}]}, {"of": [{"kind": "pack", "of": [{}]}]}],
+    ),
+    "tagged union in a tagged union": (
+        Annotated[Coloured | Dog, Field(discriminator="kind")],
+        [{"kind": "dog"}, {"kind": "cat", "colour": "white", "from": 1}],
+        [{}, {"kind": "cat"}, {"colour": "black"}, {"kind": "dog", "colour": "black"}],
+    ),
+    "tagged union in a tagged union and alone": (
+        tuple[Annotated[Coloured | Dog, Field(discriminator="kind")], Coloured],
+        [[{"kind": "cat", "colour": "black"}, {"colour": "black"}], [{"kind": "dog"}, {"colour": "white"}]],
+        [[{"kind": "cat", "colour": "black"}, {"kind": "cat"}], [{"colour": "black"}, {"colour": "black"}]],
     ),
     "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
 }
@@ -914,3 +973,16 @@ def test_items_that_are_equal_are_named_where_they_look_different() -> None:
             parameters_of(annotation).decode("take", {"value": value})
     with pytest.raises(Invalid, match="no item twice, got"):
         parameters_of(set[int]).decode("take", {"value": [1, 1]})
+
+
+def test_a_tagged_union_refers_to_definitions_of_its_own_where_others_may_leave_out_the_tag() -> None:
+    async def take(pet: Pet, cat: Cat) -> None:
+        """Take."""
+
+    schema = tool(take).input_schema
+    union, cat = schema["properties"]["pet"], schema["properties"]["cat"]
+    assert [branch["$ref"] for branch in union["oneOf"]] == ["#/$defs/Cat_kind", "#/$defs/Dog"]
+    assert union["discriminator"]["mapping"]["cat"] == "#/$defs/Cat_kind"
+    assert cat == {"$ref": "#/$defs/Cat"} and "required" not in schema["$defs"]["Cat"]
+    assert schema["$defs"]["Cat_kind"]["required"] == ["kind"]
+    assert "default" not in schema["$defs"]["Dog"]["properties"]["kind"]

@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, NamedTuple, Union
 from uuid import UUID
 
 import pytest
@@ -226,6 +226,29 @@ def test_an_argument_that_is_not_known_is_refused_with_the_nearest_that_is() -> 
 def test_an_unknown_key_deep_inside_is_refused_and_named_by_its_place() -> None:
     result = run(order, '{"lines": [{"sku": "A", "colour": "red"}]}')
     assert "lines[0].colour" in str(result.error)
+
+
+class Named(NamedTuple):
+    number: int
+    word: str
+
+
+def test_an_item_that_a_tuple_lacks_is_named_by_its_place() -> None:
+    @tool
+    async def take(
+        pair: tuple[int, str] | None = None,
+        pairs: list[tuple[int, str]] | None = None,
+        named: Named | None = None,
+    ) -> None:
+        """Take."""
+
+    def said(text: str) -> str:
+        return str(run(take, text).error)
+
+    assert "for take: 'pair[1]' is required and was not given." in said('{"pair": [2]}')
+    assert "'pair[0]' is required and was not given; 'pair[1]' is required" in said('{"pair": []}')
+    assert "'pairs[1][1]' is required and was not given." in said('{"pairs": [[1, "a"], [2]]}')
+    assert "'named[1]' is required and was not given." in said('{"named": [1]}')
 
 
 def test_what_is_required_and_what_has_a_default_is_as_in_python() -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from anthropic.resources.messages.messages import DEPRECATED_MODELS
 from anthropic.types.model import Model
+from cohere.v2.types.v2chat_stream_response import ContentDeltaV2ChatStreamResponse
 from tests.models.cases import CASES, AskedOnce, Case, serving, told
 from tests.models.servers.serving import BOUND, Api, Asked, Turn
 
@@ -17,6 +18,7 @@ from ferrule import Runner, Toolset, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
+from ferrule.models.cohere import _said
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -256,3 +258,91 @@ def test_strict_tools_are_sent_as_such(case: Case) -> None:
     both_answered(api, result)
     body = api.requests[0].body
     assert body.get("strict_tools") is True or str(body).count("'strict': True") == 2
+
+
+OURS = pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name != "interactions"], ids=lambda case: case.name, indirect=True
+)
+
+
+@tool
+def first() -> None:
+    """Come first."""
+
+
+@tool
+def second() -> None:
+    """Come second."""
+
+
+@tool
+def given() -> None:
+    """Come from the options."""
+
+
+def options(case: Case) -> dict[str, Any]:
+    """The options of a request that have the tool `given` in them."""
+    definitions = case.provider.tools(Toolset([given]))
+    return (
+        {"toolConfig": {**definitions, "toolChoice": {"any": {}}}} if case.name == "bedrock" else {"tools": definitions}
+    )
+
+
+def sent(case: Case, toolset: Toolset, **more: Any) -> tuple[list[str], str]:
+    """The names of the tools in a request, in order, and its whole text."""
+
+    async def main(address: str) -> None:
+        async with case.model("model-1", base_url=address, **more) as model:
+            await asyncio.wait_for(model(model.user("Hi."), toolset), BOUND)
+
+    with serving(case, [Turn("Done.")]) as (api, address):
+        asyncio.run(main(address))
+    assert api.refusals == []
+    body = api.requests[0].body
+    return [item for item in every_value(body, "name") if item in ("first", "second", "given")], str(body)
+
+
+def every_value(value: Any, key: str) -> list[Any]:
+    return [found[key] for found in every_object(value) if isinstance(found, dict) and key in found]
+
+
+@OURS
+def test_tools_in_the_options_stand_behind_those_of_the_toolset(case: Case) -> None:
+    names, body = sent(case, Toolset([first, second]), **options(case))
+    assert names == ["first", "second", "given"]
+    assert case.name != "bedrock" or "'toolChoice': {'any': {}}" in body
+
+
+@OURS
+def test_tools_in_the_options_are_offered_where_the_toolset_has_none(case: Case) -> None:
+    assert sent(case, Toolset([]), **options(case))[0] == ["given"]
+
+
+@OURS
+def test_without_any_tools_the_request_says_nothing_of_them(case: Case) -> None:
+    empty: dict[str, Any] = {"toolConfig": {"toolChoice": {"any": {}}}} if case.name == "bedrock" else {"tools": []}
+    names, body = sent(case, Toolset([]), **empty)
+    assert names == [] and "tool" not in body
+
+
+@OURS
+def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> None:
+    names, body = sent(case, Toolset([first, second]), deferred=["first"])
+    assert names == ["second", "first"]
+    assert ("'defer_loading': True" in body) is (case.name in {"anthropic", "openai"})
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"message": {}}, ""),
+        ({"message": {"content": {}}}, ""),
+        ({"message": {"content": {"thinking": "Hm."}}}, ""),
+        ({"message": {"content": {"text": "Hello"}}}, "Hello"),
+    ],
+)
+def test_a_piece_of_coheres_that_says_nothing_is_no_error(delta: Any, said: str) -> None:
+    event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
+    assert _said(event) == said

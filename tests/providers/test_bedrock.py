@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import boto3
@@ -151,4 +152,35 @@ def test_images_and_documents_are_bytes_with_names_that_are_taken() -> None:
     text, image, document = messages[0]["content"][0]["toolResult"]["content"]
     assert text == {"text": "Two files:"}
     assert image == {"image": {"format": "png", "source": {"bytes": PNG}}}
-    assert document == {"document": {"format": "pdf", "name": "a b (1) pdf", "source": {"bytes": b"%PDF"}}}
+    assert document == {"document": {"format": "pdf", "name": "a b (1) pdf 8698fecb", "source": {"bytes": b"%PDF"}}}
+
+
+def document_names(messages: list[dict[str, Any]]) -> list[str]:
+    results = [block["toolResult"]["content"] for message in messages for block in message["content"]]
+    return [item["document"]["name"] for content in results for item in content]
+
+
+@pytest.mark.parametrize("name", [None, "a.pdf", "x" * 300, "x" * 179 + " y", "äöü"])
+def test_no_two_documents_of_a_history_have_one_name(name: str | None) -> None:
+    file = Media("file", b"%PDF", "application/pdf", name=name)
+    first = MODULE.results([result(ToolCall(id, "add"), [file, file]) for id in ("c1", "c2")])
+    second = MODULE.results([result(ToolCall("c3", "add"), [file])])
+    accepted(messages=[*first, *second])
+    names = document_names([*first, *second])
+    assert len(set(names)) == 5
+    assert all(re.fullmatch(r"(?!.*\s\s)[a-zA-Z0-9\s()\[\]-]{1,200}", name) for name in names)
+
+
+def test_a_document_has_the_same_name_whenever_its_result_is_written() -> None:
+    given = [result(ToolCall("c1", "add"), [Media("file", b"%PDF", "application/pdf", name="a.pdf")])]
+    assert document_names(MODULE.results(given)) == document_names(MODULE.results(given))
+
+
+def test_what_is_nested_without_end_is_cut_off_in_the_history() -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    block = {"toolResult": {"toolUseId": "srv", "content": [{"json": {"a": deep}}]}}
+    response = API.write("", [ADD], "calls")
+    response["output"]["message"]["content"].insert(0, block)
+    json.dumps(MODULE.turn(response))

@@ -127,3 +127,16 @@ def test_images_and_documents_are_chunks_that_the_sdk_takes() -> None:
 def test_an_error_says_that_it_is_one() -> None:
     (message,) = MODULE.results([result(ToolCall("123456789", "add"), error="no")])
     assert message == {"role": "tool", "tool_call_id": "123456789", "name": "add", "content": "Error: no"}
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_another_choice_is_not_read(form: str) -> None:
+    def chunk(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        return {"id": "c", "model": "m", "choices": [choice(index, text, reason)]}
+
+    def choice(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
+        return {"index": index, "delta": {"content": text}, "finish_reason": reason}
+
+    both = {"id": "c", "model": "m", "choices": [choice(1, "Y"), choice(0, "B")]}
+    stream = API.fed([chunk(0, "A"), chunk(1, "X"), both, chunk(0, "C", "stop")], form)
+    assert stream.turn() == [{"role": "assistant", "content": "ABC"}]

@@ -718,3 +718,11 @@ def test_chat_a_response_without_choices_is_nothing() -> None:
 def test_chat_images_are_named_and_not_sent() -> None:
     content = openai_chat.results([result(ToolCall("c", "add"), Media("image", PNG, "image/png"))])[0]["content"]
     assert content.startswith("[image of 8 bytes, image/png")
+
+
+def test_chat_what_a_voice_said_goes_back_by_its_id_alone() -> None:
+    response = chat_dict("", [], "done")
+    audio = {"id": "audio_1", "data": "AAAA", "expires_at": 1, "transcript": "Hello."}
+    response["choices"][0]["message"]["audio"] = audio
+    for form in (response, ChatCompletion.model_validate(response)):
+        assert openai_chat.turn(form)[0]["audio"] == {"id": "audio_1"}

@@ -481,3 +481,32 @@ def test_chat_another_choice_is_not_read() -> None:
     assert [c.name for c in STREAMS["openai_chat"].fed([chunk(piece(0, "{}", "one", "i")), other, END]).calls()] == [
         "one"
     ]
+
+
+@pytest.mark.parametrize("arguments", ["", "{}", '{"a":1}', {"a": 1}, None])
+@pytest.mark.parametrize("index", [0, None])
+def test_chat_two_calls_in_one_delta_are_two(arguments: Any, index: int | None) -> None:
+    calls = [piece(index, arguments, "one"), piece(index, arguments, "one")]
+    stream = STREAMS["openai_chat"].fed([chunk(*calls), END])
+    assert [call.name for call in stream.calls()] == ["one", "one"]
+    assert len({call.id for call in stream.calls()}) == 2
+    assert len({str(call.raw) for call in stream.calls()}) == 1
+
+
+def test_chat_the_second_of_two_calls_in_one_delta_has_no_id_of_the_first() -> None:
+    stream = STREAMS["openai_chat"].fed([chunk(piece(0, "", "one", "i1"), piece(0, "", "one")), END])
+    assert [call.id == "i1" for call in stream.calls()] == [True, False]
+
+
+def test_chat_a_known_id_whose_index_is_left_out_goes_on() -> None:
+    pieces = [piece(0, '{"a":', "one", "i1"), piece(1, '{"a":2}', "two", "i2"), piece(None, "1}", "one", "i1")]
+    assert chat_calls(*pieces) == [("one", '{"a":1}'), ("two", '{"a":2}')]
+
+
+def test_chat_one_id_under_two_indexes_is_two_calls_whose_fragments_come_in_turns() -> None:
+    pieces = [piece(0, "", "one", "i1"), piece(1, "", "two", "i1")]
+    pieces += [piece(at, text, None, id) for text in ('{"a":', "1}") for at in (0, 1) for id in ("i1", "")[at:][:1]]
+    assert chat_calls(*pieces) == [("one", '{"a":1}'), ("two", '{"a":1}')]
+    several = chunk(*pieces[2:4])  # more than one fragment in a delta
+    stream = STREAMS["openai_chat"].fed([*map(chunk, pieces[:2]), several, several, END])
+    assert [(call.name, call.raw) for call in stream.calls()] == [("one", '{"a":{"a":'), ("two", '{"a":{"a":')]

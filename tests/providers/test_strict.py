@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
@@ -16,7 +16,7 @@ from ferrule.core.errors import DefinitionError
 from ferrule.core.frozen import thaw
 from ferrule.core.parameters import Invalid
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, strict_schema
+from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, strict_schema
 
 Schema = dict[str, Any]
 ALL = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE], ids=lambda rules: rules.provider)
@@ -115,13 +115,23 @@ def test_openai_optional_becomes_required_and_nullable() -> None:
 
 
 @ALL
-def test_a_reference_with_something_beside_it_is_written_out(rules: Rules) -> None:
+def test_a_reference_with_a_description_is_a_union_of_it_alone_and_written_out_where_unions_are_counted(
+    rules: Rules,
+) -> None:
     defs = {"Name": {"type": "string", "description": "A name."}}
-    assert rewritten({"$ref": "#/$defs/Name", "description": "Mine."}, rules, **{"$defs": defs}) == {
-        "type": "string",
-        "description": "Mine.",
-    }
+    kept = {"anyOf": [{"$ref": "#/$defs/Name"}], "description": "Mine."}
+    written = {"type": "string", "description": "Mine."}
+    expected = kept if rules.most_unions is None else written
+    assert rewritten({"$ref": "#/$defs/Name", "description": "Mine."}, rules, **{"$defs": defs}) == expected
     assert rewritten({"$ref": "#/$defs/Name"}, rules, **{"$defs": defs}) == {"$ref": "#/$defs/Name"}
+
+
+@ALL
+def test_a_reference_with_more_than_words_beside_it_is_written_out(rules: Rules) -> None:
+    defs = {"Name": {"type": "string", "description": "A name."}}
+    found = rewritten({"$ref": "#/$defs/Name", "pattern": "a|b"}, rules, **{"$defs": defs})
+    assert "$ref" not in str(found)
+    assert found["type"] == "string" and "a|b" in str(found) and "A name." in found["description"]
 
 
 def test_openai_recursion_with_something_beside_it_ends() -> None:
@@ -129,6 +139,29 @@ def test_openai_recursion_with_something_beside_it_ends() -> None:
     schema = thaw(strict_schema(of({"$ref": "#/$defs/T", "description": "The top."}, **{"$defs": {"T": tree}}), OPENAI))
     assert schema["properties"]["x"]["description"] == "The top."
     jsonschema_rs.validator_for(schema).validate({"x": {"child": {"child": {"child": None}}}})
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+@ALL
+def test_the_tag_of_a_union_is_required_and_never_null(rules: Rules) -> None:
+    @tool
+    async def keep(pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> None:
+        """Keep."""
+
+    schema = thaw(strict_schema(keep, rules))
+    cat = schema["$defs"]["Cat"]
+    assert "kind" in cat["required"] and cat["properties"]["kind"] == {"type": "string", "const": "cat"}
+    assert ("lives" in cat["required"]) is rules.all_required
+    assert not jsonschema_rs.is_valid(schema, {"pet": {"kind": None, "lives": 1}})
+    assert not jsonschema_rs.is_valid(schema, {"pet": {"lives": 1}})
 
 
 @ALL
@@ -242,6 +275,55 @@ def test_openai_limits_of_a_schema_are_reported_with_their_count(schema: Schema,
     with pytest.raises(DefinitionError, match=rf"'odd'.*OpenAI.*{count}"):
         openai_responses.tools(Toolset([of(schema)]), strict=True)
     assert openai_responses.tools(Toolset([of(schema)]))
+
+
+def doubling(definitions: int, **beside: Any) -> Schema:
+    """Definitions each of which leads to the next one twice."""
+    found: Schema = {f"D{definitions}": {"type": "string"}}
+    for number in range(definitions):
+        below = {"$ref": f"#/$defs/D{number + 1}", **beside}
+        found[f"D{number}"] = {"type": "object", "properties": {"a": below, "b": below}, "required": ["a", "b"]}
+    return found
+
+
+@pytest.mark.parametrize("beside", [{}, {"description": "Below."}], ids=["alone", "described"])
+@pytest.mark.parametrize(("rules", "rule"), [(OPENAI, "41 levels"), (ANTHROPIC, None), (MISTRAL, None), (COHERE, None)])
+def test_definitions_that_lead_twice_to_the_next_are_rewritten_once_each_or_refused(
+    rules: Rules, rule: str | None, beside: Schema
+) -> None:
+    subject = of({"$ref": "#/$defs/D0"}, **{"$defs": doubling(40, **beside)})
+    if beside and rules.most_unions is not None:
+        rule = "written out it has more than 20,000 parts"
+    broken = broken_rule(subject, rules)
+    if rule is None:
+        assert broken is None and len(strict_schema(subject, rules)["$defs"]) == 41
+    else:
+        assert broken is not None and rule in broken[1]
+
+
+def test_a_union_of_definitions_that_lead_twice_to_the_next_becomes_nullable_once() -> None:
+    defs = {f"{name}{n}": {"anyOf": [{"$ref": f"#/$defs/{other}{n + 1}"} for other in "AB"]}
+            for name in "AB" for n in range(40)}  # fmt: skip
+    defs |= {"A40": {"type": "string"}, "B40": {"type": "integer"}}
+    schema = thaw(strict_schema(of({"$ref": "#/$defs/A0"}, required=[], **{"$defs": defs}), OPENAI))
+    assert schema["properties"]["x"] == {"anyOf": [{"$ref": "#/$defs/A0"}, {"type": "null"}]}
+
+
+@ALL
+def test_all_of_many_unions_is_refused_and_of_few_is_every_pair_of_branches(rules: Rules) -> None:
+    def unions(count: int) -> Schema:
+        return {"allOf": [{"anyOf": [{"type": "string", "minLength": n}, {"type": "string", "maxLength": n + 9}]}
+                          for n in range(count)]}  # fmt: skip
+
+    assert broken_rule(of(unions(30)), rules) == ("$.properties.x", "'allOf' of unions makes more than 1,000 forms")
+    assert len(rewritten(unions(2), rules)["anyOf"]) == 4
+
+
+@ALL
+def test_branches_that_are_equal_are_one_and_numbers_are_no_booleans(rules: Rules) -> None:
+    branches: list[Schema] = [{"const": 1}, {"const": True}, {"const": 1}, {"anyOf": [{"const": True}, {"const": "a"}]}]
+    found = rewritten({"anyOf": branches}, rules)["anyOf"]
+    assert [(type(item["const"]), item["const"]) for item in found] == [(int, 1), (bool, True), (str, "a")]
 
 
 def test_openai_ten_levels_are_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,11 @@ from ferrule.models.scripted import scripted
 SCRIPTED = "scripted"
 PROVIDERS = ("anthropic", "openai", "gemini", "bedrock", "mistral", "cohere", "ollama")
 MODEL_HELP = f"PROVIDER:NAME with one of {', '.join(PROVIDERS)}; or scripted:FILE, a Python file that defines `steps`"
-ADDRESS_HELP = "another address of the provider's API; with openai:NAME, of anything that is compatible with it"
+ADDRESS_HELP = (
+    "another address of the provider's API; with openai:NAME, of anything that is compatible with it, which is asked "
+    "by Chat Completions (OPENAI_BASE_URL in the environment is another address of OpenAI's own, with Responses)"
+)
+_log = logging.getLogger("ferrule.cli")
 
 
 class ModelFailed(Exception):
@@ -77,7 +82,8 @@ def named(
         heard: Called when all has come.
 
     Raises:
-        UsageError: where there is no such model, or what it needs is missing.
+        UsageError: where there is no such model, or it cannot be made of what the command line and the environment say.
+        DefinitionError: where the SDK or credentials are missing.
     """
     kind, _, which = name.partition(":")
     if kind not in {*PROVIDERS, SCRIPTED}:
@@ -89,7 +95,14 @@ def named(
     if kind == SCRIPTED:
         return Named(name, _scripted(which, base_url), heard)
     make = getattr(importlib.import_module(f"ferrule.models.{kind}"), kind)
-    return Named(name, make(which, base_url=base_url, on_text=on_text), heard)
+    try:
+        model = make(which, base_url=base_url, on_text=on_text)
+    except FerruleError:
+        raise
+    except Exception as error:  # whatever an SDK raises for an address, a profile or credentials that it cannot use
+        _log.debug("the model cannot be made", exc_info=True)
+        raise UsageError(f"the model {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    return Named(name, model, heard)
 
 
 def _written() -> list[str]:

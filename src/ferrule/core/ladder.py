@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired, rounded
+from ferrule.core.jsontext import Malformed, dumps, loads, loads_repaired, rounded, same
 from ferrule.core.mistakes import Mistake, Mistakes, Path, kind_of, path_text
+from ferrule.core.values import ToolCall
 
 _ROUNDS = 8
 _EXACT = 2**53  # the first integer that a double cannot tell from its neighbour
@@ -56,6 +57,18 @@ def to_object(
     if not isinstance(value, dict):
         raise Malformed(f"the arguments are {kind_of(value)} and must be one JSON object")
     return value, repairs
+
+
+def same_call(one: ToolCall, other: ToolCall) -> bool:
+    """Whether a call came twice: same name and arguments. Text that does not decode is the same only as itself."""
+    if one.name != other.name or one.problem != other.problem:
+        return False
+    if isinstance(one.raw, str) and isinstance(other.raw, str) and one.raw == other.raw:
+        return True
+    try:
+        return same(to_object(one.raw)[0], to_object(other.raw)[0])
+    except Malformed:
+        return False
 
 
 def climb(

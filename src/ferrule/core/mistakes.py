@@ -163,13 +163,18 @@ def _place(loc: Iterable[str | int], value: Any, missing: bool) -> tuple[Path, l
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
-        elif missing and isinstance(value, dict) and position == len(parts) - 1 and isinstance(part, str):
+        elif missing and position == len(parts) - 1 and _lacks(value, part):
             value = None
         else:
             labels.append((tuple(path), str(part)))
             continue
         path.append(part)
     return tuple(path), labels
+
+
+def _lacks(value: Any, part: str | int) -> bool:
+    """Whether `part` would be a key of the object, or an item of the array, that `value` is."""
+    return isinstance(value, dict | list) and isinstance(part, str if isinstance(value, dict) else int)
 
 
 def _from_pydantic(item: Any, path: Path, sure: bool) -> Mistake:

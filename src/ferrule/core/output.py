@@ -50,6 +50,8 @@ class Output:
         if given is not None:
             if not isinstance(given, Mapping):
                 raise DefinitionError(f"tool {name!r}: output_schema must be a JSON Schema object, not {given!r}")
+            if core_schema.too_deep(given):
+                raise DefinitionError(f"tool {name!r}: output_schema nests more than {core_schema.MOST_DEPTH} deep")
             self._schema = freeze(given)
             self._validator = _schema_validator(dict(given))
             self._built = True

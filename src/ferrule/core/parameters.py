@@ -560,6 +560,8 @@ def _root(schema: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = loads(dumps(schema))
     except (ValueError, RecursionError) as error:
         raise DefinitionError(f"the input schema has no JSON form: {error}") from None
+    if core_schema.too_deep(found):
+        raise DefinitionError(f"the input schema nests more than {core_schema.MOST_DEPTH} deep")
     kind = found.setdefault("type", "object")
     if kind != "object":
         raise DefinitionError(

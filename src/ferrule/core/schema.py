@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError, to_jsonable_python
 
 from ferrule.core.errors import DefinitionError
 from ferrule.core.mistakes import show
+from ferrule.core.tagged import require_tags
 
 CoreSchema = dict[str, Any]
 
@@ -436,6 +437,8 @@ class _Generator(GenerateJsonSchema):
 
     noted = False
     """Whether a node has a note."""
+    tagged = False
+    """Whether a union is told apart by a tag."""
 
     def build_schema_type_to_method(self) -> Any:
         # Pydantic's own looks up sixty methods for every schema, which takes longer than a small schema itself.
@@ -489,6 +492,10 @@ class _Generator(GenerateJsonSchema):
             note = self.generate_inner(schema["keys_schema"]).get(_NOTE)
             found |= {_NOTE: f"each key {note}"} if note else {}
         return found
+
+    def tagged_union_schema(self, schema: Any) -> JsonSchemaValue:
+        self.tagged = True
+        return super().tagged_union_schema(schema)
 
     def enum_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().enum_schema(schema)
@@ -609,6 +616,8 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
     """
     generator = _Generator(by_alias=True)
     found = generator.generate(schema, mode="validation")
+    if generator.tagged:
+        require_tags(found)
     root = found.get("$ref")
     if root is not None:
         definitions = found["$defs"]
@@ -625,6 +634,21 @@ def _mentions(node: Any, ref: str) -> bool:
     if isinstance(node, dict):
         return node.get("$ref") == ref or any(_mentions(item, ref) for item in node.values())
     return isinstance(node, list) and any(_mentions(item, ref) for item in node)
+
+
+MOST_DEPTH = 200
+"""So many objects and arrays may stand in each other in a schema, which is read at whatever depth of the stack."""
+
+
+def too_deep(schema: Any) -> bool:
+    """Whether more than `MOST_DEPTH` objects and arrays stand in each other."""
+    level = [schema]
+    for _ in range(MOST_DEPTH):
+        items = (item for node in level for item in (node.values() if isinstance(node, Mapping) else node))
+        level = [item for item in items if isinstance(item, Mapping | list | tuple)]
+        if not level:
+            return False
+    return True
 
 
 def declares(schema: Any, path: Sequence[str | int], *, always: bool = False) -> bool:

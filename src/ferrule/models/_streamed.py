@@ -139,6 +139,13 @@ def sdk(module: str, extra: str) -> Any:
         ) from None
 
 
+def offered(request: Mapping[str, Any], definitions: Iterable[Any]) -> dict[str, Any]:
+    """The request with these tools before those that it has by itself."""
+    tools = [*definitions, *(request.get("tools") or ())]
+    rest = {key: value for key, value in request.items() if key != "tools"}
+    return {**rest, "tools": tools} if tools else rest  # an empty list is refused
+
+
 def without_key(model: str, remedy: str) -> DefinitionError:
     """There is nothing to say who asks."""
     return DefinitionError(f"the model {model!r} needs credentials: {remedy}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
 from ferrule.providers import anthropic as provider
 from ferrule.providers._read import Names
 
@@ -23,6 +23,7 @@ def anthropic(
     base_url: str | None = None,
     strict: Names = False,
     cache: bool = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -34,8 +35,10 @@ def anthropic(
         base_url: Another address for the client that is made.
         strict: As in `providers.anthropic.tools`.
         cache: As there.
+        deferred: As there; the tool search that finds them is one of the `tools` in `options`.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `system`; `max_tokens` is 16,000 where it is not said.
+        **options: More of the request, such as `system`, or `tools` of the API's own, which stand behind those of the
+            toolset; `max_tokens` is 16,000 where it is not said.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
@@ -44,9 +47,8 @@ def anthropic(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
-        if definitions := provider.tools(toolset, strict=strict, cache=cache):
-            request["tools"] = definitions
-        elif used := sorted(_used(messages)):
+        request = offered(request, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
+        if "tools" not in request and (used := sorted(_used(messages))):
             request |= {"tools": [_forbidden(tool) for tool in used], **provider.tool_choice("none")}
         async with await (client or made).messages.create(stream=True, **request) as events:
             async for event in events:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ferrule import pool
-from ferrule.models._streamed import Messages, OnText, Streamed, sdk, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, offered, sdk, without_key
 from ferrule.providers import bedrock as provider
 from ferrule.providers._read import Names
 
@@ -29,6 +29,7 @@ def bedrock(
     base_url: str | None = None,
     strict: Names = False,
     cache: bool = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -41,8 +42,10 @@ def bedrock(
         base_url: Another address for the client that is made.
         strict: As in `providers.bedrock.tools`.
         cache: As there.
+        deferred: As there.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `system` or `inferenceConfig`.
+        **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
+            those of the toolset.
 
     Raises:
         DefinitionError: where the SDK, credentials or a region are missing.
@@ -51,9 +54,10 @@ def bedrock(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"modelId": name, "messages": list(messages), **options}
-        definitions = provider.tools(toolset, strict=strict, cache=cache) or _used(messages)
-        if definitions:
-            request["toolConfig"] = definitions
+        definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
+        config = offered(request.pop("toolConfig", {}), definitions["tools"])
+        if "tools" in config or (config := _used(messages)):
+            request["toolConfig"] = config
         async for event in _events(client or made, request):
             yield event
 
@@ -93,12 +97,12 @@ async def _apart(step: Callable[[], Any]) -> Any:
     return done
 
 
-def _used(messages: Messages) -> dict[str, Any] | None:
+def _used(messages: Messages) -> dict[str, Any]:
     """The tools in the history: the API refuses one with calls where the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})
     tools = [{"toolSpec": {"name": name, "inputSchema": {"json": {"type": "object"}}}} for name in names]
-    return {"tools": tools} if tools else None
+    return {"tools": tools} if tools else {}
 
 
 def _user(text: str) -> list[dict[str, Any]]:

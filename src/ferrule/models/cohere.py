@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
 from ferrule.providers import cohere as provider
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def cohere(
     client: Any = None,
     base_url: str | None = None,
     strict: bool = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -34,8 +35,9 @@ def cohere(
         client: An `AsyncClientV2`; without one, a client is made with `CO_API_KEY`.
         base_url: Another address for the client that is made.
         strict: Whether all tools are strict, as in `providers.cohere.tools`.
+        deferred: As there.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `temperature`.
+        **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
@@ -44,8 +46,9 @@ def cohere(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
-        if definitions := provider.tools(toolset, strict=strict):
-            request |= {"tools": definitions, "strict_tools": True} if strict else {"tools": definitions}
+        request = offered(request, provider.tools(toolset, strict=strict, deferred=deferred))
+        if strict and "tools" in request:
+            request["strict_tools"] = True
         async with aclosing((client or made).chat_stream(**request)) as events:
             async for event in events:
                 yield event
@@ -68,7 +71,8 @@ def _client(name: str, base_url: str | None) -> Any:
 def _said(event: Any) -> str:
     if event.type != "content-delta":
         return ""
-    return event.delta.message.content.text or ""
+    content = getattr(getattr(event.delta, "message", None), "content", None)  # each of them may be None
+    return getattr(content, "text", None) or ""
 
 
 def _counted(event: Any) -> dict[str, int]:

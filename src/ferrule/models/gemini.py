@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, without_key
 from ferrule.providers import gemini as provider
 from ferrule.providers._read import Names
 
@@ -27,6 +27,7 @@ def gemini(
     client: Any = None,
     base_url: str | None = None,
     strict: Names = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -38,8 +39,10 @@ def gemini(
             `GOOGLE_API_KEY`, or what the SDK says about Vertex AI), which retries as its SDK does by default.
         base_url: Another address for the client that is made.
         strict: As in `providers.gemini.tools`.
+        deferred: As there.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request's `config`, such as `system_instruction`.
+        **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own, which
+            stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
@@ -47,9 +50,8 @@ def gemini(
     made: Any = None if client is not None else _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        config: dict[str, Any] = {"automatic_function_calling": {"disable": True}, **options}
-        if definitions := provider.tools(toolset, strict=strict):
-            config["tools"] = definitions
+        given = {"automatic_function_calling": {"disable": True}, **options}
+        config = offered(given, provider.tools(toolset, strict=strict, deferred=deferred))
         models = (client or made).aio.models
         asked = models.generate_content_stream(model=name, contents=list(messages), config=config)
         async with aclosing(await asked) as chunks:

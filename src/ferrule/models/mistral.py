@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
 from ferrule.providers import mistral as provider
 from ferrule.providers._read import Names
 
@@ -23,6 +23,7 @@ def mistral(
     client: Any = None,
     base_url: str | None = None,
     strict: Names = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -34,8 +35,9 @@ def mistral(
             half a minute.
         base_url: Another address for the client that is made.
         strict: As in `providers.mistral.tools`.
+        deferred: As there.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `temperature`.
+        **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
@@ -44,8 +46,7 @@ def mistral(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
-        if definitions := provider.tools(toolset, strict=strict):
-            request["tools"] = definitions
+        request = offered(request, provider.tools(toolset, strict=strict, deferred=deferred))
         async with await (client or made).chat.stream_async(**request) as events:
             async for event in events:
                 yield event

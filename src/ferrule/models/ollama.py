@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message
 from ferrule.providers import ollama as provider
 
 if TYPE_CHECKING:
@@ -16,7 +16,13 @@ _COUNTS = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
 
 
 def ollama(
-    name: str, *, client: Any = None, base_url: str | None = None, on_text: OnText | None = None, **options: Any
+    name: str,
+    *,
+    client: Any = None,
+    base_url: str | None = None,
+    deferred: Collection[str] = (),
+    on_text: OnText | None = None,
+    **options: Any,
 ) -> Streamed:
     """A model that Ollama runs.
 
@@ -26,8 +32,9 @@ def ollama(
         name: The model.
         client: An `ollama.AsyncClient`; without one, a client is made as the environment says (`OLLAMA_HOST`).
         base_url: Another address for the client that is made.
+        deferred: As in `providers.ollama.tools`.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `think` or `options`.
+        **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK is missing.
@@ -36,8 +43,7 @@ def ollama(
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), "stream": True, **options}
-        if definitions := provider.tools(toolset):
-            request["tools"] = definitions
+        request = offered(request, provider.tools(toolset, deferred=deferred))
         async with aclosing(await _sent(client or made, request)) as chunks:
             async for chunk in chunks:
                 yield chunk

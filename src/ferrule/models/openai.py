@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import AsyncGenerator, Collection
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.core.errors import DefinitionError
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, sdk, user_message, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
 from ferrule.providers import openai_chat, openai_responses
 from ferrule.providers._read import Names
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _CHAT_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+_Options: TypeAlias = dict[str, Any]
 _ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
@@ -25,6 +26,7 @@ def openai(
     base_url: str | None = None,
     api: Literal["responses", "chat"] | None = None,
     strict: Names = False,
+    deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
 ) -> Streamed:
@@ -34,11 +36,14 @@ def openai(
         name: The model.
         client: An `AsyncOpenAI`; without one, a client is made as the environment says (`OPENAI_API_KEY`).
         base_url: Another address for the client that is made; no key is needed there.
-        api: `"responses"` or `"chat"`. Where it is not said, the Responses API, and at another address Chat
-            Completions, which all that is compatible has.
+        api: `"responses"` or `"chat"`. Where it is not said, the Responses API, and where `base_url` is, Chat
+            Completions, which all that is compatible has. `OPENAI_BASE_URL` in the environment changes nothing about
+            it: with an address of OpenAI's own, such as a region's, the Responses API is meant.
         strict: As in the provider's `tools`.
+        deferred: As there; the Responses API finds them where a tool search is among the `tools` in `options`.
         on_text: Called with each piece of text as it comes.
-        **options: More of the request, such as `instructions`. Where nothing may be stored, a reasoning model needs
+        **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
+            the toolset. Where nothing may be stored, a reasoning model needs
             `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
 
     Raises:
@@ -49,7 +54,7 @@ def openai(
         raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
     made = None if client is not None else _client(name, base_url)
     close = made.close if made is not None else None
-    return _APIS[api](name, client or made, strict, options, on_text, close)
+    return _APIS[api](name, client or made, {"strict": strict, "deferred": deferred}, options, on_text, close)
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -64,11 +69,10 @@ def _client(name: str, base_url: str | None) -> Any:
     return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not
 
 
-def _responses(name: str, client: Any, strict: Names, options: dict[str, Any], on_text: Any, close: Any) -> Streamed:
+def _responses(name: str, client: Any, how: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "input": list(messages), **options}
-        if definitions := openai_responses.tools(toolset, strict=strict):
-            request["tools"] = definitions
+        request = offered(request, openai_responses.tools(toolset, **how))
         async with await client.responses.create(stream=True, **request) as events:
             async for event in events:
                 yield event
@@ -86,11 +90,10 @@ def _counted(event: Any) -> dict[str, int]:
     return counts(event.response.usage, _COUNTS) if event.type in _ENDS else {}
 
 
-def _chat(name: str, client: Any, strict: Names, options: dict[str, Any], on_text: Any, close: Any) -> Streamed:
+def _chat(name: str, client: Any, how: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), "stream_options": {"include_usage": True}, **options}
-        if definitions := openai_chat.tools(toolset, strict=strict):
-            request["tools"] = definitions
+        request = offered(request, openai_chat.tools(toolset, **how))
         async with await client.chat.completions.create(stream=True, **request) as events:
             async for event in events:
                 yield event

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.core.content import Block, Media, clean, jsonable, to_text
+from ferrule.core.content import Block, Media, jsonable, to_text
 from ferrule.core.values import ToolCall, ToolResult
-from ferrule.providers._gemini_names import camel, either
+from ferrule.providers._gemini_names import camel, either, function_name
 from ferrule.providers._gemini_paths import CallInPieces
 from ferrule.providers._read import (
     Stop,
@@ -21,9 +21,11 @@ from ferrule.providers._read import (
     given_ids,
     ids_of,
     known_id,
+    media_type,
     name_of,
     not_run,
     object_value,
+    once,
     plain,
     read,
     read_list,
@@ -99,7 +101,7 @@ def calls(response: Any) -> list[ToolCall]:
     for id, call in zip(given_ids(asked, "id") or _ids(seen, asked), asked, strict=True):
         why = problem or _unfinished(call)
         found.append(ToolCall(id, name_of(call), arguments(call.get("args")), problem=why))
-    return found
+    return once(found, asked, "id")
 
 
 def _unfinished(call: Mapping[str, Any]) -> str | None:
@@ -145,6 +147,7 @@ def turn(response: Any) -> list[dict[str, Any]]:
     asked = [part["functionCall"] for part in parts if isinstance(part.get("functionCall"), dict)]
     for id, call in zip(_ids(response, asked), asked, strict=True):
         call["id"] = id
+        call["name"] = function_name(name_of(call))
         # What a stream says of its fragments is not taken back.
         call.pop("willContinue", None)
         call.pop("partialArgs", None)
@@ -196,7 +199,7 @@ def _blocked(response: Any) -> str:
 def answer(result: ToolResult) -> dict[str, Any]:
     """The `functionResponse` for one result."""
     call = call_of(result)
-    found: dict[str, Any] = {"id": call.id, "name": clean(call.name)}
+    found: dict[str, Any] = {"id": call.id, "name": function_name(call.name)}
     if result.status != "ok":
         return found | {"response": {"error": error_text(result)}}
     media = [(block, _media(block)) for block in result.content]
@@ -209,12 +212,13 @@ def answer(result: ToolResult) -> dict[str, Any]:
 
 
 def _media(block: Block) -> dict[str, Any] | None:
-    if not isinstance(block, Media) or block.mime_type not in _SHOWN:
+    kind = media_type(block) if isinstance(block, Media) else None
+    if not isinstance(block, Media) or kind not in _SHOWN:
         return None
     if block.data:
-        return {"inlineData": {"mimeType": block.mime_type, "data": base64_text(block)}}
+        return {"inlineData": {"mimeType": kind, "data": base64_text(block)}}
     address = block.uri if block.uri and block.uri.startswith("gs://") else web_address(block)
-    return {"fileData": {"mimeType": block.mime_type, "fileUri": address}} if address else None
+    return {"fileData": {"mimeType": kind, "fileUri": address}} if address else None
 
 
 _LONG_NUMBER = re.compile(r"\d{16}")
@@ -361,7 +365,7 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         partial, more = either(call, "partial_args", "partialArgs"), either(call, "will_continue", "willContinue")
         id, name = known_id(read(call, "id")), read(call, "name")
         known = self._by_id.get(id) if id else self._open
-        if known is not None and not id and name and name != known.name:
+        if known is not None and name and (not known.more if id else name != known.name):
             known = None
         if known is None:
             if not more and not partial:

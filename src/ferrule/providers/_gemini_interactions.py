@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.core.content import Block, Media, clean, jsonable
+from ferrule.core.content import Block, Media, jsonable
 from ferrule.core.values import ToolCall, ToolResult
+from ferrule.providers._gemini_names import function_name
 from ferrule.providers._read import (
     Stop,
     arguments,
@@ -16,9 +17,11 @@ from ferrule.providers._read import (
     error_text,
     ids_of,
     known_id,
+    media_type,
     name_of,
     not_run,
     object_value,
+    once,
     plain,
     plain_list,
     read,
@@ -51,10 +54,11 @@ def calls(response: Any) -> list[ToolCall]:
     if not asked:
         return []
     problem = _status_problem(response)
-    return [
+    found = [
         ToolCall(id, name_of(step), arguments(step.get("arguments")), problem=problem, data={"type": "function_call"})
         for id, step in zip(ids_of(response, asked, "id"), asked, strict=True)
     ]
+    return once(found, asked, "id")
 
 
 def _status_problem(response: Any) -> str | None:
@@ -74,6 +78,7 @@ def turn(response: Any) -> list[dict[str, Any]]:
     asked = [step for step in steps if step.get("type") == "function_call"]
     with_ids(response, asked, "id")
     for step in asked:
+        step["name"] = function_name(name_of(step))
         step["arguments"] = jsonable(object_value(step.get("arguments")))
     return steps
 
@@ -92,7 +97,7 @@ def stop(response: Any) -> Stop:
 def answer(result: ToolResult) -> dict[str, Any]:
     """The `function_result` step for one result."""
     call = call_of(result)
-    step: dict[str, Any] = {"type": "function_result", "call_id": call.id, "name": clean(call.name)}
+    step: dict[str, Any] = {"type": "function_result", "call_id": call.id, "name": function_name(call.name)}
     if result.status != "ok":
         return step | {"result": error_text(result), "is_error": True}
     content = [_shown(block) for block in result.content]
@@ -103,10 +108,11 @@ def answer(result: ToolResult) -> dict[str, Any]:
 
 def _shown(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind = "image" if block.mime_type in _IMAGES else "document" if block.mime_type == "application/pdf" else None
+        said = media_type(block)
+        kind = "image" if said in _IMAGES else "document" if said == "application/pdf" else None
         where = {"data": base64_text(block)} if block.data else {"uri": web_address(block)}
         if kind and (block.data or web_address(block)):
-            return {"type": kind, "mime_type": block.mime_type, **where}
+            return {"type": kind, "mime_type": said, **where}
     return {"type": "text", "text": block_text(block)}
 
 
@@ -165,8 +171,8 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         start = start if isinstance(start, dict) else {}
         id = known_id(start.get("id"))
         step = self._by_id.get(id) if id else None
-        if step is None:
-            step = _Step(start)
+        if step is None or step.index != index:
+            step = _Step(start, index)
             self._steps.append(step)
             if id:
                 self._by_id[id] = step
@@ -189,10 +195,11 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 class _Step:
     """One step, as it came at its start, and the deltas since then."""
 
-    __slots__ = ("arguments", "content", "more", "signature", "start", "summary", "text")
+    __slots__ = ("arguments", "content", "index", "more", "signature", "start", "summary", "text")
 
-    def __init__(self, start: dict[str, Any]) -> None:
+    def __init__(self, start: dict[str, Any], index: int | None) -> None:
         self.start = start
+        self.index = index
         self.arguments: list[str] = []
         self.content: list[dict[str, Any]] = plain_list(start.get("content"))
         self.summary: list[dict[str, Any]] = plain_list(start.get("summary"))

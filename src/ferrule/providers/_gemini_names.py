@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from ferrule.providers._read import view
+from ferrule.providers._read import sent_name, view
+
+# google-genai's FunctionDeclaration.
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+
+
+def function_name(name: str) -> str:
+    """The name of a called function in a history, as this API takes it."""
+    return sent_name(name, _NAME)
 
 
 def either(value: Any, name: str, camel: str) -> Any:

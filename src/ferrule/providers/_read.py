@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal, TypeAlias
 
 from pydantic_core import from_json
 
 from ferrule.core.content import Block, Media, Text, clean, jsonable, to_text
 from ferrule.core.errors import DefinitionError
+from ferrule.core.ladder import same_call
 from ferrule.core.tool import Tool, wire_name
 from ferrule.core.values import ToolCall, ToolResult
 
@@ -82,6 +85,15 @@ def name_of(item: Mapping[str, Any]) -> str:
     return name if type(name) is str and name.isascii() else clean(read_text(item, "name"))
 
 
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def sent_name(name: str, pattern: re.Pattern[str] = _NAME) -> str:
+    """The name of a called tool in a history. An API refuses a history with a name that it does not take for tools,
+    and so every later request; models make such names up."""
+    return name if pattern.fullmatch(name) else wire_name(name or "_")
+
+
 def left_open(value: Any, key: str) -> bool:
     """Whether `key` was sent as null: what a stream's unfinished message begins with."""
     if isinstance(value, Mapping):
@@ -89,19 +101,24 @@ def left_open(value: Any, key: str) -> bool:
     return key in getattr(value, "model_fields_set", ()) and getattr(value, key) is None
 
 
-_DEEPEST = 200
+DEEPEST = 200
 """As deep as pydantic-core's parser reads; `json` writes about a thousand levels."""
 
 
 def plain(value: Any) -> Any:
     """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8. What is
     nested deeper than any parser reads is cut off there."""
-    return _plain(value, _DEEPEST)
+    return _plain(value, DEEPEST)
 
 
 def _plain(value: Any, levels: int) -> Any:
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is str or isinstance(value, str):
         return clean(value)
+    if value is None or kind is bool:
+        return value
+    if kind is int or kind is float:
+        return plain_number(value)
     if hasattr(value, "model_dump"):
         value = _dumped(value)
     if not levels and isinstance(value, Mapping | list | tuple):
@@ -110,7 +127,17 @@ def _plain(value: Any, levels: int) -> Any:
         return {clean(str(key)): _plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, levels - 1) for item in value]
-    return value if value is None or isinstance(value, int | float) else jsonable(value)
+    return jsonable(value)
+
+
+_LONG = 10**300
+
+
+def plain_number(value: float) -> Any:
+    """`value`, or a text of it where JSON, or CPython's limit on digits, has no way to write it."""
+    if isinstance(value, int):
+        return value if -_LONG < value < _LONG else jsonable(value)
+    return value if isfinite(value) else jsonable(value)
 
 
 def _dumped(value: Any) -> Any:
@@ -161,12 +188,8 @@ def _from_json(text: str) -> Any:
         return None
 
 
-def made_up_id(response: Any, seen: Any, place: int) -> str:
-    """An id for the call at `place` among the calls of `response`, which has none: the same whenever it is asked.
-
-    It comes from the response's own id or its time stamp; from `seen`, the turn itself, where it has neither.
-    """
-    source = read(response, "id") or read(response, "created") or read(response, "created_at") or to_text(plain(seen))
+def made_up_id(source: Any, place: int) -> str:
+    """An id for the call at `place` among those of one turn, which has none: the same whenever it is asked."""
     return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{place}"
 
 
@@ -182,29 +205,59 @@ def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
 
 
 def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
-    """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, the
-    same as in any other reading of that response, streamed or not."""
+    """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, or was
+    another call's, the same as in any other reading of that response, streamed or not."""
     found = given_ids(items, key)
     return _filled_ids(response, items, key) if found is None else found
 
 
 def given_ids(items: Sequence[Any], key: str) -> list[str] | None:
-    """The ids of the calls `items`, where each came with one that goes into a history as it is."""
+    """The ids of the calls `items`, where each came with one of its own that goes into a history as it is."""
     found = []
     for item in items:
         id = item.get(key) if type(item) is dict else read(item, key)
         if type(id) is not str or not id.isidentifier() or id == "null":
             return None
         found.append(id)
-    return found
+    return found if len(found) < 2 or len(set(found)) == len(found) else None
 
 
 def _filled_ids(response: Any, items: Sequence[Any], key: str) -> list[str]:
-    ids = [known_id(read(item, key)) for item in items]
+    ids: list[str | None] = []
+    taken: set[str | None] = set()
+    for item in items:
+        found = known_id(read(item, key))
+        id = None if found is None else clean(found)
+        ids.append(None if id in taken else id)
+        taken.add(id)
     if None not in ids:
-        return [clean(id) for id in ids if id is not None]
-    seen = [_told({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))]
-    return [made_up_id(response, seen, place) if id is None else clean(id) for place, id in enumerate(ids)]
+        return [id for id in ids if id is not None]
+    source = read(response, "id") or read(response, "created") or read(response, "created_at") or _seen(items, key)
+    return [made_up_id(source, place) if id is None else id for place, id in enumerate(ids)]
+
+
+_TWICE = "The same call came before under the same id, and has its answer there. Nothing was run."
+
+
+def once(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[ToolCall]:
+    """`calls`, read from `items`; one that came before under the same id in the same turn is answered, and not run.
+
+    A gateway that sends a call twice does not mean it twice; two that only share an id are two.
+    """
+    if len(calls) == 1:
+        return calls
+    first: dict[str, ToolCall] = {}
+    for place, (call, item) in enumerate(zip(calls, items, strict=True)):
+        id = known_id(read(item, key))
+        before = call if id is None else first.setdefault(id, call)
+        if before is not call and call.problem is None and same_call(before, call):
+            calls[place] = call.replace(problem=_TWICE)
+    return calls
+
+
+def _seen(items: Sequence[Any], key: str) -> str:
+    """The turn itself, where a response has neither an id of its own nor a time stamp."""
+    return to_text([_told({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
 
 
 def _told(value: Any) -> Any:
@@ -233,16 +286,17 @@ def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Too
     Raises:
         DefinitionError: where `deferred` names a tool that is not there.
     """
-    tools, names = list(tools), _names(deferred)
-    if not names:
+    tools, listed = list(tools), _names(deferred)
+    if not listed:
         return tools, []
-    _all_there("deferred", names, tools)
+    _all_there("deferred", listed, tools)
+    names = frozenset(listed)
     first: list[Tool] = []
     later: list[Tool] = []
     for tool in tools:
         (later if tool.name in names or tool.wire_name in names else first).append(tool)
     if isinstance(deferred, Sequence):
-        rank = {name: place for place, name in reversed(list(enumerate(names)))}
+        rank = {name: place for place, name in reversed(list(enumerate(listed)))}
         later.sort(key=lambda tool: min(rank.get(tool.name, len(rank)), rank.get(tool.wire_name, len(rank))))
     return first, later
 
@@ -259,8 +313,9 @@ def strict_wanted(tools: Sequence[Tool], strict: Names) -> Callable[[Tool], bool
     """
     if isinstance(strict, bool):
         return lambda tool: strict
-    names = _names(strict)
-    _all_there("strict", names, tools)
+    listed = _names(strict)
+    _all_there("strict", listed, tools)
+    names = frozenset(listed)
     return lambda tool: tool.name in names or tool.wire_name in names
 
 
@@ -326,14 +381,21 @@ def error_text(result: ToolResult) -> str:
 def marked_error_text(result: ToolResult) -> str:
     """The same for an API that has no mark for an error: the text says that it is one."""
     text = error_text(result)
-    return text if text[:5].lower() == "error" else f"Error: {text}"
+    return text if text[:6].lower() == "error:" else f"Error: {text}"
+
+
+def media_type(block: Media) -> str:
+    """The type of `block` as APIs list theirs: in lower case, without parameters (RFC 2045), a JPEG by its name."""
+    kind = block.mime_type.partition(";")[0].strip().lower()
+    return "image/jpeg" if kind == "image/jpg" else kind
 
 
 def block_text(block: Block) -> str:
     """A block as text: a text file's text, and of other media that they are not shown."""
     if isinstance(block, Text):
         return clean(block.text)
-    if block.data is not None and (block.mime_type.startswith("text/") or block.mime_type == "application/json"):
+    kind = media_type(block)
+    if block.data is not None and (kind.startswith("text/") or kind == "application/json"):
         return block.data.decode("utf-8", "replace")
     size = "" if block.data is None else f" of {len(block.data)} bytes"
     named = f" named {block.name!r}" if block.name else ""

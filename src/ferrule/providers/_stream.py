@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -140,6 +141,40 @@ def as_object(text: Any) -> Any:
     except Malformed:
         return text
     return found if isinstance(found, dict) else text
+
+
+_MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)
+
+
+class Brackets:
+    """The brackets of a JSON text that comes in fragments: each fragment is looked at once."""
+
+    __slots__ = ("_closed", "_depth", "_escaped", "_quoted", "_seen")
+
+    def __init__(self) -> None:
+        self._depth = self._seen = 0
+        self._closed = self._quoted = self._escaped = False
+
+    def closed_in(self, fragments: Sequence[str]) -> bool:
+        """Whether the first bracket is closed within `fragments`: all those of before, and perhaps more."""
+        while not self._closed and self._seen < len(fragments):
+            self._closed = self._closed_by(fragments[self._seen])
+            self._seen += 1
+        return self._closed
+
+    def _closed_by(self, text: str) -> bool:
+        rest = text[1:] if self._escaped and text else text
+        self._escaped = self._escaped and not text
+        for mark in _MARKS.findall(rest):
+            if mark[0] == "\\":
+                self._escaped = self._quoted and len(mark) == 1
+            elif mark == '"':
+                self._quoted = not self._quoted
+            elif not self._quoted:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth <= 0:
+                    return True
+        return False
 
 
 def place(value: Any) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -176,6 +176,7 @@ class _Rewriting:
         self.names: dict[str, str] = {}
         self.definitions: dict[str, Schema] = {}
         self.within: list[str] = []
+        self.parts = 0
 
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
@@ -187,6 +188,8 @@ class _Rewriting:
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Schema:
         """The node rewritten; `inside` are the references that are being written out around it."""
+        if self.rules.most_unions is None:
+            given = _wrapped(given)
         schema, inside = self.simple(given, path, inside)
         if "$ref" in schema:
             return {"$ref": self.reference(schema["$ref"], path)}
@@ -210,6 +213,9 @@ class _Rewriting:
     def simple(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
         """`given` as a lone `$ref`, as a lone `anyOf`, or as something with a type, with nothing beside the first two
         but annotations and notes; and the references that are written out in it."""
+        self.parts += 1
+        if self.parts > _MOST_PARTS:
+            _broken("$", f"written out it has more than {_MOST_PARTS:,} parts")
         if not isinstance(given, Mapping):
             _broken(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
         schema = {key: item for key, item in given.items() if key not in _NOISE}
@@ -285,7 +291,7 @@ class _Rewriting:
         if reference == "#":
             return reference
         if reference not in self.names:
-            name = _free_name(reference.rpartition("/")[2], self.names.values())
+            name = _free_name(reference.rpartition("/")[2], self.definitions)
             self.names[reference] = name
             self.within.append(reference)
             target = self.resolved(reference, path)
@@ -338,11 +344,16 @@ class _Rewriting:
         kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
         return node | {"type": [*kinds, "null"]}
 
-    def takes_null(self, node: Schema, seen: tuple[str, ...] = ()) -> bool:
+    def takes_null(self, node: Schema, seen: set[str] | None = None) -> bool:
+        """Whether null is among its values; `seen` are the definitions of which that is being asked already."""
+        seen = set() if seen is None else seen
         if "$ref" in node:
-            name = node["$ref"].rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+            name = _definition(node["$ref"])
             known = self.definitions.get(name)
-            return bool(known) and name not in seen and self.takes_null(cast("Schema", known), (*seen, name))
+            if not known or name in seen:
+                return False
+            seen.add(name)
+            return self.takes_null(known, seen)
         if "anyOf" in node:
             return any(self.takes_null(item, seen) for item in node["anyOf"])
         if "enum" in node or "const" in node:
@@ -398,6 +409,10 @@ class _Rewriting:
         return not (key == "minItems" and rules.most_min_items is not None and value > rules.most_min_items)
 
 
+_MOST_PARTS = 20_000
+"""A schema of a few lines may be written out into any number: definitions that lead to two others each double it."""
+_MOST_FORMS = 1_000
+"""Of one value, where parts of an 'allOf' are unions: what fits both fits a pair of their branches."""
 _NOTE = "\0note"
 """No keyword: where a union is kept that only narrows."""
 _ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
@@ -405,6 +420,24 @@ _ANYTHING = "a schema without a type takes anything, and has to say a type, an e
 
 def _broken(path: str, rule: str) -> NoReturn:
     raise _Rule(path, rule)
+
+
+def _wrapped(given: Any) -> Any:
+    """A reference with nothing but annotations beside it as a union of that reference alone, which keeps it short.
+
+    Not where unions are counted: there it is written out.
+    """
+    if not isinstance(given, Mapping) or not str(given.get("$ref", "")).startswith(("#/$defs/", "#/definitions/")):
+        return given
+    beside = {key: item for key, item in given.items() if key != "$ref" and key not in _NOISE}
+    if not beside or not beside.keys() <= _ANNOTATIONS:
+        return given
+    return {"anyOf": [{"$ref": given["$ref"]}], **beside}
+
+
+def _definition(reference: str) -> str:
+    """The name of the definition that a rewritten reference leads to."""
+    return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
 
 
 def _types(schema: Schema, path: str) -> Any:
@@ -445,14 +478,14 @@ def _named(conditions: Schema) -> set[str]:
 
 
 def _distinct(branches: list[Schema]) -> list[Schema]:
-    found: list[Schema] = []
+    found: dict[str, Schema] = {}
     for branch in branches:
-        inner = branch["anyOf"] if branch.keys() == {"anyOf"} else [branch]
-        found += [item for item in inner if item not in found]
-    return found
+        for item in branch["anyOf"] if branch.keys() == {"anyOf"} else [branch]:
+            found.setdefault(json.dumps(item, sort_keys=True), item)
+    return list(found.values())
 
 
-def _free_name(name: str, taken: Any) -> str:
+def _free_name(name: str, taken: Collection[str]) -> str:
     name = name.replace("~1", "/").replace("~0", "~")
     while name in taken:
         name += "_"
@@ -506,6 +539,8 @@ def _both(key: str, one: Any, other: Any, path: str) -> Any:
     if key in ("uniqueItems", "unevaluatedProperties"):
         return one or other if key == "uniqueItems" else one and other
     if key == "anyOf":
+        if len(one) * len(other) > _MOST_FORMS:
+            _broken(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
         return [{"allOf": [first, second]} for first in one for second in other]
     _broken(path, f"'allOf' cannot be merged: two parts say {key!r}")
 
@@ -538,7 +573,7 @@ def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any]
 
 def _within_limits(schema: Schema, rules: Rules) -> None:
     limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
-        ("levels of nesting", rules.most_levels, lambda schema: _levels(schema, schema, ())),
+        ("levels of nesting", rules.most_levels, lambda schema: _levels(schema, schema, {})),
         ("properties", rules.most_properties, _properties),
         ("enum values", rules.most_enum_values, lambda schema: sum(len(n.get("enum", ())) for n in _nodes(schema))),
         ("characters of names and enums", rules.most_characters, lambda schema: sum(map(_characters, _nodes(schema)))),
@@ -562,14 +597,17 @@ def _inner(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*schema.get("properties", {}).values(), *lone, *schema.get("anyOf", ())]
 
 
-def _levels(node: Mapping[str, Any], root: Mapping[str, Any], within: tuple[str, ...]) -> int:
+def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, int]) -> int:
+    """How deep it nests; `known` are those of the definitions. A reference back to what is around it adds none."""
     reference = node.get("$ref")
+    if reference == "#":
+        return 0
     if reference is not None:
-        if reference == "#" or reference in within:
-            return 0
-        name = reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
-        return _levels(root["$defs"][name], root, (*within, reference))
-    below = max((_levels(inner, root, within) for inner in _inner(node)), default=0)
+        if reference not in known:
+            known[reference] = 0
+            known[reference] = _levels(root["$defs"][_definition(reference)], root, known)
+        return known[reference]
+    below = max((_levels(inner, root, known) for inner in _inner(node)), default=0)
     return below + ("properties" in node or "items" in node)
 
 

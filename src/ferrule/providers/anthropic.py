@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import Block, Media
+from ferrule.core.content import Block, Media, clean, jsonable
 from ferrule.core.errors import DefinitionError
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
@@ -22,14 +22,17 @@ from ferrule.providers._read import (
     in_order,
     known_id,
     left_open,
+    media_type,
     name_of,
     not_run,
     object_value,
+    once,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
+    sent_name,
     view,
     views,
     web_address,
@@ -111,7 +114,7 @@ def calls(response: Any) -> list[ToolCall]:
     for id, block in zip(ids_of(response, asked, "id"), asked, strict=True):
         given, data = arguments(block.get("input")), _data(block)
         found.append(ToolCall(id, name_of(block), given, problem=problem, data=data))
-    return found
+    return once(found, asked, "id")
 
 
 def _data(block: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -138,7 +141,7 @@ def _problem(response: Any) -> str | None:
 
 def _blocks(response: Any) -> list[dict[str, Any]]:
     content = read(response, "content", [])
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else plain_list(content)
+    blocks = [{"type": "text", "text": clean(content)}] if isinstance(content, str) else plain_list(content)
     with_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
     return blocks
 
@@ -151,8 +154,11 @@ def turn(response: Any) -> list[dict[str, Any]]:
     """
     kept = [block for block in _blocks(response) if block.get("type") != "text" or block.get("text")]
     for block in kept:
-        if block.get("type") == "tool_use" and not isinstance(block.get("input"), dict):
-            block["input"] = object_value(block.get("input"))
+        ours = block.get("type") == "tool_use"
+        if ours:
+            block["name"] = sent_name(name_of(block))
+        if (ours or "input" in block) and not isinstance(block.get("input"), dict):
+            block["input"] = jsonable(object_value(block.get("input")))
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
@@ -188,17 +194,17 @@ def _result(result: ToolResult) -> dict[str, Any]:
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        source = _source(block)
-        if source and block.mime_type in _IMAGES:
+        source, kind = _source(block), media_type(block)
+        if source and kind in _IMAGES:
             return {"type": "image", "source": source}
-        if source and block.mime_type == "application/pdf":
+        if source and kind == "application/pdf":
             return {"type": "document", "source": source} | ({"title": block.name} if block.name else {})
     return {"type": "text", "text": as_json_text(block_text(block))}
 
 
 def _source(block: Media) -> dict[str, Any] | None:
     if block.data:
-        return {"type": "base64", "media_type": block.mime_type, "data": base64_text(block)}
+        return {"type": "base64", "media_type": media_type(block), "data": base64_text(block)}
     address = web_address(block)
     return {"type": "url", "url": address} if address else None
 
@@ -215,12 +221,14 @@ _KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "s
 class Stream(TurnStream, reading=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until `message_stop`, every call has a `problem`."""
 
-    __slots__ = ("_blocks", "_delta", "_ended", "_message", "_open")
+    __slots__ = ("_blocks", "_by_id", "_delta", "_ended", "_message", "_open")
 
     def __init__(self) -> None:
         super().__init__()
         self._message: dict[str, Any] = {}
         self._blocks: list[_Block] = []
+        self._by_id: dict[str, _Block] = {}
+        """The newest block of each id."""
         self._open: dict[int | None, _Block] = {}
         """The newest block under each index, and the newest of all under `None`."""
         self._delta: dict[str, Any] = {}
@@ -259,10 +267,12 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
         id = known_id(start.get("id"))
-        block = next((block for block in self._blocks if id and block.start.get("id") == id), None)
-        if block is None:
-            block = _Block(start)
+        block = self._by_id.get(id) if id else None
+        if block is None or block.index != index:
+            block = _Block(start, index)
             self._blocks.append(block)
+            if id:
+                self._by_id[id] = block
         self._open[index] = self._open[None] = block
 
     def _continue(self, index: int | None, delta: Any) -> None:
@@ -295,7 +305,9 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         found: dict[str, Any] = plain(self._so_far())
         for block in found["content"]:
             if "input" in block:
-                block["input"] = as_object(block["input"])
+                # What is no JSON is left to *decode*, where the call is ours.
+                given = as_object(block["input"])
+                block["input"] = given if block.get("type") == "tool_use" else jsonable(object_value(given))
         return found
 
     def turn(self) -> list[dict[str, Any]]:
@@ -312,10 +324,11 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 class _Block:
     """One block of content, as it came at its start, and the fragments since then."""
 
-    __slots__ = ("citations", "fragments", "start")
+    __slots__ = ("citations", "fragments", "index", "start")
 
-    def __init__(self, start: dict[str, Any]) -> None:
+    def __init__(self, start: dict[str, Any], index: int | None) -> None:
         self.start = start
+        self.index = index
         self.fragments: dict[str, list[str]] = {field: [] for field in _KINDS}
         self.citations: list[Any] = []
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.core.content import Block, Media, clean, jsonable, to_text
 from ferrule.core.errors import DefinitionError
+from ferrule.core.frozen import freeze
 from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
+    DEEPEST,
     Names,
     Stop,
     arguments,
@@ -24,12 +26,16 @@ from ferrule.providers._read import (
     in_order,
     known_id,
     left_open,
+    media_type,
     name_of,
     not_run,
     object_value,
+    once,
+    plain_number,
     read,
     read_list,
     read_text,
+    sent_name,
     view,
 )
 from ferrule.providers._stream import TurnStream, as_object, joined, place, said_of
@@ -85,8 +91,9 @@ def tools(
     Args:
         strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
         cache: Sets a `cachePoint` behind the last tool that is not deferred.
-        deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
-            what stands before them stays cached.
+        deferred: Names of tools that came later. They are placed last, in this order, so that what stands before
+            them stays cached. No mark says that they wait: where the model takes them, the `toolAddition` blocks of a
+            `system` message, which are yours to write, add tools in the middle of a conversation.
 
     Raises:
         DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
@@ -102,7 +109,7 @@ def _spec(tool: Tool, strict: bool) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": tool.wire_name}
     if tool.description:
         spec["description"] = tool.description
-    spec["inputSchema"] = {"json": strict_schema(tool, BEDROCK) if strict else tool.input_schema}
+    spec["inputSchema"] = freeze({"json": strict_schema(tool, BEDROCK) if strict else tool.input_schema})
     return spec | {"strict": True} if strict else spec
 
 
@@ -132,10 +139,11 @@ def calls(response: Any) -> list[ToolCall]:
     if not asked:
         return []
     problem = None if response.get("stopReason") == "tool_use" else _problem(response)
-    return [
+    found = [
         ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
         for id, use in zip(ids_of(response, asked, "toolUseId"), asked, strict=True)
     ]
+    return once(found, asked, "toolUseId")
 
 
 def _content(response: Any) -> list[Any]:
@@ -186,24 +194,33 @@ def turn(response: Any) -> list[dict[str, Any]]:
     for block in _content(response):
         use = _use(block)
         if use is None:
-            sent = _kept(block)
+            served = block.get("toolUse") if type(block) is dict else None
+            sent = {"toolUse": _with_object(served)} if type(served) is dict else _kept(block)
         else:
-            given = {"toolUseId": wire_id(next(ids)), "input": jsonable(object_value(use.get("input")))}
-            sent = {"toolUse": {**_kept({**use, "input": None}), **given}}
+            said = {**use, "toolUseId": wire_id(next(ids)), "name": sent_name(name_of(use))}
+            sent = {"toolUse": _with_object(said)}
         if isinstance(sent, dict) and not _blank(sent):
             kept.append(sent)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
-def _kept(value: Any) -> Any:
-    """A copy of `value` that UTF-8 can hold."""
+def _with_object(use: dict[str, Any]) -> dict[str, Any]:
+    return {**_kept({**use, "input": None}), "input": jsonable(object_value(use.get("input")))}
+
+
+def _kept(value: Any, levels: int = DEEPEST) -> Any:
+    """A copy of `value` that JSON and UTF-8 can hold, but for its bytes; cut off where no parser reads on."""
     if isinstance(value, str):
         return clean(value)
+    if not levels and isinstance(value, Mapping | list | tuple):
+        return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): _kept(item) for key, item in value.items()}
+        return {clean(str(key)): _kept(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_kept(item) for item in value]
-    return value if value is None or isinstance(value, bytes | int) else jsonable(value)
+        return [_kept(item, levels - 1) for item in value]
+    if type(value) is int or type(value) is float:
+        return plain_number(value)
+    return value if isinstance(value, bytes) else jsonable(value)
 
 
 def _blank(block: dict[str, Any]) -> bool:
@@ -231,18 +248,19 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {"toolUseId": wire_id(call_of(result).id)}
+    id = wire_id(call_of(result).id)
+    block: dict[str, Any] = {"toolUseId": id}
     if result.status == "ok":
-        block["content"] = [_shown(item) for item in result.content] or [{"text": '""'}]
+        block["content"] = [_shown(item, f"{id} {at}") for at, item in enumerate(result.content)] or [{"text": '""'}]
     else:
         block["content"] = [{"text": error_text(result)}]
         block["status"] = "error"
     return block
 
 
-def _shown(block: Block) -> dict[str, Any]:
+def _shown(block: Block, where: str) -> dict[str, Any]:
     if isinstance(block, Media):
-        media = _media(block)
+        media = _media(block, where)
         if media:
             return media
     text = block_text(block)
@@ -261,17 +279,17 @@ def _object(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _media(block: Media) -> dict[str, Any] | None:
-    source = _source(block)
+def _media(block: Media, where: str) -> dict[str, Any] | None:
+    source, kind = _source(block), media_type(block)
     if source is None:
         return None
-    if block.mime_type in _IMAGES:
-        return {"image": {"format": _IMAGES[block.mime_type], "source": source}}
-    if block.mime_type in _DOCUMENTS:
-        name = _document_name(block.name)
-        return {"document": {"format": _DOCUMENTS[block.mime_type], "name": name, "source": source}}
-    if block.mime_type in _VIDEOS:
-        return {"video": {"format": _VIDEOS[block.mime_type], "source": source}}
+    if kind in _IMAGES:
+        return {"image": {"format": _IMAGES[kind], "source": source}}
+    if kind in _DOCUMENTS:
+        name = _document_name(block.name, where)
+        return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
+    if kind in _VIDEOS:
+        return {"video": {"format": _VIDEOS[kind], "source": source}}
     return None
 
 
@@ -281,18 +299,34 @@ def _source(block: Media) -> dict[str, Any] | None:
     return {"s3Location": {"uri": block.uri}} if block.uri and block.uri.startswith("s3://") else None
 
 
-def _document_name(name: str | None) -> str:
-    """A name as this API takes it: letters, digits, single spaces, hyphens, parentheses and square brackets."""
+def _document_name(name: str | None, where: str) -> str:
+    """A name as this API takes it: letters, digits, single spaces, hyphens, parentheses and square brackets.
+
+    It refuses a history in which two documents have one name, so this one says where it stands as well.
+    """
     fitting = re.sub(r"[^a-zA-Z0-9()\[\]-]+", " ", name or "").strip()
-    return fitting[:200].strip() or "document"
+    mark = hashlib.blake2s(where.encode(), digest_size=4).hexdigest()
+    return f"{fitting[:180].strip() or 'document'} {mark}"
 
 
 class _Block:
     """One content block of a stream, in pieces."""
 
-    __slots__ = ("citations", "image", "input", "reasoning", "redacted", "results", "signature", "start", "text")
+    __slots__ = (
+        "citations",
+        "image",
+        "index",
+        "input",
+        "reasoning",
+        "redacted",
+        "results",
+        "signature",
+        "start",
+        "text",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, index: Any) -> None:
+        self.index = index
         self.start: dict[str, Any] = {}
         self.text: list[str] = []
         self.input: list[str] = []
@@ -358,6 +392,7 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         self._open: dict[Any, _Block] = {}
         """The newest block under each index."""
         self._by_id: dict[str, _Block] = {}
+        """The newest block of each id."""
         self._rest: dict[str, Any] = {}
         self._reason: str | None = None
 
@@ -389,7 +424,7 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
                 self._error = f"{kind}: {said_of(found)}"
 
     def _begin(self, index: Any) -> _Block:
-        block = self._open[index] = _Block()
+        block = self._open[index] = _Block(index)
         self._blocks.append(block)
         return block
 
@@ -397,8 +432,9 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         index = place(event.get("contentBlockIndex"))
         start = {key: item for key, item in _dict(event.get("start")).items() if isinstance(item, dict)}
         id = known_id(start.get("toolUse", {}).get("toolUseId"))
-        if id is not None and id in self._by_id:
-            self._open[index] = self._by_id[id]
+        known = self._by_id.get(id) if id is not None else None
+        if known is not None and known.index == index:
+            self._open[index] = known
             return
         block = self._begin(index)
         block.start = start
@@ -423,9 +459,13 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as `converse` gives it."""
-        found = self._so_far()
-        for use in _uses(found):
-            use["input"] = as_object(use["input"])
+        found: dict[str, Any] = _kept(self._so_far())
+        for block in _content(found):
+            use = block.get("toolUse")
+            if use is not None:
+                # What is no JSON is left to *decode*, where the call is ours.
+                given = as_object(use["input"])
+                use["input"] = jsonable(object_value(given)) if _use(block) is None else given
         return found
 
 

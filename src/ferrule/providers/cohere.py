@@ -22,10 +22,12 @@ from ferrule.providers._read import (
     name_of,
     not_run,
     object_text,
+    once,
     plain,
     plain_list,
     read,
     read_text,
+    sent_name,
     strict_wanted,
     view,
     views,
@@ -104,10 +106,11 @@ def calls(response: Any) -> list[ToolCall]:
     if not asked:
         return []
     problem = _problem(response)
-    return [
+    found = [
         _call(id, view(item.get("function")), problem)
         for id, item in zip(ids_of(response, asked, "id"), asked, strict=True)
     ]
+    return once(found, asked, "id")
 
 
 def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall:
@@ -138,8 +141,10 @@ def turn(response: Any) -> list[dict[str, Any]]:
     message["tool_calls"] = plain_list(message.get("tool_calls"))
     with_ids(response, message["tool_calls"], "id")
     for item in message["tool_calls"]:
-        if isinstance(item.get("function"), dict):
-            item["function"]["arguments"] = object_text(item["function"].get("arguments"))
+        function = item.get("function")
+        if isinstance(function, dict):
+            function["name"] = sent_name(name_of(function))
+            function["arguments"] = object_text(function.get("arguments"))
     # What is null or empty is not taken back.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
@@ -245,12 +250,15 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def _call_of(self, kind: str, id: str | None, index: int | None) -> _Call:
         """The call that a fragment belongs to: by its id, then by its index; a start without a known id is new."""
-        call = self._by_id.get(id) if id else None
-        if call is None and kind == "tool-call-delta":
+        at = self._by_index.get(index)
+        call = None if not id else at if at is not None and at.id == id else self._by_id.get(id)
+        if call is not None and kind == "tool-call-start" and call.index != index:
+            call = None  # another call with an id that is known
+        elif call is None and kind == "tool-call-delta":
             call = self._by_index.get(index)
             call = None if call is not None and id and call.id else call
         if call is None:
-            call = _Call()
+            call = _Call(index)
             self._calls.append(call)
         self._by_index[index] = self._by_index[None] = call
         if id and not call.id:
@@ -298,9 +306,10 @@ class _Part:
 class _Call:
     """One call, with the fragments of its arguments."""
 
-    __slots__ = ("fragments", "id", "name")
+    __slots__ = ("fragments", "id", "index", "name")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int | None) -> None:
+        self.index = index
         self.id: str | None = None
         self.name = ""
         self.fragments: list[str] = []

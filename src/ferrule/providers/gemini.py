@@ -16,6 +16,7 @@ from ferrule.providers import _gemini_interactions as interactions
 from ferrule.providers._read import Names, Stop, allowed_names, call_of, chosen_name, in_order, read, view
 from ferrule.providers._stream import TurnStream
 from ferrule.providers._strict import refuse_strict
+from ferrule.providers._write import definitions
 
 if TYPE_CHECKING:
     from ferrule.core.tool import Tool
@@ -52,8 +53,11 @@ def tools(
     first, later = in_order(toolset, deferred)
     refuse_strict(first + later, strict, "Gemini", _INSTEAD)
     if _which(api) == "interactions":
-        return [_function(tool) for tool in first] + [_function(tool) | {"defer_loading": True} for tool in later]
-    declarations = [_declaration(tool) for tool in first + later]
+        written = definitions(first + later, False, _function)
+        for definition in written[len(first) :]:
+            definition["defer_loading"] = True
+        return written
+    declarations = definitions(first + later, False, _declaration)
     return [{"functionDeclarations": declarations}] if declarations else []
 
 
@@ -63,14 +67,14 @@ def _which(api: str) -> str:
     return api
 
 
-def _declaration(tool: Tool) -> dict[str, Any]:
+def _declaration(tool: Tool, strict: bool) -> dict[str, Any]:
     schema = _schema(tool)
     if not tool.description:
         return {"name": tool.wire_name, "parametersJsonSchema": schema}
     return {"name": tool.wire_name, "description": tool.description, "parametersJsonSchema": schema}
 
 
-def _function(tool: Tool) -> dict[str, Any]:
+def _function(tool: Tool, strict: bool) -> dict[str, Any]:
     described = {"description": tool.description} if tool.description else {}
     return {"type": "function", "name": tool.wire_name, **described, "parameters": _schema(tool)}
 

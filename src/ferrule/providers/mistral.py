@@ -24,14 +24,17 @@ from ferrule.providers._read import (
     known_id,
     left_open,
     marked_error_text,
+    media_type,
     name_of,
     not_run,
     object_text,
+    once,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
+    sent_name,
     view,
     views,
     web_address,
@@ -105,7 +108,7 @@ def calls(response: Any) -> list[ToolCall]:
         function = item.get("function")
         function = function if type(function) is dict else view(function)
         found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
-    return found
+    return once(found, asked, "id")
 
 
 def _asked(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -118,8 +121,8 @@ def _asked(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _ids(response: Any, asked: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids as they came; one that is derived is already what this API takes."""
-    found = ids_of(response, asked, "id")
-    return [id if known_id(item.get("id")) else wire_id(id) for id, item in zip(found, asked, strict=True)]
+    found, came = ids_of(response, asked, "id"), [known_id(item.get("id")) for item in asked]
+    return [id if id == clean(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
 def wire_id(id: str) -> str:
@@ -171,8 +174,10 @@ def turn(response: Any) -> list[dict[str, Any]]:
             message.pop("tool_calls", None)
     for id, item in zip(_ids(response, asked), asked, strict=True):
         item["id"] = wire_id(id)
-        if isinstance(item.get("function"), dict):
-            item["function"]["arguments"] = _sent(item["function"].get("arguments"))
+        function = item.get("function")
+        if isinstance(function, dict):
+            function["name"] = sent_name(name_of(function))
+            function["arguments"] = _sent(function.get("arguments"))
     return [
         {"role": "assistant", **message} for message in messages if message.get("content") or "tool_calls" in message
     ]
@@ -201,7 +206,8 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
 def _result(result: ToolResult) -> dict[str, Any]:
     call = call_of(result)
-    return {"role": "tool", "tool_call_id": wire_id(call.id), "name": clean(call.name), "content": _content(result)}
+    said = {"role": "tool", "tool_call_id": wire_id(call.id), "name": sent_name(call.name)}
+    return {**said, "content": _content(result)}
 
 
 def _content(result: ToolResult) -> str | list[dict[str, Any]]:
@@ -215,10 +221,11 @@ def _content(result: ToolResult) -> str | list[dict[str, Any]]:
 
 def _chunk(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        address = f"data:{block.mime_type};base64,{base64_text(block)}" if block.data else web_address(block)
-        if address and block.mime_type in _IMAGES:
+        kind = media_type(block)
+        address = f"data:{kind};base64,{base64_text(block)}" if block.data else web_address(block)
+        if address and kind in _IMAGES:
             return {"type": "image_url", "image_url": address}
-        if address and block.mime_type == "application/pdf":
+        if address and kind == "application/pdf":
             named = {"document_name": clean(block.name)} if block.name else {}
             return {"type": "document_url", "document_url": address, **named}
     return {"type": "text", "text": block_text(block)}
@@ -242,11 +249,15 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def _goes_on(self, event: Any) -> bool:
         if type(event) is dict:
-            choice = event.get("data", event)["choices"][0]
+            (choice,) = event.get("data", event)["choices"]
+            if choice.get("index"):
+                return False
             delta = choice["delta"]
             text, more, reason = delta.get("content"), delta.get("tool_calls"), choice.get("finish_reason")
         else:
-            choice = event.data.choices[0]
+            (choice,) = event.data.choices
+            if choice.index:
+                return False
             delta = choice.delta
             text, more, reason = delta.content, delta.tool_calls, choice.finish_reason
         if reason or not self._head:
@@ -325,13 +336,14 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def _call_of(self, id_: str | None, index: int | None, name: Any, taken: set[int]) -> _Call:
         """The call that a fragment belongs to: by its id, then by its index; else a new one."""
-        call = self._by_id.get(id_) if id_ else None
+        at = self._by_index.get(index)
+        call = None if not id_ else at if at is not None and at.id == id_ else self._by_id.get(id_)
+        if call is not None and (id(call) in taken or (name and index is not None and call.index != index)):
+            call = None  # another call with an id that is known
+        elif call is None and at is not None:
+            call = None if id(at) in taken or at.ends_before(id_, name) else at
         if call is None:
-            call = self._by_index.get(index)
-            if call is not None and (id(call) in taken or call.ends_before(id_, name)):
-                call = None
-        if call is None:
-            call = _Call()
+            call = _Call(index)
             self._calls.append(call)
         self._by_index[index] = self._by_index[None] = call
         if id_ and not call.id:
@@ -395,9 +407,10 @@ class _Thought:
 class _Call:
     """One call, with the fragments of its arguments; mostly there is one."""
 
-    __slots__ = ("fragments", "id", "name", "object")
+    __slots__ = ("fragments", "id", "index", "name", "object")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int | None) -> None:
+        self.index = index
         self.id: str | None = None
         self.name = ""
         self.fragments: list[str] = []

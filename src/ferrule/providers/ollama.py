@@ -25,6 +25,7 @@ from ferrule.providers._read import (
     name_of,
     not_run,
     object_value,
+    once,
     plain,
     plain_list,
     read,
@@ -95,7 +96,7 @@ def calls(response: Any) -> list[ToolCall]:
         function = item.get("function")
         function = function if type(function) is dict else view(function)
         found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
-    return found
+    return once(found, asked, "id")
 
 
 def _ids(response: Mapping[str, Any], asked: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -125,8 +126,10 @@ def turn(response: Any) -> list[dict[str, Any]]:
         return []
     listed = plain_list(message.get("tool_calls"))
     for item in listed:
-        if isinstance(item.get("function"), dict):
-            item["function"]["arguments"] = jsonable(object_value(item["function"].get("arguments")))
+        function = item.get("function")
+        if isinstance(function, dict):
+            function["name"] = name_of(function)
+            function["arguments"] = jsonable(object_value(function.get("arguments")))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []

@@ -24,16 +24,18 @@ from ferrule.providers._read import (
     name_of,
     not_run,
     object_text,
+    once,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
+    sent_name,
     view,
     views,
     with_ids,
 )
-from ferrule.providers._stream import TurnStream, as_object, fragment, joined, merged, place, said_of, settled
+from ferrule.providers._stream import Brackets, TurnStream, as_object, fragment, joined, merged, place, said_of, settled
 from ferrule.providers._strict import OPENAI, strict_schema
 from ferrule.providers._write import definitions
 
@@ -99,7 +101,8 @@ def calls(response: Any) -> list[ToolCall]:
     if not asked:
         return []
     problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
-    return [_call(item, id, problem) for id, item in zip(ids_of(response, asked, "id"), asked, strict=True)]
+    found = [_call(item, id, problem) for id, item in zip(ids_of(response, asked, "id"), asked, strict=True)]
+    return once(found, asked, "id")
 
 
 def _call(item: Mapping[str, Any], id: str, problem: str | None) -> ToolCall:
@@ -142,11 +145,18 @@ def _message(response: Any) -> dict[str, Any]:
 
 
 def turn(response: Any) -> list[dict[str, Any]]:
-    """The first choice's message; only what the SDK's `parse` adds is left out, which the API does not take."""
+    """The first choice's message. The API does not take what the SDK's `parse` adds, and of what a voice said its id
+    alone."""
     message = _message(response)
     message.pop("parsed", None)
+    audio = message.pop("audio", None)
+    if isinstance(audio, dict) and audio.get("id"):
+        message["audio"] = {"id": audio["id"]}
     for item in message.get("tool_calls", ()):
-        function = item.get("function")
+        function, custom = item.get("function"), item.get("custom")
+        for called in (function, custom):
+            if isinstance(called, dict):
+                called["name"] = sent_name(name_of(called))
         if isinstance(function, dict):
             function["arguments"] = object_text(function.get("arguments"))
             function.pop("parsed_arguments", None)
@@ -223,7 +233,9 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
                 item = item if type(item) is dict else item.__dict__
                 called, id = item["function"], item.get("id")
                 called = called if type(called) is dict else called.__dict__
-                call = self._by_id[id] if id else self._by_index[item["index"]]
+                call = self._by_index[item.get("index")]
+                if id and id != call.id:
+                    return False
                 text, name = called["arguments"], called.get("name")
                 if type(text) is str and text and (not name or (id and name == call.name)):
                     call.arguments.append(text)
@@ -266,18 +278,24 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
             if value is None:
                 continue
             if key == "tool_calls":
+                taken: set[int] = set()
                 for item in views(value):
-                    self._continue(item)
+                    self._continue(item, taken)
             elif type(value) is str and key != "role":  # some servers send the role with every chunk
                 self._texts[key].append(value)
             else:
                 merged(self._message, {key: plain(value)}, _WHOLE)
 
-    def _continue(self, item: Mapping[str, Any]) -> None:
+    def _continue(self, item: Mapping[str, Any], taken: set[int]) -> None:
+        """A call, or a fragment of one; `taken` are the calls that the same delta has spoken of already."""
         function, custom = item.get("function"), item.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
         name, text = read(inner, "name"), read(inner, "input" if kind == "custom" else "arguments")
-        call = self._call_of(item.get("id"), place(item.get("index")), name, text)
+        own, index = known_id(item.get("id")), place(item.get("index"))
+        call = self._call_of(own, index, name, text)
+        if name and id(call) in taken:
+            call = self._new(own, index)
+        taken.add(id(call))
         if inner is not None:
             call.kind = kind
         if isinstance(name, str) and name != call.name:  # some servers repeat it, and it may come in pieces
@@ -288,22 +306,28 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
             call.object = text
         merged(call.more, {key: plain(item[key]) for key in item.keys() - _OWN}, _WHOLE)
 
-    def _call_of(self, id: Any, index: int | None, name: Any, text: Any) -> _Call:
+    def _call_of(self, id: str | None, index: int | None, name: Any, text: Any) -> _Call:
         """The call that a fragment belongs to: by its id, then by its index; else a new one."""
-        id = known_id(id)
-        call = self._by_id.get(id) if id else self._by_index.get(index)
-        if call is None and id:
-            call = self._by_index.get(index)
-            if call is not None and (call.id or (name and call.name)):
-                call = None  # a new id under a used index
+        at = self._by_index.get(index)
+        call = at if not id or (at is not None and at.id == id) else self._by_id.get(id)
+        if call is not None and id and name and None not in (index, call.index) and index != call.index:
+            call = None  # a known id under another index
+        elif call is None and at is not None:  # a new id under a used index is another call's, or comes late
+            call = None if at.id or (name and at.name) else at
         elif call is not None and not id and call.ends_before(name, text):
             call = None
         if call is None:
-            call = _Call()
-            self._calls.append(call)
-            self._by_index[index] = self._by_index[None] = call
+            return self._new(id, index)
         if id and not call.id:
             call.id = id
+            self._by_id[id] = call
+        return call
+
+    def _new(self, id: str | None, index: int | None) -> _Call:
+        call = _Call(id, index)
+        self._calls.append(call)
+        self._by_index[index] = self._by_index[None] = call
+        if id:
             self._by_id[id] = call
         return call
 
@@ -320,12 +344,15 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 class _Call:
     """One call, with the fragments of its arguments."""
 
-    __slots__ = ("arguments", "id", "kind", "more", "name", "object")
+    __slots__ = ("arguments", "brackets", "ended", "id", "index", "kind", "more", "name", "object")
 
-    def __init__(self) -> None:
-        self.id: str | None = None
+    def __init__(self, id: str | None, index: int | None) -> None:
+        self.id = id
+        self.index = index
         self.name = ""
         self.arguments: list[str] = []
+        self.brackets = Brackets()
+        self.ended: bool | None = None
         self.object: Mapping[str, Any] | None = None
         self.kind = "function"
         self.more: dict[str, Any] = {}
@@ -342,7 +369,13 @@ class _Call:
         if isinstance(text, Mapping):
             return self.object is not None or bool(self.arguments)
         begins = isinstance(text, str) and text.lstrip().startswith("{")
-        return begins and isinstance(as_object(joined(self.arguments)), dict)
+        return begins and self._is_whole()
+
+    def _is_whole(self) -> bool:
+        """Whether the arguments so far are an object, which is found out once, when their brackets are closed."""
+        if self.ended is None and self.brackets.closed_in(self.arguments):
+            self.ended = isinstance(as_object(joined(self.arguments)), dict)
+        return self.ended is True
 
     def whole(self) -> dict[str, Any]:
         found: dict[str, Any] = {"id": self.id} if self.id else {}

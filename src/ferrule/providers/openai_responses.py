@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,14 +23,17 @@ from ferrule.providers._read import (
     known_id,
     left_open,
     marked_error_text,
+    media_type,
     name_of,
     not_run,
     object_text,
+    once,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
+    sent_name,
     view,
     views,
     web_address,
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 _CALLS = ("function_call", "custom_tool_call")
 _CUT = {"max_output_tokens", "max_messages"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+_NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
 def tools(
@@ -101,7 +106,7 @@ def calls(response: Any) -> list[ToolCall]:
         return []
     problem = None if said.get("status") == "completed" else _problem(response)
     ids = ids_of(response, asked, "call_id")
-    return [_call(item, id, problem) for id, item in zip(ids, asked, strict=True)]
+    return once([_call(item, id, problem) for id, item in zip(ids, asked, strict=True)], asked, "call_id")
 
 
 def _call(item: Mapping[str, Any], id: str, problem: str | None) -> ToolCall:
@@ -138,6 +143,8 @@ def turn(response: Any) -> list[dict[str, Any]]:
     out, which the API does not take."""
     items = _items(response)
     for item in items:
+        if item.get("type") in _CALLS:
+            item["name"] = _sent_name(name_of(item), item.get("namespace"))
         if item.get("type") == "function_call":
             item["arguments"] = object_text(item.get("arguments"))
             item.pop("parsed_arguments", None)
@@ -145,6 +152,10 @@ def turn(response: Any) -> list[dict[str, Any]]:
             if isinstance(part, dict):
                 part.pop("parsed", None)
     return items
+
+
+def _sent_name(name: str, namespace: Any) -> str:
+    return sent_name(name, _NAME_IN_NAMESPACE) if namespace else sent_name(name)
 
 
 def stop(response: Any) -> Stop:
@@ -177,7 +188,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
     if data.get("caller"):
         item["caller"] = data["caller"]
     if data.get("namespace") and not custom:
-        item |= {"name": call.name, "namespace": data["namespace"]}
+        item |= {"name": _sent_name(call.name, data["namespace"]), "namespace": data["namespace"]}
     return item
 
 
@@ -192,10 +203,11 @@ def _output(result: ToolResult) -> str | list[dict[str, Any]]:
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        address = f"data:{block.mime_type};base64,{base64_text(block)}" if block.data else web_address(block)
-        if address and block.mime_type in _IMAGES:
+        kind = media_type(block)
+        address = f"data:{kind};base64,{base64_text(block)}" if block.data else web_address(block)
+        if address and kind in _IMAGES:
             return {"type": "input_image", "image_url": address}
-        if address and block.mime_type == "application/pdf":
+        if address and kind == "application/pdf":
             if block.data:
                 return {"type": "input_file", "filename": block.name or "file.pdf", "file_data": address}
             return {"type": "input_file", "file_url": address}
@@ -235,13 +247,15 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def _goes_on(self, event: Any) -> bool:
         if type(event) is dict:
-            kind, text, id = event["type"], event["delta"], event["item_id"]
+            kind, text, item = event["type"], event["delta"], self._by_index[event["output_index"]]
+            id = event["item_id"]
             at = None if kind in _FLAT else event[_NESTED[kind][1]]
         else:
-            kind, text, id = event.type, event.delta, event.item_id
+            kind, text, item = event.type, event.delta, self._by_index[event.output_index]
+            id = event.item_id
             at = None if kind in _FLAT else getattr(event, _NESTED[kind][1])
-        if type(text) is str:
-            self._by_id[id].fragments[kind, at].append(text)
+        if type(text) is str and id == item.id is not None:
+            item.fragments[kind, at].append(text)
             return True
         return False
 
@@ -270,22 +284,25 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
             self._end = "failed"
 
     def _begin(self, event: Any, started: Any) -> _Item:
-        """The item of this event: the one that has its id, or a new one."""
+        """The item of this event: the one that has its id and its index, or a new one."""
         id, index = known_id(read(started, "id")), place(read(event, "output_index"))
         item = self._by_id.get(id) if id else None
-        if item is None:
-            item = _Item(started, id)
+        if item is None or item.index != index:
+            item = _Item(started, id, index)
             self._items.append(item)
         self._by_index[index] = self._by_index[None] = item
         if id:
             self._by_id[id] = item
         return item
 
+    def _known(self, id: str | None, index: int | None) -> _Item | None:
+        """The item of this id, and of this index where several have it; else the newest under the index."""
+        item = self._by_index.get(index)
+        return item if id is None or (item is not None and item.id == id) else self._by_id.get(id, item)
+
     def _finish(self, event: Any, done: Any) -> None:
         id, index = known_id(read(done, "id")), place(read(event, "output_index"))
-        item = self._by_id.get(id) if id else None
-        if item is None:
-            item = self._by_index.get(index)
+        item = self._known(id, index)
         # Some servers make up an item's id anew for each event; the call's own id stays the same.
         if item is None or item.done is not None or not _one_call(item.started, done):
             item = self._begin(event, done)
@@ -293,9 +310,7 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 
     def _item_of(self, event: Any, kind: str) -> _Item:
         id, index = known_id(read(event, "item_id")), place(read(event, "output_index"))
-        item = self._by_id.get(id) if id else None
-        if item is None:
-            item = self._by_index.get(index)
+        item = self._known(id, index)
         if item is None:
             began = _BEGUN.get(_FLAT.get(kind, "")) or ("reasoning" if "reasoning" in kind else "message")
             item = self._begin(event, {"type": began, **({"id": id} if id else {})})
@@ -321,11 +336,12 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
 class _Item:
     """One item of the output, as it was added, the fragments since then, and as it was when it was done."""
 
-    __slots__ = ("annotations", "done", "fragments", "id", "said", "started")
+    __slots__ = ("annotations", "done", "fragments", "id", "index", "said", "started")
 
-    def __init__(self, started: Any, id: str | None) -> None:
+    def __init__(self, started: Any, id: str | None, index: int | None) -> None:
         self.started = started
         self.id = id
+        self.index = index
         self.fragments: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
         self.annotations: defaultdict[int, list[Any]] = defaultdict(list)
         self.said: dict[str, Any] = {}
