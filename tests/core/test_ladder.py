@@ -14,6 +14,7 @@ from pydantic import BaseModel, create_model
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
 from ferrule.core.frozen import thaw
+from ferrule.core.jsontext import Malformed, loads
 from ferrule.core.parameters import Invalid
 
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
@@ -562,3 +563,17 @@ def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next(
     one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
     run(one, "pick", '{"x": {"a": null, "b": null}}')
     assert seen == [{"x": {"a": None}}]
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(199, True), (200, False)])
+def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
+    text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
+    if fits:
+        assert loads(text)["say"] == '[{[{"[{'
+    else:
+        with pytest.raises(Malformed, match="nested too deeply"):
+            loads(text)
+
+
+def test_brackets_beside_each_other_are_not_deep() -> None:
+    assert len(loads("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000

@@ -419,6 +419,7 @@ BAD = {
     "long and cut off": '{"value": "' + "x" * MANY,
     "long and quotes alone": '{"value": ' + '"' * MANY,
     "long and backslashes alone": '{"value": "' + "\\" * (MANY - 1),
+    "long and escaped quotes, cut off": '{"value": "' + '\\"' * (MANY // 2),
     "glued": '{"value": 1}{"value": 2}',
     "twice": '{"value": 1, "value": 2}',
     "not a number": '{"value": NaN}',

@@ -21,8 +21,13 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
+_QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
+"""A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
+_STRING = re.compile(_QUOTED, re.DOTALL)
+_STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
+_STRING_OR_BRACKET = re.compile(_QUOTED + r"|[\[\]{}]", re.DOTALL)
+DEEPEST = 200
+"""Levels of arrays and objects, as many as Pydantic reads."""
 
 
 class Malformed(ValueError):
@@ -136,6 +141,8 @@ def loads(text: str) -> Any:
 
 
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
+    if _too_deep(text):
+        raise Malformed("the JSON is nested too deeply")
     try:
         value = decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -145,6 +152,23 @@ def _decode(decoder: json.JSONDecoder, text: str) -> Any:
     if not text.isascii() or _SURROGATE.search(text):
         _refuse_half_characters(value)
     return value
+
+
+def _too_deep(text: str) -> bool:
+    """Whether it nests deeper than `DEEPEST`. The decoder would go on to the end of the stack, where whatever a garbage
+    collection runs fails too."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return False
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        found = match.group()
+        if found in ("[", "{"):
+            depth += 1
+            if depth > DEEPEST:
+                return True
+        elif found in ("]", "}"):
+            depth -= 1
+    return False
 
 
 def _refuse_half_characters(value: Any) -> None:
