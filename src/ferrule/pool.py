@@ -209,7 +209,8 @@ def _after_fork() -> None:
     _POOL = ThreadPool()  # the child has none of its parent's threads
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def apart(function: Callable[[], Any]) -> asyncio.Future[Any]:

@@ -140,7 +140,6 @@ class Runner:
         self._keys = KeyLocks()
         self._live: set[CallState] = set()
         self._waiting = Waiting(self._live)
-        self._waiters = 0
         self._left: dict[Any, Callable[[], None]] = {}
         self._writing: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -184,7 +183,7 @@ class Runner:
     @property
     def waiting(self) -> int:
         """How many calls wait for a slot or a key."""
-        return self._waiters
+        return len(self._waiting)
 
     # -- taking calls -------------------------------------------------------------------------------------------------
 
@@ -544,11 +543,8 @@ class Runner:
                     state.held = ()
                     if state.left:
                         self._release_later(state, held)
-                    elif state.loans:
-                        slots.give_back(state, held)
                     else:
-                        for one in held:
-                            one.release()
+                        slots.give_back(state, held)
             for behind in plan.behind:
                 changed = behind(result, state.context)
                 if changed is not None:
@@ -622,11 +618,7 @@ class Runner:
         if state.beside and not plan.tool.trait("parallel", state.call.arguments):
             said = f"{plan.name} may not run beside other calls with the arguments as they were changed"
             raise Halt("limited", f"{said}. {NOTHING_RUN} Send it alone.")
-        self._waiters += 1
-        try:
-            return await slots.taken(plan, state, self._keys, self._waiting, self._queue_timeout, ready)
-        finally:
-            self._waiters -= 1
+        return await slots.taken(plan, state, self._keys, self._waiting, self._queue_timeout, ready)
 
     def _release_later(self, state: CallState, held: slots.Held) -> None:
         """What was given up and still runs is counted, and keeps the slots and keys until the last of it ends."""
@@ -913,7 +905,7 @@ class Runner:
                 limiter.refill()
             for shares in plan.shares:
                 shares.refill()
-        self._waiters, self._left = 0, {}
+        self._left = {}
         self._begin_anew()
         return parents
 
@@ -1058,8 +1050,7 @@ async def _given(result: ToolResult) -> ToolResult:
 
 
 def _given_back(state: CallState, halt: Halt) -> Halt:
-    for one in state.held:
-        one.release()
+    slots.give_back(state, state.held)
     state.held = ()
     return halt
 
@@ -1156,4 +1147,5 @@ def _after_fork() -> None:
         _PARENTS.append(runner._forked())
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)

@@ -102,11 +102,10 @@ async def _waited(
 def give_back(state: CallState, held: Held) -> None:
     """Give back what a call had; a slot that it has lent goes by way of the child that has it."""
     for one in held:
-        loan = state.loans.get(one) if state.loans else None
-        if loan is None:
-            one.release()
-        else:
+        if state.loans and (loan := state.loans.get(one)) is not None:
             loan.end()
+        else:
+            one.release()
 
 
 class Loan(Limiter):

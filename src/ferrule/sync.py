@@ -48,7 +48,8 @@ def _after_fork() -> None:
         one._loop, one._lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -548,3 +550,14 @@ def test_the_basics_work_on_uvloop() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
         loop.run(main())
+
+
+def test_it_is_imported_and_runs_where_there_are_no_forks() -> None:
+    program = (
+        "import os; del os.register_at_fork, os.fork\n"
+        "from ferrule import Runner, tool\n"
+        "@tool\ndef add(a: int, b: int) -> int:\n    return a + b\n"
+        "print(Runner([add]).run_sync('add', {'a': 1, 'b': 2}).output)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=False)
+    assert (ran.stdout, ran.stderr) == ("3\n", "")
