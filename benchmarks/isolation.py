@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import isolation as tools  # under this name, because no worker imports `__main__`
 
-from ferrule import ToolCall, ToolContext, orders, tool, workers
+from ferrule import ToolCall, ToolContext, tool
+from ferrule.isolation import orders, workers
 
 CALLS, ROUNDS, KILLS = 100, 30, 15
 GIVEN = ToolContext()._given

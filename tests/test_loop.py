@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from ferrule import Event, Runner, ToolContext, Toolset, ask, tool
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall
+from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
 from ferrule.middleware import cache
 from ferrule.models import Reply
 from ferrule.models.scripted import Step, scripted
+from ferrule.values.call import ToolCall
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 

@@ -10,6 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "ferrule"
+KERNEL = {"values", "arguments", "scheduling", "definition", "executors", "pipeline", "isolation"}
 AROUND = {"guards", "middleware", "providers", "sources", "selection", "journal", "approval", "tools", "models"}
 PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}}
@@ -18,10 +19,8 @@ Graph = dict[str, set[str]]
 
 
 def ring(module: str) -> int:
-    """The ring of `ferrule.x.y`: 0 values, 1 kernel (and the root, which exports it), 2 around it, 3 programs."""
+    """The ring of `ferrule.x.y`: 1 the kernel (and the root, which exports it), 2 around it, 3 programs."""
     part = folder(module)
-    if part == "core":
-        return 0
     return 2 if part in AROUND else 3 if part in PROGRAMS else 1
 
 
@@ -81,7 +80,7 @@ def against_the_rings(graph: Graph) -> list[str]:
             here, there = ring(module), ring(used)
             if there > here:
                 wrong.append(f"{module} (ring {here}) imports {used} (ring {there})")
-            elif used == "ferrule" and here < 2:
+            elif used == "ferrule" and here == 1:
                 wrong.append(f"{module} (ring {here}) imports the root package, which imports it")
             elif here == there == 2 and folder(module) != folder(used):
                 if folder(used) not in MAY_ALSO_USE.get(folder(module), ()):
@@ -125,14 +124,14 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_every_folder_has_a_ring() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders <= AROUND | PROGRAMS | {"core"}
+    assert folders <= AROUND | PROGRAMS | KERNEL
 
 
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("core/values", "from ferrule.runner import Runner"),
-        ("core/values", "import ferrule"),
+        ("values/call", "from ferrule.guards import within"),
+        ("values/call", "import ferrule"),
         ("runner", "def f():\n    from ferrule.guards import within"),
         ("guards/within", "from ferrule import middleware"),
         ("providers/openai", "import ferrule.models.one"),
@@ -140,7 +139,7 @@ def test_every_folder_has_a_ring() -> None:
     ],
 )
 def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, text: str) -> None:
-    others = ["runner", "loop", "core/values", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
+    others = ["runner", "loop", "values/call", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
     source = package(tmp_path, {**dict.fromkeys(others, ""), module: text})
     assert len(against_the_rings(graph_of(source))) == 1
 
@@ -151,8 +150,8 @@ def test_a_model_may_use_a_provider(tmp_path: Path) -> None:
 
 
 def test_a_circle_is_reported_and_one_for_type_checkers_alone_is_not(tmp_path: Path) -> None:
-    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ferrule.core import b"
-    files = {"core/a": for_types, "core/b": "import ferrule.core.c", "core/c": "from ferrule.core.a import x"}
+    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ferrule.values import b"
+    files = {"values/a": for_types, "values/b": "import ferrule.values.c", "values/c": "from ferrule.values.a import x"}
     assert cycles(graph_of(package(tmp_path, files))) == []
-    package(tmp_path, {"core/a": "from ferrule.core import b"})
-    assert cycles(graph_of(tmp_path)) == ["ferrule.core.a → ferrule.core.b → ferrule.core.c → ferrule.core.a"]
+    package(tmp_path, {"values/a": "from ferrule.values import b"})
+    assert cycles(graph_of(tmp_path)) == ["ferrule.values.a → ferrule.values.b → ferrule.values.c → ferrule.values.a"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import Media, Text
-from ferrule.core.context import CONTEXT, ToolContext
-from ferrule.core.define import build_tool
-from ferrule.core.errors import (
+from ferrule.definition.mapping import build_tool
+from ferrule.definition.tool import Tool, tool
+from ferrule.definition.toolset import Toolset, assemble_tool_pool
+from ferrule.errors import (
     DefinitionError,
     FerruleError,
     GuardError,
@@ -16,16 +16,19 @@ from ferrule.core.errors import (
     ToolTimeoutError,
     ValidationError,
 )
-from ferrule.core.tool import Tool, tool
-from ferrule.core.toolset import Toolset, assemble_tool_pool
-from ferrule.core.types import Guard, Journal, Middleware, ToolSelector
-from ferrule.core.values import Decision, Event, ToolCall, ToolResult, allow, ask, deny
 from ferrule.runner import Runner
+from ferrule.types import Guard, Journal, Middleware, ToolSelector
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
+from ferrule.values.context import CONTEXT, ToolContext
+from ferrule.values.decision import Decision, allow, ask, deny
+from ferrule.values.event import Event
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from pydantic import Field
 
-    from ferrule.core.handler_class import ToolHandler
+    from ferrule.definition.handler_class import ToolHandler
 
 __version__ = "0.1.0"
 
@@ -70,7 +73,7 @@ def __getattr__(name: str) -> Any:
 
         return Field
     if name == "ToolHandler":
-        from ferrule.core.handler_class import ToolHandler
+        from ferrule.definition.handler_class import ToolHandler
 
         return ToolHandler
     raise AttributeError(f"module 'ferrule' has no attribute {name!r}")

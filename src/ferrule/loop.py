@@ -26,15 +26,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ferrule.core.errors import DefinitionError
-from ferrule.core.toolset import Toolset
-from ferrule.core.values import Event, ToolCall, ToolResult
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
 from ferrule.models import Model, Reply
+from ferrule.values.call import ToolCall
+from ferrule.values.event import Event
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.batch import Batch
-    from ferrule.core.context import ToolContext
+    from ferrule.pipeline.batch import Batch
     from ferrule.runner import Runner
+    from ferrule.values.context import ToolContext
 
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]

@@ -32,26 +32,33 @@ from functools import partial
 from time import perf_counter
 from typing import Any, overload
 
-from ferrule import approving, execution, results, slots, sync
-from ferrule.batch import Batch, Seat
-from ferrule.core.content import clean, cut, jsonable
-from ferrule.core.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
-from ferrule.core.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
-from ferrule.core.frozen import freeze
-from ferrule.core.half import settled
-from ferrule.core.jsontext import dumps
-from ferrule.core.keys import KeyLocks
-from ferrule.core.limiter import Limiter, Shares
-from ferrule.core.mistakes import nearest
-from ferrule.core.parameters import Invalid
-from ferrule.core.plan import Mount, Plan, Settings
-from ferrule.core.tool import Tool, _callables, _count, _direct, _kinds, _seconds
-from ferrule.core.toolset import Toolset
-from ferrule.core.types import Approver, Guard, Journal, Middleware, Observer
-from ferrule.core.values import ALLOW, Decision, EventKind, Status, ToolCall, ToolResult, emit, judged_call, keep_seal
-from ferrule.results import NOTHING_RUN, Halt
-from ferrule.timer import Timer, wake
-from ferrule.waiting import Waiting, ancestors
+from ferrule import own_loop as sync
+from ferrule.arguments.argument_errors import nearest
+from ferrule.arguments.parameters import Invalid
+from ferrule.definition.tool import Tool, _callables, _count, _direct, _kinds, _seconds
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.pipeline import acquire as slots
+from ferrule.pipeline import authorize as approving
+from ferrule.pipeline import invoke as execution
+from ferrule.pipeline import results
+from ferrule.pipeline.batch import Batch, Seat
+from ferrule.pipeline.hooks import settled
+from ferrule.pipeline.plan import Mount, Plan, Settings
+from ferrule.pipeline.results import NOTHING_RUN, Halt
+from ferrule.pipeline.waiting import Waiting, ancestors
+from ferrule.scheduling.limiter import Limiter, Shares
+from ferrule.scheduling.locks import KeyLocks
+from ferrule.scheduling.timer import Timer, wake
+from ferrule.types import Approver, Guard, Journal, Middleware, Observer
+from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.content import clean, cut, jsonable
+from ferrule.values.context import CURRENT, NO_CONTEXT, CallState, ToolContext, new_state, running
+from ferrule.values.decision import ALLOW, Decision
+from ferrule.values.event import EventKind, emit
+from ferrule.values.frozen import freeze
+from ferrule.values.json_text import dumps
+from ferrule.values.result import Status, ToolResult, keep_seal
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)

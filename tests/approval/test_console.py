@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from ferrule.approval import console
 from ferrule.approval.console import _described
-from ferrule.core.context import ToolContext
-from ferrule.core.values import Decision, ToolCall, allow, ask
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, ask
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 

@@ -22,7 +22,7 @@ from ferrule.cli.call import typed
 from ferrule.cli.list import does
 from ferrule.cli.screen import printable
 from ferrule.cli.timeline import Timeline
-from ferrule.core.frozen import freeze
+from ferrule.values.frozen import freeze
 
 ROOT = Path(__file__).parent.parent.parent
 BOUND = 60

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.context import ToolContext, Traits
-from ferrule.core.tool import Tool
-from ferrule.core.values import Decision, ToolCall
+from ferrule.definition.tool import Tool
 from ferrule.guards import ask_before_changes
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext, Traits
+from ferrule.values.decision import Decision
 
 
 def nothing(**arguments: Any) -> None:
@@ -94,8 +95,8 @@ def test_no_arguments_can_make_the_question_long_or_unprintable(arguments: dict[
 
 def test_it_works_in_a_runner() -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
 
     ran: list[str] = []
 

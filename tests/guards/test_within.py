@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import Decision, ToolCall
+from ferrule.errors import DefinitionError
 from ferrule.guards import within
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision
 
 
 @pytest.fixture
@@ -212,8 +213,8 @@ def test_a_name_that_may_mean_something_else_is_a_path_where_its_value_is_one(na
 
 
 def test_what_the_schema_calls_a_path_is_one(world: Path) -> None:
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
 
     @tool
@@ -303,8 +304,8 @@ def test_a_root_that_is_exchanged_between_two_judgements_is_seen(world: Path) ->
 
 def test_it_works_in_a_runner(world: Path) -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
 
     seen: list[str] = []
 

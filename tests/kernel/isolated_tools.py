@@ -18,20 +18,9 @@ from typing import Any, NoReturn
 
 from pydantic import BaseModel
 
-from ferrule import (
-    CONTEXT,
-    Media,
-    Text,
-    ToolCall,
-    ToolContext,
-    ToolError,
-    ToolHandler,
-    ToolResult,
-    orders,
-    tool,
-    workers,
-)
-from ferrule.core.context import running
+from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
+from ferrule.isolation import orders, workers
+from ferrule.values.context import running
 
 workers.shared().warm(2)
 

@@ -14,7 +14,7 @@ import pytest
 from watched import BOUND, Watch, go
 
 from ferrule import Runner, ToolTimeoutError, tool
-from ferrule.core.limiter import Limiter
+from ferrule.scheduling.limiter import Limiter
 
 SOON = 0.02
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")

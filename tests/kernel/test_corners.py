@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field
 
-from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, approving, ask, build_tool, tool
-from ferrule.core.values import Decision
+from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
+from ferrule.pipeline import authorize as approving
+from ferrule.values.decision import Decision
 
 
 def go(make: Callable[[], Awaitable[Any]]) -> Any:

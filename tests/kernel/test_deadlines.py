@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go, run
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, pool, tool
-from ferrule.pool import ThreadPool
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule.executors import threads as pool
+from ferrule.executors.threads import ThreadPool
 
 SOON = 0.02
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from watched import go
 
 from ferrule import Runner, ToolCall, ToolContext, tool
-from ferrule.core.turns import Turns
+from ferrule.scheduling.fair_queue import Turns
 
 
 class Steps:

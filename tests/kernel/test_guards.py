@@ -29,7 +29,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule import approving as kernel_approving
+from ferrule.pipeline import authorize as kernel_approving
 
 
 class Ran:

@@ -12,7 +12,8 @@ import isolated_tools as tools
 import pytest
 from watched import go
 
-from ferrule import Runner, Tool, ToolCall, tool, workers
+from ferrule import Runner, Tool, ToolCall, tool
+from ferrule.isolation import workers
 
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
 TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)

@@ -19,7 +19,7 @@ import pytest
 from watched import BOUND, Watch, go
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
-from ferrule.core.errors import NotStartedError
+from ferrule.errors import NotStartedError
 
 
 def isolated(handler: Any, **options: Any) -> Tool:
@@ -290,6 +290,6 @@ def test_a_script_is_never_run_again_and_its_own_functions_are_refused(tmp_path:
 
 
 def test_importing_ferrule_starts_and_imports_nothing_of_this() -> None:
-    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.workers', 'subprocess')])"
+    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.isolation.workers', 'subprocess')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.replace("'", '"')) in ([], ["subprocess"]), done.stderr

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 from watched import BOUND
 
-from ferrule import Event, Runner, Tool, ToolCall, ToolContext, pool, tool
+from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
+from ferrule.executors import threads as pool
 
 SECONDS = 120
 CALLS, ISOLATED, CHUNK = 10_000, 300, 100
@@ -274,7 +275,7 @@ async def in_a_loop() -> dict[str, Any]:
 def main() -> None:
     pool._IDLE_SECONDS = 0.2
     before = descriptors()
-    from ferrule import workers
+    from ferrule.isolation import workers
 
     found = asyncio.run(in_a_loop())
     workers.shared().close()

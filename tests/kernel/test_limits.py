@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, tool
-from ferrule.core.keys import KeyLocks
-from ferrule.core.limiter import Limiter
+from ferrule.scheduling.limiter import Limiter
+from ferrule.scheduling.locks import KeyLocks
 
 
 class Counted:

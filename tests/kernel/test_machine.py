@@ -30,9 +30,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from watched import BOUND, TERMINAL, Watch
 
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
-from ferrule import pool as threads
-from ferrule import workers as processes
-from ferrule.batch import Batch
+from ferrule.executors import threads
+from ferrule.isolation import workers as processes
+from ferrule.pipeline.batch import Batch
 
 MACHINES = int(os.environ.get("FERRULE_MACHINES", "1"))
 CHANGED, EDITED, FORBIDDEN = 100, 7, 13

@@ -10,7 +10,7 @@ import pytest
 from watched import go, run
 
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
-from ferrule.core.errors import NotStartedError
+from ferrule.errors import NotStartedError
 
 
 @tool(read_only=True)

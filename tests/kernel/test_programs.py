@@ -13,19 +13,7 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go, run
 
-from ferrule import (
-    CONTEXT,
-    Decision,
-    DefinitionError,
-    Runner,
-    Tool,
-    ToolCall,
-    ToolContext,
-    ToolResult,
-    ask,
-    deny,
-    tool,
-)
+from ferrule import CONTEXT, Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, tool
 
 
 @tool(read_only=True)

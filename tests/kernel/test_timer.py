@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ferrule.timer import Timer
+from ferrule.scheduling.timer import Timer
 
 
 class Standing(asyncio.SelectorEventLoop):

@@ -24,24 +24,13 @@ import uvloop
 from pydantic import SecretStr
 from watched import BOUND, go
 
-from ferrule import (
-    DefinitionError,
-    Media,
-    Text,
-    Tool,
-    ToolCall,
-    ToolContext,
-    ToolError,
-    ToolResult,
-    build_tool,
-    tool,
-    workers,
-)
-from ferrule.core.errors import NotStartedError, WorkerDiedError
-from ferrule.crossing import CannotCross, Transfer
-from ferrule.orders import Order, Recipe
-from ferrule.pool import Raised
-from ferrule.workers import Job, WorkerPool
+from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
+from ferrule.errors import NotStartedError, WorkerDiedError
+from ferrule.executors.threads import Raised
+from ferrule.isolation import workers
+from ferrule.isolation.orders import Order, Recipe
+from ferrule.isolation.protocol import CannotCross, Transfer
+from ferrule.isolation.workers import Job, WorkerPool
 
 HERE = str(Path(__file__).parent)
 BUFFERED = {"PYTHONUNBUFFERED": ""}
@@ -728,7 +717,7 @@ def test_a_forked_child_has_workers_of_its_own_and_keeps_none_alive(pool: Worker
     child = os.fork()
     if child == 0:
         try:
-            from ferrule import workers
+            from ferrule.isolation import workers
 
             assert value(workers.shared(), tools.add, {"a": 1}) == 3
             os.write(writing, b"1")
@@ -747,7 +736,8 @@ def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.
     head = """
         import asyncio, atexit, os, signal, sys, threading
         import isolated_tools as tools
-        from ferrule import ToolCall, ToolContext, orders, tool, workers
+        from ferrule import ToolCall, ToolContext, tool
+        from ferrule.isolation import orders, workers
         import json
         pool = workers.shared()
         def order(handler, arguments):

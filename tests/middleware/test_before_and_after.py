@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.tool import tool
-from ferrule.core.toolset import Toolset
-from ferrule.core.values import ToolResult
+from ferrule.definition.tool import tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
 from ferrule.middleware import after, before
 from ferrule.runner import Runner
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 RAN: list[int] = []
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.kernel.watched import BOUND, go, plain
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
-from ferrule.core.values import limited
 from ferrule.middleware import breaker, cache, retry
 from ferrule.testing import ManualClock
+from ferrule.values.result import limited
 
 
 class Service:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.content import Block, Media, Text, size
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, size
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 
 def limited(result: ToolResult, characters: int) -> ToolResult:

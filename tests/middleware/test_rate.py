@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
-from ferrule.core.clock import MONOTONIC
 from ferrule.middleware import rate, retry
+from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
 
 

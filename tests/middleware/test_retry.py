@@ -15,9 +15,9 @@ from tests.kernel import isolated_tools
 from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
-from ferrule.core.values import limited
 from ferrule.middleware import retry
 from ferrule.testing import ManualClock
+from ferrule.values.result import limited
 
 
 class Flaky:

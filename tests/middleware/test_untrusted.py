@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.content import Block, Media, Text
-from ferrule.core.context import ToolContext
-from ferrule.core.values import ToolCall, ToolResult
 from ferrule.middleware import untrusted
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 OPENING = re.compile(r'\A<untrusted tool="([^"<>\n]*)" boundary="([0-9a-f]{32})">\n')
 
@@ -156,8 +157,8 @@ def test_the_type_of_media_cannot_close_the_envelope() -> None:
     ],
 )
 def test_the_seal_of_the_runner_leaves_the_envelope_whole(output: Any) -> None:
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
 
     @tool(read_only=True)
@@ -182,10 +183,10 @@ def test_the_seal_of_the_runner_leaves_the_envelope_whole(output: Any) -> None:
 
 
 def test_the_words_of_the_kernel_are_no_data() -> None:
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
-    from ferrule.core.values import deny
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
+    from ferrule.values.decision import deny
 
     @tool(read_only=True)
     def fetch(n: int) -> int:
@@ -223,8 +224,8 @@ def test_a_megabyte_of_brackets_takes_no_time() -> None:
 
 def test_in_a_runner_the_envelope_outside_of_a_limit_stays_whole() -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.core.tool import tool
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.tool import tool
+    from ferrule.definition.toolset import Toolset
     from ferrule.middleware import limit_output
 
     @tool(read_only=True)

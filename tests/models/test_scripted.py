@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ferrule import Toolset
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.models import Reply
 from ferrule.models.scripted import Scripted, Step, scripted
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 NO_TOOLS = Toolset([])
 

@@ -7,7 +7,8 @@ from typing import Any
 from apis_more import Asked
 
 from ferrule import Toolset, tool
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
 GREET: Asked = ("call_b", "greet", {"name": "Ada"})

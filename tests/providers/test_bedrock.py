@@ -13,10 +13,10 @@ from asked import ADD, PNG, TOOLS, result
 from botocore.validate import ParamValidator
 
 from ferrule import Toolset
-from ferrule.core.content import Media, Text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall
+from ferrule.errors import DefinitionError
 from ferrule.providers import bedrock as MODULE
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
 
 API = MORE["bedrock"]
 

@@ -19,8 +19,8 @@ from test_providers import ADD, APIS, GREET, TOOLS, read_notes
 from test_streams import STREAMS
 
 from ferrule import Runner, ToolCall, tool
-from ferrule.core.content import Text
-from ferrule.core.values import ToolResult
+from ferrule.values.content import Text
+from ferrule.values.result import ToolResult
 
 Response = dict[str, Any]
 

@@ -11,10 +11,11 @@ from apis_more import MORE, Asked, More
 from google.genai.types import Content, GenerateContentConfig
 
 from ferrule import Toolset, tool
-from ferrule.core.content import Media, Text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers import gemini as MODULE
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
+from ferrule.values.result import ToolResult
 
 ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
 GREET: Asked = ("call_b", "greet", {"name": "Ada"})

@@ -16,8 +16,8 @@ from test_contract import ALL, WAYS, answer, read
 from test_providers import PNG, TOOLS
 
 from ferrule import Runner, Toolset, build_tool, tool
-from ferrule.core.content import Media, clean
 from ferrule.providers import anthropic, mistral, openai_chat, openai_responses
+from ferrule.values.content import Media, clean
 
 Response = dict[str, Any]
 COMMON = re.compile(r"[a-zA-Z0-9_-]{1,64}")

@@ -10,10 +10,10 @@ from apis_more import MORE
 from asked import ADD, GREET, PNG, TOOLS, result
 from mistralai.client.models import Tool, ToolMessage
 
-from ferrule.core.content import Media, Text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall
+from ferrule.errors import DefinitionError
 from ferrule.providers import mistral as MODULE
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
 
 API = MORE["mistral"]
 

@@ -15,10 +15,11 @@ from openai.types.chat import ChatCompletion, ParsedChatCompletion
 from openai.types.responses import ParsedResponse, Response
 
 from ferrule import Toolset, tool
-from ferrule.core.content import Media, Text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers import anthropic, openai_chat, openai_responses
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Media, Text
+from ferrule.values.result import ToolResult
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
-from ferrule.core.errors import DefinitionError
-from ferrule.core.frozen import thaw
-from ferrule.core.parameters import Invalid
+from ferrule.arguments.parameters import Invalid
+from ferrule.errors import DefinitionError
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, strict_schema
+from ferrule.values.frozen import thaw
 
 Schema = dict[str, Any]
 ALL = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE], ids=lambda rules: rules.provider)

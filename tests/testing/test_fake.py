@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ferrule import Runner, ToolCall, ToolContext, ToolHandler, Toolset, tool
-from ferrule.core.errors import DefinitionError, GuardError
-from ferrule.core.tool import Tool
-from ferrule.core.values import Decision, ToolResult, allow, deny
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, GuardError
 from ferrule.testing import fake
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.result import ToolResult
 
 OPEN: dict[str, Any] = {"type": "object", "additionalProperties": True}
 

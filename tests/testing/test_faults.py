@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import Event, Runner, ToolCall, ToolContext, Toolset, tool
-from ferrule.core.errors import DefinitionError, ToolError
-from ferrule.core.tool import Tool
-from ferrule.core.types import Next
-from ferrule.core.values import ToolResult
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing import ManualClock, fake, faults
 from ferrule.testing.clock import settled
+from ferrule.types import Next
+from ferrule.values.result import ToolResult
 
 RAN: collections.Counter[str] = collections.Counter()
 SHORT = 0.02

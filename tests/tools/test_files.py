@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule.core.context import ToolContext
 from ferrule.paths import SymbolicLinkError
 from ferrule.tools import files
 from ferrule.tools.files import _Document
+from ferrule.values.context import ToolContext
 
 
 @pytest.fixture
@@ -440,7 +440,7 @@ def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:
 
 def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
     from ferrule.guards import within
 
     runner = runner_module.Runner(Toolset(files.tools), guards=[within("src")])

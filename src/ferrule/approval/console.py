@@ -15,9 +15,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO, TypeAlias
 
-from ferrule.core.context import ToolContext
-from ferrule.core.frozen import thaw
-from ferrule.core.values import Decision, ToolCall, allow, deny
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.frozen import thaw
 
 try:
     import termios as _termios

@@ -18,7 +18,7 @@ from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import printable, refusal, screen, shown
 from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import UsageError, choices
-from ferrule.core.content import Text
+from ferrule.values.content import Text
 
 NAME = "call"
 HELP = "call one tool, with key=value arguments or JSON on standard input"

@@ -16,13 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, pool
+from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import console
 from ferrule.cli.usage import UsageError
-from ferrule.core.handlers import is_async
-from ferrule.core.types import Approver
+from ferrule.definition.function import is_async
+from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
+from ferrule.types import Approver
 
 DEFAULT = "ferrule.tools.files"
 TIMEOUT = 60.0

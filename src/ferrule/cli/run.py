@@ -21,9 +21,9 @@ from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, printable, screen, short
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
-from ferrule.core.content import cut
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
+from ferrule.values.content import cut
 
 NAME = "run"
 HELP = "let a model work on a task with the tools"

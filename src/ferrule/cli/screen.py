@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ferrule import ToolResult
-from ferrule.core.content import Block, Text
+from ferrule.values.content import Block, Text
 
 _WIDTH = 120
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ferrule.core.context import ToolContext
-from ferrule.core.frozen import thaw
-from ferrule.core.values import Decision, ToolCall, ask
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask
+from ferrule.values.frozen import thaw
 
 _EACH = 80
 _ALTOGETHER = 400

@@ -7,10 +7,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import Decision, ToolCall, allow, deny
+from ferrule.errors import DefinitionError
 from ferrule.paths import contains, real
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, allow, deny
 
 _ENDINGS = frozenset(
     {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames", "pathname", "pathnames"}

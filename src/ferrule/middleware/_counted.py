@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeAlias
 
-from ferrule.core.clock import Clock
-from ferrule.core.context import CallState, ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.handlers import is_async
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.definition.function import is_async
+from ferrule.errors import DefinitionError
+from ferrule.scheduling.clock import Clock
+from ferrule.values.call import ToolCall
+from ferrule.values.context import CallState, ToolContext
+from ferrule.values.result import ToolResult
 
 Key: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Hashable]
 By: TypeAlias = str | Iterable[str] | Key

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ferrule.core.context import ToolContext
-from ferrule.core.half import Half
-from ferrule.core.types import Middleware
-from ferrule.core.values import ToolResult
 from ferrule.middleware.before import takes_two
+from ferrule.pipeline.hooks import Half
+from ferrule.types import Middleware
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 
 def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:

@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.half import Half
-from ferrule.core.jsontext import Malformed
-from ferrule.core.ladder import to_object
-from ferrule.core.types import Middleware
-from ferrule.core.values import ToolCall
+from ferrule.arguments.repair import to_object
+from ferrule.errors import DefinitionError
+from ferrule.pipeline.hooks import Half
+from ferrule.types import Middleware
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.json_text import Malformed
 
 Changed = Mapping[str, Any] | None
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Hashable, Mapping
 from operator import add, sub
 from typing import Any, TypeAlias
 
-from ferrule.core.clock import MONOTONIC, Clock
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.types import Next
-from ferrule.core.values import ToolCall, ToolResult, limited
+from ferrule.errors import DefinitionError
 from ferrule.middleware._counted import By, function, keyed, number, ran_nothing, runs, ticking, whole
+from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult, limited
 
 log = logging.getLogger("ferrule")
 Amounts: TypeAlias = Mapping[str, float]

@@ -11,13 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from ferrule.core.clock import MONOTONIC, Clock
-from ferrule.core.context import CallState, ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.tool import Tool
-from ferrule.core.types import Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
 from ferrule.middleware._counted import By, is_inside, keyed, number, own_time, ticking, whole
+from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.context import CallState, ToolContext
+from ferrule.values.result import ToolResult
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""

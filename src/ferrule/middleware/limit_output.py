@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ferrule.core.content import Text, bound, cut
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.types import Middleware, Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
+from ferrule.types import Middleware, Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Text, bound, cut
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 
 def limit_output(characters: int) -> Middleware:

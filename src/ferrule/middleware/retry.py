@@ -9,13 +9,14 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ferrule.core.clock import MONOTONIC, Clock
-from ferrule.core.content import clean, cut
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError
-from ferrule.core.types import Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.middleware._counted import Windows, function, is_inside, number, ran, ticking, whole
+from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import clean, cut
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 _MAY = frozenset({"failed", "limited", "timeout"})
 _NOTHING_RUN = "Nothing was run."

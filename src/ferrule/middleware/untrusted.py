@@ -7,10 +7,11 @@ import re
 import secrets
 from typing import Any
 
-from ferrule.core.content import Block, Media, Text, bound, size
-from ferrule.core.context import ToolContext
-from ferrule.core.types import Next
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, bound, size
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult
 
 # Anything may stand between the letters but a letter, a digit or another bracket: blanks, zero-width characters,
 # and the slash of a closing tag.

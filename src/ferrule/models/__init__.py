@@ -36,11 +36,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ferrule.core.errors import FerruleError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import FerruleError
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ferrule.core.errors import DefinitionError
+from ferrule.errors import DefinitionError
 from ferrule.models import ModelError, Reply
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ferrule.core.toolset import Toolset
-    from ferrule.core.values import ToolCall, ToolResult
+    from ferrule.definition.toolset import Toolset
+    from ferrule.values.call import ToolCall
+    from ferrule.values.result import ToolResult
 
 Messages: TypeAlias = Sequence[dict[str, Any]]
 Ask: TypeAlias = "Callable[[Messages, Toolset], AsyncGenerator[Any, None]]"

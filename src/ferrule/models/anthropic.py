@@ -10,7 +10,7 @@ from ferrule.providers import anthropic as provider
 from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 MAX_TOKENS = 16_000
 _COUNTS = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

@@ -6,13 +6,13 @@ import os
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from ferrule import pool
+from ferrule.executors import threads as pool
 from ferrule.models._streamed import Messages, OnText, Streamed, offered, sdk, without_key
 from ferrule.providers import bedrock as provider
 from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _COUNTS = {
     "inputTokens": "input_tokens",

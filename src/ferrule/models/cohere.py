@@ -11,7 +11,7 @@ from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered
 from ferrule.providers import cohere as provider
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 

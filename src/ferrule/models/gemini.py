@@ -11,7 +11,7 @@ from ferrule.providers import gemini as provider
 from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _COUNTS = {
     "prompt_token_count": "input_tokens",

@@ -11,7 +11,7 @@ from ferrule.providers import mistral as provider
 from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds

@@ -10,7 +10,7 @@ from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered
 from ferrule.providers import ollama as provider
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _COUNTS = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
 

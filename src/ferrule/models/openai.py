@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ferrule.core.errors import DefinitionError
+from ferrule.errors import DefinitionError
 from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
 from ferrule.providers import openai_chat, openai_responses
 from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 _CHAT_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}

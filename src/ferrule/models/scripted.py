@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.models import Reply
 from ferrule.providers import openai_chat
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.toolset import Toolset
+    from ferrule.definition.toolset import Toolset
 
 Messages: TypeAlias = Sequence[dict[str, Any]]
 Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]

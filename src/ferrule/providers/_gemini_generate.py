@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.core.content import Block, Media, jsonable, to_text
-from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._gemini_names import camel, either, function_name
 from ferrule.providers._gemini_paths import CallInPieces
 from ferrule.providers._read import (
@@ -35,6 +33,9 @@ from ferrule.providers._read import (
     web_address,
 )
 from ferrule.providers._stream import TurnStream, joined
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, jsonable, to_text
+from ferrule.values.result import ToolResult
 
 _STOPS: dict[str, Stop] = {
     "STOP": "end",

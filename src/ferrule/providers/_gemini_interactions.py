@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.core.content import Block, Media, jsonable
-from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._gemini_names import function_name
 from ferrule.providers._read import (
     Stop,
@@ -32,6 +30,9 @@ from ferrule.providers._read import (
     with_ids,
 )
 from ferrule.providers._stream import TurnStream, as_object, joined, place, said_of
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, jsonable
+from ferrule.values.result import ToolResult
 
 _STOPS: dict[str, Stop] = {
     "completed": "end",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
-from ferrule.core.errors import DefinitionError
+from ferrule.errors import DefinitionError
 from ferrule.providers import (
     anthropic,
     bedrock,
@@ -28,7 +28,7 @@ from ferrule.providers import (
 from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, over_limits
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")

@@ -12,11 +12,12 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic_core import from_json
 
-from ferrule.core.content import Block, Media, Text, clean, jsonable, to_text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.ladder import same_call
-from ferrule.core.tool import Tool, wire_name
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.arguments.repair import same_call
+from ferrule.definition.tool import Tool, wire_name
+from ferrule.errors import DefinitionError
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
+from ferrule.values.result import ToolResult
 
 Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
 Names: TypeAlias = bool | Collection[str]

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from ferrule.core.content import clean, to_text
-from ferrule.core.jsontext import Malformed, loads
-from ferrule.core.values import ToolCall
 from ferrule.providers._read import Stop, not_run, plain, view
+from ferrule.values.call import ToolCall
+from ferrule.values.content import clean, to_text
+from ferrule.values.json_text import Malformed, loads
 
 Reading: TypeAlias = tuple[
     Callable[[Any], list[ToolCall]], Callable[[Any], list[dict[str, Any]]], Callable[[Any], Stop]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from ferrule.core.errors import DefinitionError
-from ferrule.core.frozen import FrozenDict, freeze, thaw
+from ferrule.errors import DefinitionError
 from ferrule.providers._read import Names, strict_wanted
+from ferrule.values.frozen import FrozenDict, freeze, thaw
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 Schema = dict[str, Any]
 

@@ -9,7 +9,7 @@ from ferrule.providers._read import Names, strict_wanted
 from ferrule.providers._strict import Rules, check_request
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 Write: TypeAlias = "Callable[[Tool, bool], dict[str, Any]]"
 """Writes the definition of a tool, strict or not; a function of the module, as it is the key of what it wrote."""

@@ -8,10 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import Block, Media, clean, jsonable, to_text
-from ferrule.core.errors import DefinitionError
-from ferrule.core.frozen import freeze
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers._read import (
     DEEPEST,
     Names,
@@ -41,9 +38,13 @@ from ferrule.providers._read import (
 from ferrule.providers._stream import TurnStream, as_object, joined, place, said_of
 from ferrule.providers._strict import BEDROCK, strict_schema
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, clean, jsonable, to_text
+from ferrule.values.frozen import freeze
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _STOPS: dict[str, Stop] = {
     "end_turn": "end",

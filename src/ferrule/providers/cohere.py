@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers._read import (
     Names,
     Stop,
@@ -36,9 +35,11 @@ from ferrule.providers._read import (
 from ferrule.providers._stream import TurnStream, joined, place, said_of
 from ferrule.providers._strict import COHERE, strict_schema
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _STOPS: dict[str, Stop] = {"COMPLETE": "end", "STOP_SEQUENCE": "end", "TOOL_CALL": "calls", "MAX_TOKENS": "cut"}
 _WHOLE = ("end", "calls")

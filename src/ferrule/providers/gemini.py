@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
 from ferrule.providers._read import Names, Stop, allowed_names, call_of, chosen_name, in_order, read, view
 from ferrule.providers._stream import TurnStream
 from ferrule.providers._strict import refuse_strict
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 Api: TypeAlias = Literal["generate", "interactions"]
 

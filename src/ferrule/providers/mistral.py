@@ -7,9 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import Block, Media, clean, jsonable
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers._read import (
     Names,
     Stop,
@@ -42,9 +40,12 @@ from ferrule.providers._read import (
 from ferrule.providers._stream import TurnStream, as_object, joined, place
 from ferrule.providers._strict import MISTRAL, strict_schema
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, clean, jsonable
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _STOPS: dict[str, Stop] = {"stop": "end", "tool_calls": "calls", "length": "cut", "model_length": "cut"}
 _WHOLE = ("end", "calls")

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import clean, jsonable
-from ferrule.core.errors import DefinitionError
-from ferrule.core.values import ToolCall, ToolResult
+from ferrule.errors import DefinitionError
 from ferrule.providers._read import (
     Names,
     Stop,
@@ -36,9 +34,12 @@ from ferrule.providers._read import (
 )
 from ferrule.providers._stream import TurnStream, joined
 from ferrule.providers._strict import refuse_strict
+from ferrule.values.call import ToolCall
+from ferrule.values.content import clean, jsonable
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _STOPS: dict[str, Stop] = {"stop": "end", "length": "cut"}
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
     Names,
     Stop,
@@ -38,9 +37,11 @@ from ferrule.providers._read import (
 from ferrule.providers._stream import Brackets, TurnStream, as_object, fragment, joined, merged, place, said_of, settled
 from ferrule.providers._strict import OPENAI, strict_schema
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _STOPS: dict[str, Stop] = {"stop": "end", "tool_calls": "calls", "length": "cut", "content_filter": "refused"}
 # "array too long. Expected an array with maximum length 128"; compatible servers take more without strict mode.

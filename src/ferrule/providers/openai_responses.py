@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ferrule.core.content import Block, Media
-from ferrule.core.values import ToolCall, ToolResult
 from ferrule.providers._read import (
     Names,
     Stop,
@@ -42,9 +40,12 @@ from ferrule.providers._read import (
 from ferrule.providers._stream import TurnStream, fragment, joined, place, said_of
 from ferrule.providers._strict import OPENAI, strict_schema
 from ferrule.providers._write import definitions
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media
+from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.core.tool import Tool
+    from ferrule.definition.tool import Tool
 
 _CALLS = ("function_call", "custom_tool_call")
 _CUT = {"max_output_tokens", "max_messages"}

@@ -19,7 +19,7 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, TypeAlias
 
-from ferrule.core.jsontext import same
+from ferrule.values.json_text import same
 
 Path: TypeAlias = tuple[str | int, ...]
 Check: TypeAlias = Callable[[Any], list[tuple[Path, str]]]

@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
-from ferrule.core import schema as core_schema
-from ferrule.core.context import ToolContext
-from ferrule.core.errors import DefinitionError, ToolError
-from ferrule.core.frozen import thaw
-from ferrule.core.handlers import Handler
-from ferrule.core.mistakes import nearest
-from ferrule.core.output import OutputMismatch
-from ferrule.core.tool import Tool
-from ferrule.core.toolset import Toolset
-from ferrule.core.values import ToolCall
+from ferrule.arguments import core_schema
+from ferrule.arguments.argument_errors import nearest
+from ferrule.definition.function import Handler
+from ferrule.definition.output import OutputMismatch
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing._values import Path, Unmet, below, fitting, words
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import thaw
 
 Answer: TypeAlias = Callable[[ToolCall], Any]
 _ANNOTATIONS = {"type", "title", "description", "$schema", "$id"}

@@ -10,15 +10,16 @@ from contextvars import ContextVar
 from random import Random
 from typing import Any, NoReturn, TypeAlias
 
-from ferrule.core.clock import MONOTONIC, Clock
-from ferrule.core.context import CallState, ToolContext
-from ferrule.core.errors import DefinitionError, ToolError
-from ferrule.core.frozen import FrozenDict
-from ferrule.core.toolset import Toolset
-from ferrule.core.types import Next
-from ferrule.core.values import ToolCall, ToolResult
-from ferrule.results import raised
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.pipeline.results import raised
+from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.testing.fake import salt_of, seed_of, toolset_of
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.context import CallState, ToolContext
+from ferrule.values.frozen import FrozenDict
+from ferrule.values.result import ToolResult
 
 Latency: TypeAlias = float | tuple[float, float] | Callable[[Random], float]
 """Seconds: always so many, from so many to so many, or a function that draws them."""

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ferrule.core.context import ToolContext, running
-from ferrule.core.tool import Tool, tool
+from ferrule.definition.tool import Tool, tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
+from ferrule.values.context import ToolContext, running
 
 _MOST_BYTES: Final = 50_000_000
 _MOST_SEARCHED_BYTES: Final = 5_000_000

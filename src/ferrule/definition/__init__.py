@@ -1,0 +1,1 @@
+"""From what a developer wrote to a `Tool`."""

@@ -1,0 +1,49 @@
+"""Where another process finds a function, as far as its definition tells."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from ferrule.errors import DefinitionError
+
+Place = tuple[str, str, str | None]
+"""Where something is imported from: module, qualified name, and the module's file."""
+
+
+def importable(function: Any, name: str | None = None) -> Place:
+    """Where another process finds `function`, a function or class, as far as its definition tells.
+
+    Raises:
+        DefinitionError: where none could, saying where to move it.
+    """
+    if not hasattr(os, "killpg") or not hasattr(os, "fork"):
+        raise DefinitionError("isolation='process' needs process groups, which this platform does not have")
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    who = f"tool {name or getattr(function, '__name__', function)!r}"
+    how = "an isolated tool is imported by another process"
+    if not isinstance(module, str) or not isinstance(qualname, str) or _is_bound(function):
+        raise DefinitionError(
+            f"{who}: {how}, which cannot find {function!r}: write a function at the top level of a module, which makes "
+            "or looks up the object that it needs"
+        )
+    if "<lambda>" in qualname:
+        raise DefinitionError(f"{who}: {how}, and a lambda has no name there: write a def at the top level of a module")
+    if "<locals>" in qualname:
+        outer = qualname.partition(".<locals>")[0]
+        raise DefinitionError(
+            f"{who}: {how}, which does not find it inside {outer!r}: move it to the module's top level"
+        )
+    if module in {"__main__", "__mp_main__"}:
+        raise DefinitionError(
+            f"{who} is defined in the script or notebook that runs, and no script is run again: {how}, so move it to "
+            "a module of its own, such as my_tools.py, and import it from there"
+        )
+    return module, qualname, getattr(sys.modules.get(module), "__file__", None)
+
+
+def _is_bound(function: Any) -> bool:
+    """Whether it needs an object that no name leads to; a class is found by its name."""
+    owner = getattr(function, "__self__", None)
+    return owner is not None and not isinstance(owner, type | type(sys))

@@ -1,0 +1,268 @@
+"""`Toolset`: the tools there are, in a stable order; frozen."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from ferrule.arguments.argument_errors import nearest
+from ferrule.definition.mapping import as_tool
+from ferrule.definition.tool import Tool, tool
+from ferrule.errors import DefinitionError
+
+
+class Toolset:
+    """The tools there are, in a stable order: the single source of every provider's definitions.
+
+    Args:
+        tools: Tools, functions, handler classes, definitions as dicts, objects with `execute`, other toolsets.
+
+    Raises:
+        DefinitionError: for two tools of one name, and for what is no tool.
+    """
+
+    __slots__ = ("_by_name", "_by_wire", "_folded", "_tools")
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
+            raise DefinitionError(f"Toolset takes a list of tools, not {tools!r}")
+        flat: list[Tool] = []
+        for item in tools:
+            flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
+        fill = object.__setattr__
+        fill(self, "_tools", tuple(flat))
+        fill(self, "_by_name", {})
+        fill(self, "_by_wire", {})
+        fill(self, "_folded", None)
+        for item in flat:
+            self._admit(item)
+
+    _tools: tuple[Tool, ...]
+    _by_name: dict[str, Tool]
+    _by_wire: dict[str, Tool]
+    _folded: dict[str, Tool | None] | None
+
+    def _admit(self, item: Tool) -> None:
+        other = self._by_name.get(item.name) or self._by_wire.get(item.wire_name)
+        if other is not None:
+            raise DefinitionError(
+                f"two tools are called {item.name!r}: {_origin(other)} and {_origin(item)}; rename one with "
+                ".replace(name=…), or a whole toolset with .prefixed(…) or .renamed({…}); Toolset.replace(tool) "
+                "puts one in another's place"
+            )
+        self._by_name[item.name] = item
+        self._by_wire[item.wire_name] = item
+
+    @classmethod
+    def of(cls, thing: Any, prefix: str = "") -> Toolset:
+        """The tools of an instance (its public methods), a class (its static and class methods, the class itself where
+        it is a handler class), or a module (its tools; where it has none, its own public functions).
+
+        Raises:
+            DefinitionError: where there is nothing to offer.
+        """
+        found = cls(_found_in(thing))
+        if not found:
+            raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")
+        return found.prefixed(prefix) if prefix else found
+
+    def register(self, item: Any) -> Toolset:
+        """A new toolset with one tool more."""
+        return Toolset([*self._tools, item])
+
+    def replace(self, item: Any) -> Toolset:
+        """A new toolset with `item` in the place of the tool of its name.
+
+        Raises:
+            KeyError: where there is none.
+        """
+        made = as_tool(item)
+        old = self.get(made.name)
+        return Toolset([made if one is old else one for one in self._tools])
+
+    def get(self, name: str) -> Tool:
+        """The tool of that name, or of that wire name.
+
+        Raises:
+            KeyError: naming the nearest ones.
+        """
+        found = self.find(name)
+        if found is None:
+            near = nearest(str(name), self._by_name)
+            raise KeyError(f"Unknown tool: {name!r}" + (f"; the nearest are {near!r}" if near else ""))
+        return found
+
+    def meant(self, name: str) -> Tool | None:
+        """The one tool that a model can only have meant by a name that none has.
+
+        It may differ in case, in `-` for `_`, and by a namespace before it (`functions.add`, `default_api:add`). Two
+        that fit are none, and so is a name that is another tool's.
+        """
+        if self._folded is None:
+            folded: dict[str, Tool | None] = {}
+            for item in self._tools:
+                for key in {_folded(item.name), _folded(item.wire_name)}:
+                    folded[key] = item if folded.get(key, item) is item else None
+            object.__setattr__(self, "_folded", folded)
+        known = self._folded or {}
+        whole = _folded(name[:200])
+        if whole in known or len(name) > 200:
+            return known.get(whole)
+        found = {known[part] for part in map(_folded, _without_namespaces(name)) if part in known}
+        return found.pop() if len(found) == 1 else None
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name, or of that wire name, or `None`."""
+        return self._by_name.get(name) or self._by_wire.get(name)
+
+    def only(self, *globs: str) -> Toolset:
+        """Those whose name fits one of the globs."""
+        return Toolset(item for item in self._tools if _fits(item, globs))
+
+    def without(self, *globs: str) -> Toolset:
+        """Those whose name fits none of the globs."""
+        return Toolset(item for item in self._tools if not _fits(item, globs))
+
+    def prefixed(self, prefix: str) -> Toolset:
+        """All, with `prefix` before each name."""
+        return Toolset(item.replace(name=f"{prefix}{item.name}") for item in self._tools)
+
+    def renamed(self, names: Mapping[str, str]) -> Toolset:
+        """All, with new names for some: `{old: new}`.
+
+        Raises:
+            DefinitionError: for an old name that there is not.
+        """
+        missing = [name for name in names if name not in self._by_name]
+        if missing:
+            raise DefinitionError(f"renamed: there is no tool {missing[0]!r}; there are {list(self._by_name)!r}")
+        return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._tools)
+
+    def map(self, function: Callable[[Tool], Any]) -> Toolset:
+        """What `function` makes of each tool."""
+        return Toolset(function(item) for item in self._tools)
+
+    def bind(self, /, **values: Any) -> Toolset:
+        """All, with these arguments fixed and hidden from the model in every tool that has them.
+
+        Raises:
+            DefinitionError: for a parameter that no tool has.
+        """
+        names = {name: item._handling.parameters.schema["properties"].keys() for name, item in self._by_name.items()}
+        for key in values:
+            if not any(key in known for known in names.values()):
+                raise DefinitionError(f"bind: no tool has a parameter {key!r}")
+        return Toolset(
+            item.bind(**mine) if (mine := {k: v for k, v in values.items() if k in names[item.name]}) else item
+            for item in self._tools
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of what a model is shown, in order; the same in every run and process."""
+        return hashlib.sha256("\n".join(item.fingerprint for item in self._tools).encode()).hexdigest()[:32]
+
+    def __add__(self, other: Any) -> Toolset:
+        if not isinstance(other, Toolset):
+            return NotImplemented
+        return Toolset([*self._tools, *other])
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, Tool):
+            return self._by_name.get(name.name) is name
+        return isinstance(name, str) and self.find(name) is not None
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Toolset is frozen: its methods return new ones")
+
+    def __repr__(self) -> str:
+        return f"Toolset([{', '.join(self._by_name)}])"
+
+
+def _origin(item: Tool) -> str:
+    function = item._handling.function
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return f"{module}.{name}" if module and name else repr(function)
+
+
+def _fits(item: Tool, globs: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
+
+
+_NAMESPACE = re.compile(r"[A-Za-z_][\w-]{0,63}[.:/]")
+
+
+def _without_namespaces(name: str) -> Iterator[str]:
+    """What is left of a name without the first namespace before it, the first two, and so on."""
+    start = 0
+    while (match := _NAMESPACE.match(name, start)) is not None:
+        start = match.end()
+        yield name[start:]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+def _found_in(thing: Any) -> list[Any]:
+    if isinstance(thing, types.ModuleType):
+        return _found_in_module(thing)
+    owner = thing if isinstance(thing, type) else type(thing)
+    if isinstance(thing, type) and issubclass(thing, BaseModel):
+        return [thing]
+    found: list[Any] = []
+    for name in _public_names(owner):
+        raw = inspect.getattr_static(owner, name)
+        if isinstance(raw, property):
+            continue
+        value = getattr(thing, name)
+        if isinstance(value, Tool):
+            found.append(value)
+        elif inspect.ismethod(value) or isinstance(raw, staticmethod):
+            found.append(tool(value, name=name))
+        elif isinstance(thing, type) and inspect.isfunction(raw):
+            raise DefinitionError(f"{name}() needs an instance: use Toolset.of({owner.__name__}(...))")
+    return found
+
+
+def _public_names(owner: type) -> list[str]:
+    """The names in the order of definition, base classes first, without those of `object`."""
+    names: dict[str, None] = {}
+    for cls in reversed(owner.__mro__[:-1]):
+        names.update(dict.fromkeys(name for name in vars(cls) if not name.startswith("_")))
+    return list(names)
+
+
+def _found_in_module(module: types.ModuleType) -> list[Any]:
+    members = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    tools = {id(value): value for value in members.values() if isinstance(value, Tool)}
+    if tools:
+        return list(tools.values())
+    return [value for value in members.values() if inspect.isfunction(value) and value.__module__ == module.__name__]
+
+
+def assemble_tool_pool(built_in: Iterable[Any], mcp_tools: Iterable[Any], deny_rules: Iterable[str]) -> Toolset:
+    """Built-in tools and MCP tools as one toolset, in an order that prompt caches can rely on.
+
+    Each part is sorted by name, the built-in tools come first and win where both have a name; what fits one of
+    `deny_rules` (names or globs) is left out.
+    """
+    globs = (deny_rules,) if isinstance(deny_rules, str) else tuple(deny_rules)
+    parts = [sorted(map(as_tool, part), key=lambda item: item.name) for part in (built_in, mcp_tools)]
+    chosen: dict[str, Tool] = {}
+    for item in (item for part in parts for item in part if not _fits(item, globs)):
+        chosen.setdefault(item.name, item)
+    return Toolset(chosen.values())

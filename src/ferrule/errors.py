@@ -1,0 +1,70 @@
+"""The exception tree.
+
+FerruleError
+├── ToolError               a call that gave no value; its text is shown to the model
+│   ├── ValidationError     the arguments do not fit; nothing was run
+│   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
+│   ├── HandlerError        the tool was run and raised
+│   ├── NotStartedError     the process for an isolated tool was not to be had; nothing was run
+│   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
+│   └── ToolTimeoutError    the deadline came before the tool was done
+└── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ferrule.values.result import ToolResult
+
+
+class FerruleError(Exception):
+    """Anything that this library raises."""
+
+
+class ToolError(FerruleError):
+    """A call that gave no value.
+
+    A handler may raise it too: its text always reaches the model.
+
+    Args:
+        message: What was wrong, what would be right, and whether anything was run.
+        retry_after: Seconds after which it may go well; a `retry` waits that long.
+        result: The result of the call, where there is one.
+    """
+
+    def __init__(
+        self, message: str = "", *, retry_after: float | None = None, result: ToolResult | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.result = result
+
+
+class ValidationError(ToolError):
+    """The arguments do not fit the tool's schema; nothing was run."""
+
+
+class GuardError(ToolError):
+    """A guard refused the call; nothing was run."""
+
+
+class HandlerError(ToolError):
+    """The tool was run and raised; `__cause__` is what it raised."""
+
+
+class ToolTimeoutError(ToolError):
+    """The deadline came before the tool was done."""
+
+
+class NotStartedError(ToolError):
+    """An isolated handler was not started; nothing was run."""
+
+
+class WorkerDiedError(ToolError):
+    """The process that an isolated handler ran in ended before the handler did; its effect may have happened."""
+
+
+class DefinitionError(FerruleError):
+    """A programmer's mistake; the text says what to change."""

@@ -1,0 +1,221 @@
+"""The threads that blocking functions run in.
+
+Daemon threads of our own: a function that never returns must not keep the program from ending, and one that outlived
+its deadline must not take a thread from those that come after it, up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any
+
+from ferrule.scheduling.fair_queue import Turns
+
+THREADS = 32
+ABANDONED = 64
+_IDLE_SECONDS = 10.0
+
+
+class PoolExhausted(Exception):
+    """No thread is to be had, or so many functions outlived their deadlines that no more are started."""
+
+
+class Unstarted(Exception):
+    """The handler was not started, for the reason that is its cause: only the kernel can say so."""
+
+
+class Raised:
+    """What a handler raised, as a value: a `StopIteration` or `SystemExit` could not travel as an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Job:
+    """One function in the pool. `future` gives its value, or `Raised`."""
+
+    __slots__ = ("_context", "_function", "_lock", "_loop", "_pool", "_state", "_when_done", "future")
+
+    def __init__(self, pool: ThreadPool, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._function: Callable[[], Any] | None = function
+        self._loop = loop
+        self._context: Context = copy_context()
+        self._state = "queued"
+        self._lock = threading.Lock()
+        self._when_done: list[Callable[[], object]] = []
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def cancel(self) -> bool:
+        """Take it back; whether it had not been started. What has been started runs on, and is counted."""
+        with self._lock:
+            if self._state == "queued":
+                self._state = "cancelled"
+                return True
+            if self._state == "running":
+                self._state = "abandoned"
+                self._pool._count_abandoned(1)
+        return False
+
+    @property
+    def running(self) -> bool:
+        return self._state in {"running", "abandoned"}
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` on the loop once the function has ended."""
+        with self._lock:
+            if self.running:
+                self._when_done.append(callback)
+                return
+        self._soon(callback)
+
+    def _run(self) -> None:
+        with self._lock:
+            if self._state != "queued":
+                return
+            self._state = "running"
+        function, self._function = self._function, None
+        assert function is not None
+        try:
+            outcome = self._context.run(function)
+        except BaseException as error:
+            outcome = Raised(error)
+        with self._lock:
+            abandoned = self._state == "abandoned"
+            self._state = "done"
+        if abandoned:
+            self._pool._count_abandoned(-1)
+        self._soon(self._finish, outcome)
+        for callback in self._when_done:
+            self._soon(callback)
+
+    def _soon(self, callback: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: nobody waits any more, but slots are to be given back
+            if callback != self._finish:
+                callback(*args)
+
+    def _finish(self, outcome: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+
+class ThreadPool:
+    """At most `threads` functions at once, not counting at most `abandoned` that outlived their deadlines."""
+
+    def __init__(self, threads: int = THREADS, abandoned: int = ABANDONED) -> None:
+        self.threads = threads
+        self.most_abandoned = abandoned
+        self.abandoned = 0
+        self._alive = 0
+        self._idle = 0
+        self._waiting = 0  # jobs that no thread has taken; the queue's own count runs ahead of `_idle`
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry for each job
+        self._jobs: Turns[Job] = Turns()
+
+    def submit(self, function: Callable[[], Any], *, group: Hashable = None, nested: bool = False) -> Job:
+        """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
+
+        Raises:
+            PoolExhausted: where too many abandoned functions still run, or no thread can be started and none is there
+                that would come to it.
+        """
+        if self.abandoned >= self.most_abandoned:
+            raise PoolExhausted(f"{self.abandoned} earlier calls still run past their deadlines")
+        job = Job(self, function, asyncio.get_running_loop())
+        with self._lock:
+            full = self._alive - self.abandoned >= self.threads and self._queue.qsize() >= self._idle
+            if nested and full:  # its parent may hold the thread that it would wait for
+                _begin(job._run, "ferrule-nested")
+                return job
+            self._waiting += 1
+            try:
+                self._start_if_needed()
+            except PoolExhausted:
+                if nested or self._alive <= self.abandoned:  # nobody would come to it
+                    self._waiting -= 1
+                    raise
+            self._jobs.put(group, job)
+            self._queue.put(None)
+        return job
+
+    def _start_if_needed(self) -> None:
+        if self._waiting > self._idle and self._alive - self.abandoned < self.threads:
+            _begin(self._work, f"ferrule-{self._alive + 1}")
+            self._alive += 1  # it waits for the lock before it looks
+
+    def _count_abandoned(self, change: int) -> None:
+        with self._lock:
+            self.abandoned += change
+            with suppress(PoolExhausted):  # what waits is taken by the next thread that is free
+                self._start_if_needed()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self._alive - self.abandoned > self.threads:
+                    self._alive -= 1
+                    return
+                self._idle += 1
+            try:
+                self._queue.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                with self._lock:
+                    self._idle -= 1
+                    if not self._waiting:
+                        self._alive -= 1
+                        return
+                continue
+            with self._lock:
+                self._idle -= 1
+                self._waiting -= 1
+                job = self._jobs.take()
+            job._run()
+            del job
+
+
+def _begin(work: Callable[[], None], name: str) -> None:
+    """Do `work` in a thread of its own.
+
+    Raises:
+        PoolExhausted: where none can be started.
+    """
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError as error:  # no more threads, or the interpreter is ending
+        raise PoolExhausted(f"no thread can be started: {error}") from error
+
+
+_POOL = ThreadPool()
+
+
+def shared() -> ThreadPool:
+    """The process's pool."""
+    return _POOL
+
+
+def _after_fork() -> None:
+    global _POOL
+    _POOL = ThreadPool()  # the child has none of its parent's threads
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def apart(function: Callable[[], Any]) -> asyncio.Future[Any]:
+    """Run `function` in a thread of its own, for what may wait for a person; its value or `Raised`."""
+    loop = asyncio.get_running_loop()
+    job = Job(_POOL, function, loop)
+    threading.Thread(target=job._run, name="ferrule-apart", daemon=True).start()
+    return job.future

@@ -1,0 +1,1 @@
+"""Values that go through a call: frozen, and free of I/O."""

@@ -1,0 +1,86 @@
+"""`Decision`: allow, ask or deny, with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NoReturn
+
+from ferrule.errors import DefinitionError
+from ferrule.values.frozen import frozen
+
+
+class Decision:
+    """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins.
+
+    Attributes:
+        kind: `"allow"`, `"ask"` or `"deny"`.
+        reason: For the person or the model; empty for a plain allow.
+        arguments: For an allow: the arguments that are to be used instead, or `None`.
+        into: For an ask: the parameter whose value a person supplies, or `None`.
+    """
+
+    __slots__ = ("arguments", "into", "kind", "reason")
+
+    def __init__(
+        self,
+        kind: Literal["allow", "ask", "deny"],
+        reason: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        into: str | None = None,
+    ) -> None:
+        if kind not in _STRICTNESS:
+            raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {kind!r}")
+        self.kind = kind
+        self.reason = reason
+        self.arguments = arguments
+        self.into = into
+        self.__class__ = _FrozenDecision
+
+    def stricter(self, other: Decision) -> Decision:
+        """The stricter of the two; this one where they are equal."""
+        return other if _STRICTNESS[other.kind] > _STRICTNESS[self.kind] else self
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError('a Decision is neither true nor false: compare decision.kind with "allow", "ask" or "deny"')
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Decision):
+            return NotImplemented
+        return (self.kind, self.reason, self.arguments, self.into) == (
+            other.kind,
+            other.reason,
+            other.arguments,
+            other.into,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.reason, self.into))
+
+    def __repr__(self) -> str:
+        shown = [repr(self.reason)] if self.reason else []
+        if self.arguments is not None:
+            shown.append(f"arguments={dict(self.arguments)!r}")
+        if self.into:
+            shown.append(f"into={self.into!r}")
+        return f"{self.kind}({', '.join(shown)})"
+
+
+_STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
+_FrozenDecision = frozen(Decision)
+ALLOW = Decision("allow")
+
+
+def allow(arguments: Mapping[str, Any] | None = None) -> Decision:
+    """The call may run, with `arguments` instead of its own where they are given (they are judged again)."""
+    return ALLOW if arguments is None else Decision("allow", arguments=arguments)
+
+
+def ask(reason: str, *, into: str | None = None) -> Decision:
+    """A person decides; with `into`, a person supplies the value of that parameter."""
+    return Decision("ask", reason, into=into)
+
+
+def deny(reason: str) -> Decision:
+    """The call may not run; `reason` is shown to the model."""
+    return Decision("deny", reason)

@@ -1,0 +1,181 @@
+"""`ToolResult`: what one call came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Text, checked, jsonable, render
+from ferrule.values.frozen import FrozenDict, frozen
+
+Status: TypeAlias = Literal[
+    "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
+]
+_EMPTY: Mapping[str, Any] = FrozenDict()
+
+
+class ToolResult:
+    """What one call came to; exactly one for every call.
+
+    A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
+
+    Attributes:
+        call: The call as the model sent it; `None` until the runner has it.
+        tool_name: The tool's own name.
+        status: `"ok"` or what stood in the way.
+        output: The value as the handler gave it. No middleware has bounded it: providers never read it.
+        error: A text for the model (what was wrong, what would be right, whether anything was run), or `None`.
+        executed: Whether the effect may have happened: `True`, `False`, or `None` for not known.
+        repairs: What was repaired in the arguments, in words.
+        metadata: Whatever the handler or a middleware adds.
+        duration_ms: From arrival to result, in milliseconds.
+        exception: What was raised, for events and logs, never for a model.
+    """
+
+    __slots__ = (
+        "_content",
+        "call",
+        "duration_ms",
+        "error",
+        "exception",
+        "executed",
+        "metadata",
+        "output",
+        "repairs",
+        "status",
+        "tool_name",
+    )
+
+    def __init__(
+        self,
+        output: Any = None,
+        error: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        content: Iterable[Block] | None = None,
+        *,
+        call: ToolCall | None = None,
+        tool_name: str = "",
+        status: Status | None = None,
+        executed: bool | None = True,
+        repairs: tuple[str, ...] = (),
+        duration_ms: float = 0.0,
+        exception: BaseException | None = None,
+    ) -> None:
+        if error is not None and not isinstance(error, str):
+            raise TypeError(f"error must be a text, not {error!r}")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            raise TypeError(f"metadata must be a mapping, not {metadata!r}")
+        self.output = output
+        self.error = error
+        self.metadata = _EMPTY if metadata is None else metadata
+        self._content = None if content is None else checked(content)
+        self.call = call
+        self.tool_name = tool_name
+        self.status: Status = status or ("ok" if error is None else "failed")
+        self.executed = executed
+        self.repairs = repairs
+        self.duration_ms = duration_ms
+        self.exception = exception
+        self.__class__ = _FrozenResult
+
+    @property
+    def content(self) -> tuple[Block, ...]:
+        """The blocks that a model gets, always valid UTF-8: of the output where there are no others."""
+        content = self._content
+        if content is None:
+            content = render(self.output) if self.error is None else (Text(self.error),)
+            _keep_content(self, content)
+        return content
+
+    @property
+    def call_id(self) -> str:
+        """The id as the model sent it."""
+        return self.call.id if self.call is not None else ""
+
+    @property
+    def success(self) -> bool:
+        """Whether `status` is `"ok"`."""
+        return self.status == "ok"
+
+    @property
+    def text(self) -> str:
+        """The content's texts, joined by line breaks."""
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+    def replace(self, **changes: Any) -> ToolResult:
+        """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
+        kept = {name: getattr(self, name) for name in ToolResult.__slots__ if name != "_content"}
+        if "output" not in changes and "error" not in changes:
+            kept["content"] = self._content
+        return ToolResult(**{**kept, **changes})
+
+    def record(self) -> dict[str, Any]:
+        """A JSON-safe record of the execution.
+
+        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`. That of a
+        suspended call has all that `Runner.resume` needs.
+        """
+        record: dict[str, Any] = {
+            "tool_name": self.tool_name,
+            "tool_call_id": self.call_id or None,
+            "success": self.success,
+            "status": self.status,
+            "output": jsonable(self.output),
+            "error": self.error,
+            "latency_ms": self.duration_ms,
+            "executed": self.executed,
+            "repairs": list(self.repairs),
+            "metadata": jsonable(dict(self.metadata)),
+        }
+        return record
+
+    def __repr__(self) -> str:
+        shown = repr(self.output) if self.error is None else repr(self.error)
+        return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
+
+
+_keep_content = cast("Any", ToolResult.__dict__["_content"]).__set__
+_FrozenResult = frozen(ToolResult)
+_keep_duration = cast("Any", ToolResult.__dict__["duration_ms"]).__set__
+_keep_repairs = cast("Any", ToolResult.__dict__["repairs"]).__set__
+
+
+def success(output: Any, call: ToolCall, tool_name: str, repairs: tuple[str, ...], duration_ms: float) -> ToolResult:
+    """The result of a handler that returned: as the constructor makes it, at a third of the cost."""
+    result = object.__new__(ToolResult)
+    result.output = output
+    result.call = call
+    result.tool_name = tool_name
+    result.error = result._content = result.exception = None
+    result.metadata = _EMPTY
+    result.status = "ok"
+    result.executed = True
+    result.repairs = repairs
+    result.duration_ms = duration_ms
+    result.__class__ = _FrozenResult
+    return result
+
+
+def limited(error: str, retry_after: float | None = None) -> ToolResult:
+    """What a middleware answers where a limit stands in the way: nothing was run.
+
+    Args:
+        error: What the limit is; when to try again is added.
+        retry_after: Seconds until it may go well; `None` where waiting does not help.
+    """
+    when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
+    metadata = None if retry_after is None else {"retry_after": retry_after}
+    return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"
+
+
+def keep_seal(result: ToolResult, duration_ms: float, repairs: tuple[str, ...]) -> None:
+    """What the kernel alone fills in, at the end, in a result that it made for this very call."""
+    _keep_duration(result, duration_ms)
+    if repairs:
+        _keep_repairs(result, repairs)

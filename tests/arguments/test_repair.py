@@ -1,0 +1,579 @@
+"""Malformed calls as models send them: what is lossless is mended and told, what would be a guess is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, create_model
+
+from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
+from ferrule.arguments.parameters import Invalid
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import Malformed, loads
+
+CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent.parent / "data" / "malformed_calls.json").read_text())[
+    "cases"
+]
+ABSENT: Any = object()
+
+
+def raw_tool(name: str, schema: dict[str, Any]) -> tuple[Tool, list[Any]]:
+    seen: list[Any] = []
+
+    async def execute(payload: dict[str, Any]) -> str:
+        seen.append(payload)
+        return "done"
+
+    return Tool(name, execute, input_schema=schema, description="Take."), seen
+
+
+def python_type(node: dict[str, Any]) -> Any:
+    """The Python type that says the same as a schema; `LookupError` where there is none."""
+    if "enum" in node:
+        return Literal[tuple(node["enum"])]
+    if "anyOf" in node:
+        kinds = [python_type(branch) for branch in node["anyOf"]]
+        found = kinds[0]
+        for kind in kinds[1:]:
+            found = found | kind
+        return found
+    if node["type"] == "array":
+        return list[python_type(node["items"])] if "items" in node else list[Any]  # type: ignore[misc]
+    if node["type"] == "object":
+        if "properties" not in node:
+            return dict[str, Any]
+        fields = {
+            key: (python_type(value), ... if key in node.get("required", ()) else ABSENT)
+            for key, value in node["properties"].items()
+        }
+        return create_model("Made", **{k: (t, d) if d is ... else (t | None, None) for k, (t, d) in fields.items()})
+    return {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}[node["type"]]
+
+
+def typed_tool(name: str, schema: dict[str, Any]) -> tuple[Tool, list[Any]]:
+    """A function whose signature says the same as the schema."""
+    seen: list[Any] = []
+    required = schema.get("required", [])
+    names = sorted(schema["properties"], key=lambda key: key not in required)
+    parameters = ", ".join(key if key in required else f"{key}=ABSENT" for key in names)
+    space: dict[str, Any] = {"ABSENT": ABSENT, "seen": seen}
+    exec(
+        f"async def fn({parameters}):\n    seen.append({{k: v for k, v in locals().items()}})\n    return 'done'", space
+    )
+    function = space["fn"]
+    function.__annotations__ = {key: python_type(node) for key, node in schema["properties"].items()}
+    return tool(function, name=name), seen
+
+
+def plain(value: Any) -> Any:
+    """Objects as the JSON that they came from, without what was not given."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if item is not ABSENT}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_unset=True)
+    return value
+
+
+def run(one: Tool, name: str, arguments: Any) -> ToolResult:
+    return asyncio.run(Runner([one]).run(ToolCall("c1", name, arguments)))
+
+
+def outcome(result: ToolResult, seen: list[Any]) -> str:
+    if not seen:
+        return "reject"
+    if any(repair.startswith("read the name") for repair in result.repairs):
+        return "resolve"
+    return "ok_repaired" if result.repairs else "ok"
+
+
+def same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def check(case: dict[str, Any], one: Tool, seen: list[Any]) -> None:
+    result = run(one, case["called"], case["arguments"])
+    assert outcome(result, seen) in case["outcome"], (result, seen)
+    if seen:
+        assert len(seen) == 1 and result.status == "ok"
+        assert same(plain(seen[0]), case["args"]) or plain(seen[0]) == case["args"]
+    else:
+        assert result.status in {"invalid", "not_found"} and result.executed is False
+        assert "Nothing was run" in str(result.error)
+        assert len(str(result.error)) < 600
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
+def test_a_call_from_the_wild_comes_out_as_it_may(case: dict[str, Any]) -> None:
+    check(case, *raw_tool(case["tool"], case["schema"]))
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case['id']}-{case['kind']}" for case in CASES])
+def test_it_does_so_for_a_function_of_the_same_types(case: dict[str, Any]) -> None:
+    check(case, *typed_tool(case["tool"], case["schema"]))
+
+
+# The rules, each with both kinds of tools
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "items": {"type": "array", "items": {"type": "integer"}},
+        "table": {"type": "object"},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "maybe": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        "rows": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+        },
+    },
+}
+BOTH = pytest.mark.parametrize("make", [raw_tool, typed_tool])
+
+
+def given_to(make: Any, arguments: Any) -> tuple[ToolResult, Any]:
+    """The result, and what the handler got; `None` where it was not run."""
+    one, seen = make("t", SCHEMA)
+    result = run(one, "t", arguments)
+    return result, plain(seen[0]) if seen else None
+
+
+MENDED: list[tuple[str, dict[str, Any], str]] = [
+    ('{"count": "5"}', {"count": 5}, "count"),
+    ('{"count": "-5"}', {"count": -5}, "count"),
+    ('{"count": "9007199254740993"}', {"count": 2**53 + 1}, "count"),
+    ('{"ratio": "0.5"}', {"ratio": 0.5}, "ratio"),
+    ('{"ratio": "1e3"}', {"ratio": 1000.0}, "ratio"),
+    ('{"flag": "true"}', {"flag": True}, "flag"),
+    ('{"flag": "false"}', {"flag": False}, "flag"),
+    ('{"items": "[1, 2]"}', {"items": [1, 2]}, "items"),
+    ('{"items": ["1", 2]}', {"items": [1, 2]}, "items[0]"),
+    ('{"items": "[\\"1\\", 2]"}', {"items": [1, 2]}, "items"),
+    ('{"table": "{\\"a\\": [1]}"}', {"table": {"a": [1]}}, "table"),
+    ('{"maybe": "[\\"a\\"]"}', {"maybe": ["a"]}, "maybe"),
+    ('{"rows": [{"n": "1"}, {"n": 2}]}', {"rows": [{"n": 1}, {"n": 2}]}, "rows[0].n"),
+    ('{"rows": "[{\\"n\\": 1}]"}', {"rows": [{"n": 1}]}, "rows"),
+    ('{"rows": ["{\\"n\\": 1}"]}', {"rows": [{"n": 1}]}, "rows[0]"),
+    ('```json\n{"count": 5}\n```', {"count": 5}, "fence"),
+    ('```\n{"count": 5}\n```', {"count": 5}, "fence"),
+    ('"{\\"count\\": 5}"', {"count": 5}, "twice"),
+    ('{"count": 5,}', {"count": 5}, "comma"),
+    ('{"items": [1, 2,], "count": 5, }', {"items": [1, 2], "count": 5}, "comma"),
+    ('{"text": "a\nb"}', {"text": "a\nb"}, "control"),
+    ('{"text": "a\tb", "items": [1,]}', {"text": "a\tb", "items": [1]}, "control"),
+    ('{"count": 5}{"count": 5}', {"count": 5}, "identical"),
+    ('{"count": 5}\n{"count": 5}', {"count": 5}, "identical"),
+    ('\ufeff{"count": 5}', {"count": 5}, "mark"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("text", "wanted", "said"), MENDED, ids=range(len(MENDED)))
+def test_what_is_lossless_is_mended_and_recorded(make: Any, text: str, wanted: dict[str, Any], said: str) -> None:
+    result, got = given_to(make, text)
+    assert same(got, wanted), result
+    assert any(said in repair for repair in result.repairs), result.repairs
+    assert result.record()["repairs"] == list(result.repairs)
+
+
+REFUSED: list[str] = [
+    '{"count": "5.0.0"}',
+    '{"count": "5.5"}',
+    '{"count": "five"}',
+    '{"count": "0x10"}',
+    '{"count": "1_000"}',
+    '{"count": "١"}',
+    '{"count": " 5"}',
+    '{"count": "+5"}',
+    '{"count": "05"}',
+    '{"count": ""}',
+    '{"count": true}',
+    '{"count": "true"}',
+    '{"count": [5]}',
+    '{"count": 1e30}',
+    '{"count": "1e30"}',
+    '{"count": 9007199254740993.0}',
+    '{"ratio": "NaN"}',
+    '{"ratio": "Infinity"}',
+    '{"ratio": "1e999"}',
+    '{"flag": "yes"}',
+    '{"flag": "1"}',
+    '{"flag": 1}',
+    '{"flag": "TRUE"}',
+    '{"flag": ""}',
+    '{"items": "1, 2"}',
+    '{"items": "[1, 2"}',
+    '{"items": "{\\"a\\": 1}"}',
+    '{"items": 5}',
+    '{"items": {"0": 1}}',
+    '{"items": "[NaN]"}',
+    '{"table": "[1]"}',
+    '{"table": "{\\"a\\": 1, \\"a\\": 2}"}',
+    '{"rows": {"n": 1}}',
+    '{"rows": [{"n": null}]}',
+    '{"rows": [{}]}',
+    '{"rows": [null]}',
+    '{"rows": [{"n": "x"}]}',
+    '{"text": 5}',
+    '{"text": ["a"]}',
+    '{"text": {"a": 1}}',
+    '{"other": 5}',
+    '{"count": 5, "other": 5}',
+    '{"count": 5',
+    '{"count": 5}}',
+    '{"text": "a',
+    '{"text": "a"',
+    '{"text": "a", ',
+    '{"text": "a", "co',
+    '{"items": [1, 2',
+    '{"items": [1, 2]',
+    "{'count': 5}",
+    "{count: 5}",
+    '{"count": 5,,}',
+    '{,"count": 5}',
+    '{"items": [,1]}',
+    '{"count": 5} and more',
+    'I call {"count": 5}',
+    '{"count": 5}{"count": 6}',
+    '{"count": 5}{}',
+    '{}{"count": 5}',
+    '{"count": 5}[]',
+    '{"count": 5, "count": 6}',
+    '{"count": 5, "count": "5"}',
+    '{"count": NaN}',
+    '{"text": NaN}',
+    '[{"count": 5}]',
+    '"count"',
+    '"\\"{\\\\\\"count\\\\\\": 5}\\""',
+    '```json\n{"count": 5}\n``` done',
+    '```json\n{"count": 5}',
+    '```json\n```json\n{"count": 5}\n```\n```',
+    '<parameter name="count">5</parameter>',
+    '{"count": 5 /* five */}',
+    '{"count": 5} // five',
+    '{"flag": True}',
+    '{"text": None}',
+    '{"text": undefined}',
+    '{"text": "a" "b"}',
+]
+
+
+@BOTH
+@pytest.mark.parametrize("text", REFUSED, ids=range(len(REFUSED)))
+def test_what_would_be_a_guess_is_refused_and_nothing_runs(make: Any, text: str) -> None:
+    result, got = given_to(make, text)
+    assert (result.status, got) == ("invalid", None)
+    assert result.executed is False and "Nothing was run" in str(result.error)
+
+
+UNTOUCHED: list[dict[str, Any]] = [
+    {"text": "true"},
+    {"text": "null"},
+    {"text": "None"},
+    {"text": "42"},
+    {"text": ""},
+    {"text": "[1, 2]"},
+    {"text": '{"a": 1}'},
+    {"text": "a,]b,}"},
+    {"text": "```json\n{}\n```"},
+    {"text": "a &amp; b"},
+    {"text": "</text>\n</invoke>"},
+    {"either": "5"},
+    {"either": 5},
+    {"table": {"a": "5", "b": "true", "c": "[1]", "d": None}},
+    {"maybe": ["5", "null"]},
+    {"maybe": []},
+    {"items": []},
+    {"count": 0, "flag": False, "ratio": 0.0},
+]
+
+
+@BOTH
+@pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
+def test_a_valid_value_is_never_touched(make: Any, value: dict[str, Any]) -> None:
+    result, got = given_to(make, json.dumps(value))
+    assert same(got, value)
+    assert result.repairs == ()
+
+
+@BOTH
+@pytest.mark.parametrize("value", UNTOUCHED, ids=range(len(UNTOUCHED)))
+def test_not_even_when_another_value_of_the_same_call_is_mended(make: Any, value: dict[str, Any]) -> None:
+    if "rows" in value:
+        return
+    result, got = given_to(make, json.dumps({**value, "rows": '[{"n": 1}]'}))
+    assert same(got, {**value, "rows": [{"n": 1}]})
+    assert len(result.repairs) == 1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "repairs"),
+    [
+        ('{\n  "count": 5,\n}', 1),
+        ('```json\n{\n\t"count": 5\n}\n```', 1),
+        ('\r\n{"count": 5}\t', 0),
+        ('{"count":\n5}', 0),
+    ],
+)
+def test_only_what_was_mended_is_recorded(make: Any, text: str, repairs: int) -> None:
+    result, got = given_to(make, text)
+    assert (got, len(result.repairs)) == ({"count": 5}, repairs), result.repairs
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["text", "count", "items", "table", "flag"])
+def test_null_for_an_optional_one_is_absence_and_no_repair(make: Any, name: str) -> None:
+    result, got = given_to(make, json.dumps({name: None}))
+    assert (got, result.repairs) == ({}, ())
+
+
+TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+FITTING = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": TEXT,
+        "count": st.integers(),
+        "flag": st.booleans(),
+        "items": st.lists(st.integers(), max_size=4),
+        "table": st.dictionaries(TEXT, JSON, max_size=3),
+        "rows": st.lists(st.fixed_dictionaries({"n": st.integers()}), max_size=3),
+    },
+)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, st.sets(st.sampled_from(["count", "flag", "items", "table", "rows"])))
+def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, Any], which: set[str]) -> None:
+    encoded = {key: json.dumps(item) if key in which else item for key, item in value.items()}
+    result, got = given_to(make, json.dumps(encoded))
+    assert same(got, value), result
+    assert len(result.repairs) == len(which & value.keys())
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, st.sampled_from(["fence", "twice", "again", "comma"]))
+def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any], how: str) -> None:
+    text = json.dumps(value)
+    wrapped = {
+        "fence": f"```json\n{text}\n```",
+        "twice": json.dumps(text),
+        "again": f"{text}\n{text}",
+        "comma": f"{text[:-1]},}}" if value else text,
+    }[how]
+    result, got = given_to(make, wrapped)
+    assert same(got, value), result
+    assert len(result.repairs) == (0 if wrapped == text else 1)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING.filter(bool), st.data())
+def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str, Any], data: st.DataObject) -> None:
+    text = json.dumps(value)
+    cut = data.draw(st.integers(1, len(text) - 1))
+    result, got = given_to(make, text[:cut])
+    assert (result.status, got) == ("invalid", None)
+
+
+@BOTH
+@settings(deadline=None)
+@given(FITTING, FITTING)
+def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, Any], other: dict[str, Any]) -> None:
+    if same(one, other):
+        return
+    result, got = given_to(make, json.dumps(one) + json.dumps(other))
+    assert (result.status, got) == ("invalid", None)
+
+
+def test_a_repair_is_no_way_round_a_guard() -> None:
+    seen: list[Any] = []
+
+    def look(call: ToolCall, context: Any) -> None:
+        seen.append(dict(call.arguments))
+
+    one, got = raw_tool("t", SCHEMA)
+    asyncio.run(Runner([one], guards=[look]).run(ToolCall("c1", "t", '{"items": "[1, 2]"}')))
+    assert seen == [{"items": [1, 2]}] == got
+
+
+def test_what_a_branch_alone_would_want_is_no_reason_to_decode() -> None:
+    one, seen = raw_tool(
+        "t",
+        {
+            "type": "object",
+            "properties": {
+                "value": {
+                    "anyOf": [
+                        {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+                        {"type": "object", "properties": {"n": {"type": "array"}, "m": {}}, "required": ["n", "m"]},
+                    ]
+                }
+            },
+        },
+    )
+    result = run(one, "t", '{"value": {"n": "[1]", "m": 1}}')
+    assert (result.status, seen) == ("invalid", [])
+
+
+class Single(BaseModel):
+    n: int
+
+
+class Several(BaseModel):
+    n: list[int]
+
+
+def test_what_a_branch_alone_would_want_is_no_reason_to_decode_for_a_function_either() -> None:
+    ran: list[Any] = []
+
+    @tool(name="t")
+    async def take(value: Single | Several) -> str:
+        """Take."""
+        ran.append(value)
+        return "done"
+
+    assert run(take, "t", '{"value": {"n": "[1]"}}').status == "invalid"
+    assert run(take, "t", '{"value": {"n": [1]}}').status == "ok"
+    assert ran == [Several(n=[1])]
+
+
+def test_a_definition_as_a_dict_climbs_the_same_ladder() -> None:
+    made = build_tool(
+        {
+            "name": "t",
+            "input_schema": SCHEMA,
+            "execute": lambda payload: payload,
+            "check_permissions": lambda payload: None,
+        }
+    )
+    result = run(made, "t", '{"count": "5"}')
+    assert result.output == {"count": 5} and result.repairs
+
+
+# Nulls in one of several forms: strict modes make a model send them for what it leaves out
+
+
+class Circle(BaseModel):
+    radius: int
+    label: str = "round"
+
+
+class Group(BaseModel):
+    members: list[Circle | list[int]]
+    label: str | None = None
+    weight: int = 1
+
+
+async def draw(shape: Circle | Group, after: list[Circle | int] = []) -> str:  # noqa: B006
+    """Draw."""
+    return "done"
+
+
+async def sum_up(shape: Circle | dict[str, int]) -> str:
+    """Sum up."""
+    return "done"
+
+
+def made(function: Any, how: str) -> Tool:
+    typed = tool(function)
+    return typed if how == "typed" else raw_tool(typed.name, thaw(typed.input_schema))[0]
+
+
+def decoded(how: str, value: Any, function: Any = draw) -> Any:
+    return json.loads(made(function, how)._handling.parameters.decode("it", json.dumps(value))[1])
+
+
+HOW = pytest.mark.parametrize("how", ["typed", "schema"])
+
+
+@HOW
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"radius": 1, "label": None}, {"radius": 1}),
+        ({"members": [[1]], "label": None, "weight": None}, {"members": [[1]], "label": None}),
+        (
+            {"members": [{"radius": 1, "label": None}, [1], {"radius": 2, "label": "b"}], "weight": None},
+            {"members": [{"radius": 1}, [1], {"radius": 2, "label": "b"}]},
+        ),
+    ],
+)
+def test_null_for_an_optional_one_of_one_of_several_forms_is_absence(how: str, given: Any, taken: Any) -> None:
+    assert decoded(how, {"shape": given})["shape"] == taken
+
+
+@HOW
+def test_each_of_many_values_of_several_forms_is_read_for_itself(how: str) -> None:
+    after = [{"radius": n, "label": None} if n % 2 else n for n in range(200)]
+    taken = decoded(how, {"shape": {"radius": 1, "label": None}, "after": after})
+    assert taken["shape"] == {"radius": 1}
+    assert taken["after"] == [{"radius": n} if n % 2 else n for n in range(200)]
+
+
+@HOW
+@pytest.mark.parametrize(
+    "given",
+    [{"radius": None, "label": None}, {"members": None}, {"members": [[None]], "weight": None}],
+)
+def test_nulls_that_no_form_can_leave_out_are_refused(how: str, given: Any) -> None:
+    with pytest.raises(Invalid, match="Nothing was run") as refused:
+        decoded(how, {"shape": given})
+    assert next(iter(given)) in str(refused.value)  # the model is told of what it sent, not of what was tried
+
+
+@HOW
+def test_a_null_that_may_be_data_of_another_form_is_not_left_out(how: str) -> None:
+    for shape in ({"radius": None}, {"radius": 1, "label": None}, {"any": None}):
+        with pytest.raises(Invalid):
+            decoded(how, {"shape": shape}, sum_up)
+
+
+def test_of_several_readings_the_one_that_leaves_out_least_is_taken() -> None:
+    first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    second = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]}
+    for forms in ([first, second], [second, first]):
+        one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
+        run(one, "pick", '{"x": {"a": null, "b": null}}')
+        assert seen == [{"x": {"b": None}}]
+
+
+def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next() -> None:
+    first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"]}}}
+    second = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "integer"}}, "required": ["a"]}
+    forms = [first | {"required": ["a"]}, second]
+    one, seen = raw_tool("pick", {"type": "object", "properties": {"x": {"anyOf": forms}}})
+    run(one, "pick", '{"x": {"a": null, "b": null}}')
+    assert seen == [{"x": {"a": None}}]
+
+
+@pytest.mark.parametrize(("levels", "fits"), [(199, True), (200, False)])
+def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
+    text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
+    if fits:
+        assert loads(text)["say"] == '[{[{"[{'
+    else:
+        with pytest.raises(Malformed, match="nested too deeply"):
+            loads(text)
+
+
+def test_brackets_beside_each_other_are_not_deep() -> None:
+    assert len(loads("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000

@@ -1,0 +1,194 @@
+"""Content stays within its limit as a whole, and stays what it was: JSON is JSON, text is UTF-8."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.values.content import Media, Text, bound, checked, cut, render, size, to_text
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(st.characters()), inner, max_size=8),
+    max_leaves=40,
+)
+blocks = st.lists(
+    st.builds(Text, st.text(max_size=60))
+    | st.builds(
+        Media, st.just("image"), st.none() | st.binary(max_size=90), st.just("image/png"), st.none() | st.text()
+    )
+).map(tuple)
+
+
+def strictly(text: str) -> Any:
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is not JSON")
+
+    text.encode()
+    return json.loads(text, parse_constant=refuse)
+
+
+@given(json_values, st.integers(1, 400))
+def test_any_json_value_within_any_limit_is_valid_json(value: Any, limit: int) -> None:
+    short = cut(to_text(value), limit)
+    assert len(short) <= limit
+    strictly(short)
+
+
+@given(json_values, st.integers(1, 400))
+def test_one_block_of_json_stays_one_block_of_json_when_bound(value: Any, limit: int) -> None:
+    (block,) = bound((Text(to_text(value)),), limit)
+    assert isinstance(block, Text)
+    assert len(block.text) <= limit
+    strictly(block.text)
+
+
+@given(blocks, st.integers(0, 300))
+def test_blocks_are_within_the_limit_altogether(given_blocks: tuple[Any, ...], limit: int) -> None:
+    short = bound(given_blocks, limit)
+    assert size(short) <= limit
+    assert len(short) <= max(limit, 1) + 1
+
+
+@given(blocks, st.integers(120, 300))
+def test_whatever_is_left_out_is_said(given_blocks: tuple[Any, ...], limit: int) -> None:
+    short = bound(given_blocks, limit)
+    if short != given_blocks:
+        said = "".join(block.text for block in short if isinstance(block, Text))
+        assert "[cut" in said or "left out" in said
+
+
+def test_a_block_after_one_that_fills_the_limit_is_not_dropped_in_silence() -> None:
+    short = bound((Text("a" * 100), Text("b" * 50)), 100)
+    assert size(short) <= 100
+    assert "cut" in "".join(block.text for block in short if isinstance(block, Text))
+
+
+def test_many_empty_blocks_do_not_get_through() -> None:
+    short = bound((Text(""),) * 100_000, 100_000)
+    assert len(short) < 100_000 / 32 + 2
+    assert size(short) <= 100_000
+    assert "more blocks]" in short[-1].text  # type: ignore[union-attr]
+
+
+@given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
+def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...], limit: int) -> None:
+    assert size(given_blocks) >= 32 * (len(given_blocks) - 1)
+    assert size(bound(given_blocks, limit)) <= limit
+
+
+def test_the_types_of_media_count() -> None:
+    assert size((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
+    assert size(bound((Media("file", None, "a/b;" + "c" * 1_000_000),), 100)) <= 100
+
+
+BAD_TYPES = [
+    "",
+    "png",
+    "text/",
+    "a/b\n",
+    "a/b\nc",
+    "a b/c",
+    "a/<untrusted>",
+    "a/b; \x1b[2J",
+    "a/b;" + "c" * 252,
+    None,
+    5,
+]
+
+
+@pytest.mark.parametrize("mime_type", BAD_TYPES)
+def test_a_type_that_is_none_does_not_get_through(mime_type: Any) -> None:
+    wrong = Media("image", b"x", mime_type, name="n")
+    with pytest.raises(TypeError, match="mime_type"):
+        checked([wrong])
+    assert render(wrong) == (Media("image", b"x", "application/octet-stream", name="n"),)
+    assert render([Text("a"), wrong])[1:] == render(wrong)
+
+
+@pytest.mark.parametrize("kind", ["video", "", None, ["image"], "</untrusted>"])
+def test_a_kind_that_is_none_does_not_get_through(kind: Any) -> None:
+    wrong = Media(kind, b"x", "image/png")
+    with pytest.raises(TypeError, match="kind"):
+        checked([wrong])
+    assert render(wrong) == (Media("file", b"x", "image/png"),)
+
+
+@pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
+def test_a_type_that_is_one_is_left_alone(mime_type: str) -> None:
+    media = Media("file", b"x", mime_type)
+    assert checked([media]) == render(media) == (media,)
+
+
+def test_addresses_of_media_count() -> None:
+    media = tuple(Media("resource", None, "text/plain", uri=f"https://example.org/{n:090}") for n in range(100))
+    assert size(bound(media, 1000)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[NaN, " + "1, " * 50 + "1]",
+        "[1e999, " + "1, " * 50 + "1]",
+        '["\\ud800", ' + "1, " * 50 + "1]",
+        "[" + "9" * 5000 + "]",
+        "9" * 5000,
+        '"' + "a" * 500 + '"',
+        "  [" + "1, " * 50 + "1]",
+    ],
+)
+def test_odd_json_texts_are_cut_to_utf_8_that_says_so(text: str) -> None:
+    short = cut(text, 60)
+    short.encode()
+    assert len(short) <= 60
+    assert "cut" in short
+    if "NaN" not in text:
+        strictly(short)
+
+
+def test_small_fields_survive_beside_a_huge_one() -> None:
+    short = json.loads(cut(json.dumps({"stdout": "x" * 10_000, "exit_code": 3, "done": True}), 500))
+    assert short["exit_code"] == 3
+    assert short["done"] is True
+    assert short["stdout"].startswith("xxx")
+    assert "10000 characters in all" in short["stdout"]
+
+
+def test_records_are_kept_whole_from_the_first_on() -> None:
+    records = [{"id": n, "name": "n" * 100} for n in range(1000)]
+    short = json.loads(cut(json.dumps(records), 4000))
+    assert short[:20] == records[:20]
+    assert short[-1] == f"[cut: {1000 - len(short) + 1} more]"
+
+
+def test_most_of_the_limit_is_used() -> None:
+    assert len(cut(json.dumps(list(range(100_000))), 16_000)) > 15_000
+    assert len(cut(json.dumps({"text": "\n" * 100_000}), 16_000)) > 15_000
+
+
+def test_keys_that_are_cut_do_not_hide_each_other() -> None:
+    short = cut(json.dumps({"k" * 500 + str(n): n for n in range(10)}), 200)
+    pairs = json.loads(short, object_pairs_hook=list)
+    assert len({key for key, _ in pairs}) == len(pairs)
+    assert pairs[-1][0] == "[cut]"
+
+
+def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
+    value: Any = "x" * 40
+    for _ in range(14):
+        value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
+    started = time.process_time()
+    cut(json.dumps(value), 10_000)
+    assert time.process_time() - started < 10  # it takes a tenth of a second; the square of a megabyte takes minutes
+
+
+@pytest.mark.parametrize("value", [0, "", [], {}, False, None])
+def test_falsy_values_render_as_themselves(value: Any) -> None:
+    (block,) = render(value)
+    assert isinstance(block, Text)
+    assert block.text == (value if isinstance(value, str) else json.dumps(value))
