@@ -838,7 +838,7 @@ def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, sys\nprint('top')\nsys.path.insert(0, sys.argv[1])\nimport isolated_tools as tools\n"
-        "from ferrule import ToolCall, ToolContext, orders, tool, workers\n"
+        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import orders, workers\n"
         "recipe = orders.Recipe(tool(tools.add))\n"
         "async def main():\n"
         "    made = orders.Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext()._given, None, None)\n"
