@@ -1,4 +1,5 @@
-# The verbs are the same on a desk and in CI. All that they make is in .venv and build, which `make clean` removes.
+# The verbs are the same on a desk and in CI. All that they make is in .venv, .venv-* (of .ci/run) and build, which
+# `make clean` removes.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,13 @@ SOURCES := src tests typing_tests examples benchmarks conftest.py
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 
-.PHONY: demo test check tests bench format clean
+# How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
+# shows what it said when it has ended.
+JOBS ?= 2
+PARTS := tests-kernel tests-programs tests-providers tests-rest
+PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: demo test quick check lint types types-users tests $(PARTS) bench format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -24,15 +31,37 @@ demo: $(VENV)/.cli
 test: export FERRULE_TESTS = all
 test: check tests
 
-check: $(VENV)/.dev
+# Lint, types and the tests that are not marked as slow, in under a minute.
+quick: $(VENV)/.dev
+	@$(PARALLEL) $(PARTS) lint types types-users PYTEST='-m "not slow"'
+
+check: lint types types-users
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/mypy typing_tests
+
+types-users: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 tests: $(VENV)/.dev
-	$(BIN)/pytest -q
+	@$(PARALLEL) $(PARTS)
+
+tests-kernel: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/kernel
+
+tests-programs: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/cli tests/models
+
+tests-providers: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/providers
+
+tests-rest: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel cli models providers)
 
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -42,7 +71,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests typing_tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

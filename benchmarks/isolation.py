@@ -20,10 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import isolation as tools  # under this name, because no worker imports `__main__`
 
 from ferrule import ToolCall, ToolContext, tool
-from ferrule.isolation import orders, workers
+from ferrule.isolation import Order, Recipe, shared
+from ferrule.isolation.pool import WorkerPool
 
 CALLS, ROUNDS, KILLS = 100, 30, 15
-GIVEN = ToolContext()._given
+FIELDS = ToolContext().fields
 
 
 def add(a: int, b: int) -> int:
@@ -37,8 +38,8 @@ def hang() -> None:
         time.sleep(600)
 
 
-def order(recipe: orders.Recipe, arguments: str) -> orders.Order:
-    return orders.Order(recipe, ToolCall("call_1", recipe.name, arguments), GIVEN, None, None)
+def order(recipe: Recipe, arguments: str) -> Order:
+    return Order(recipe, ToolCall("call_1", recipe.name, arguments), FIELDS, None, None)
 
 
 async def timed(call: Callable[[], Awaitable[int]], found: list[float]) -> None:
@@ -48,8 +49,8 @@ async def timed(call: Callable[[], Awaitable[int]], found: list[float]) -> None:
         found.append((time.perf_counter() - begin) * 1e6)
 
 
-async def round_trips(pool: workers.WorkerPool) -> None:
-    recipe = orders.Recipe(tool(tools.add))
+async def round_trips(pool: WorkerPool) -> None:
+    recipe = Recipe(tool(tools.add))
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as bare_pool:
 
@@ -70,27 +71,28 @@ async def round_trips(pool: workers.WorkerPool) -> None:
     )
 
 
-async def kills(pool: workers.WorkerPool) -> None:
-    recipe = orders.Recipe(tool(tools.hang))
+async def kills(pool: WorkerPool) -> None:
+    recipe = Recipe(tool(tools.hang))
     gone, next_call = [], []
     for _ in range(KILLS):
         job = pool.submit(order(recipe, "{}"))
         running = job.pid
         assert running is not None  # a worker was waiting
         await asyncio.to_thread(until_idle, pool)
+        job.future.add_done_callback(lambda future: future.exception())
         begin = time.perf_counter()
         job.kill()
         await asyncio.to_thread(until_gone, running)
         gone.append((time.perf_counter() - begin) * 1e3)
         begin = time.perf_counter()
-        await pool.submit(order(orders.Recipe(tool(tools.add)), '{"a": 1, "b": 2}')).future
+        await pool.submit(order(Recipe(tool(tools.add)), '{"a": 1, "b": 2}')).future
         next_call.append((time.perf_counter() - begin) * 1e3)
         await asyncio.to_thread(until_idle, pool)
     print(f"a killed tool's processes are gone after {max(gone):.1f} ms at the most (asked for: 200), ", end="")
     print(f"and the next call took {statistics.median(next_call):.1f} ms (median of {KILLS})")
 
 
-def until_idle(pool: workers.WorkerPool) -> None:
+def until_idle(pool: WorkerPool) -> None:
     """Wait for the spare."""
     while not pool.idle:
         time.sleep(0.002)
@@ -105,8 +107,8 @@ def until_gone(group: int) -> None:
 
 async def main() -> None:
     print(f"Python {sys.version.split()[0]}")
-    pool = workers.shared()
-    pool.warm(2, [orders.Recipe(tool(tools.add))])
+    pool = shared()
+    pool.warm(2, [Recipe(tool(tools.add))])
     await round_trips(pool)
     await kills(pool)
 

@@ -9,27 +9,35 @@ import time
 from collections.abc import Awaitable, Callable
 
 Block = Callable[[int], Awaitable[None]]
+_COLLECTED_EVERY = 10
 
 
-async def interleaved(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, float]:
-    """The median CPU time per call of each block, in microseconds; the blocks take turns."""
+async def interleaved(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, list[float]]:
+    """The CPU time per call of each block in each round, in microseconds; the blocks take turns."""
     times: dict[str, list[float]] = {name: [] for name in blocks}
     for block in blocks.values():
         await block(max(calls // 10, 10))
     gc.collect()
     gc.disable()
     try:
-        for _ in range(rounds):
+        for number in range(1, rounds + 1):
             for name, block in blocks.items():
                 begin = time.process_time()
                 await block(calls)
                 times[name].append((time.process_time() - begin) / calls * 1e6)
-            gc.collect()
+            if number % _COLLECTED_EVERY == 0:
+                gc.collect()
     finally:
         gc.enable()
-    return {name: statistics.median(found) for name, found in times.items()}
+    return times
 
 
 def measured(blocks: dict[str, Block], *, calls: int, rounds: int) -> dict[str, float]:
-    """`interleaved` in a loop of its own."""
-    return asyncio.run(interleaved(blocks, calls=calls, rounds=rounds))
+    """The median of each block, measured in a loop of its own."""
+    times = asyncio.run(interleaved(blocks, calls=calls, rounds=rounds))
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def ratio(times: list[float], base: list[float]) -> tuple[float, float]:
+    """The ratio of two blocks' least times, and of their medians."""
+    return min(times) / min(base), statistics.median(times) / statistics.median(base)

@@ -39,11 +39,11 @@ def anthropic(given: Any) -> Data:
     }
 
 
-def anthropic_events(piece: str, count: int) -> Iterable[Data]:
+def anthropic_events(text: str, count: int) -> Iterable[Data]:
     yield {"type": "message_start", "message": anthropic({}) | {"content": [], "stop_reason": None}}
     yield {"type": "content_block_start", "index": 0, "content_block": anthropic({})["content"][0]}
     for _ in range(count):
-        delta = {"type": "input_json_delta", "partial_json": piece}
+        delta = {"type": "input_json_delta", "partial_json": text}
         yield {"type": "content_block_delta", "index": 0, "delta": delta}
     yield {"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": None}, "usage": USAGE}
     yield {"type": "message_stop"}
@@ -58,11 +58,11 @@ def responses(given: Any) -> Data:
     return {**base, "output": [call], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
 
 
-def responses_events(piece: str, count: int) -> Iterable[Data]:
+def responses_events(text: str, count: int) -> Iterable[Data]:
     item, at = responses({})["output"][0], {"item_id": "fc_1", "output_index": 0, "sequence_number": 1}
     yield {"type": "response.output_item.added", "output_index": 0, "sequence_number": 0, "item": item}
     for _ in range(count):
-        yield {"type": "response.function_call_arguments.delta", "delta": piece, **at}
+        yield {"type": "response.function_call_arguments.delta", "delta": text, **at}
     yield {"type": "response.completed", "response": responses({}), "sequence_number": 2}
 
 
@@ -73,7 +73,7 @@ def chat(given: Any) -> Data:
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
 
-def chat_events(piece: str, count: int) -> Iterable[Data]:
+def chat_events(text: str, count: int) -> Iterable[Data]:
     def chunk(call: Data | None, reason: str | None = None) -> Data:
         choice = {"index": 0, "delta": {"tool_calls": [call]} if call else {}, "finish_reason": reason}
         return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
@@ -81,7 +81,7 @@ def chat_events(piece: str, count: int) -> Iterable[Data]:
     function = {"name": "put", "arguments": ""}
     yield chunk({"index": 0, "id": "call_1", "type": "function", "function": function})
     for _ in range(count):
-        yield chunk({"index": 0, "function": {"arguments": piece}})
+        yield chunk({"index": 0, "function": {"arguments": text}})
     yield chunk(None, "tool_calls")
 
 
@@ -90,9 +90,9 @@ def gemini(given: Any) -> Data:
     return {"responseId": "r", "candidates": [{"content": content, "finishReason": "STOP"}]}
 
 
-def gemini_events(piece: str, count: int) -> Iterable[Data]:
+def gemini_events(text: str, count: int) -> Iterable[Data]:
     for _ in range(count):
-        content = {"role": "model", "parts": [{"text": piece}]}
+        content = {"role": "model", "parts": [{"text": text}]}
         yield {"responseId": "r", "candidates": [{"content": content}]}
     yield gemini({})
 
@@ -102,12 +102,12 @@ def bedrock(given: Any) -> Data:
     return {"output": {"message": {"role": "assistant", "content": [block]}}, "stopReason": "tool_use"}
 
 
-def bedrock_events(piece: str, count: int) -> Iterable[Data]:
+def bedrock_events(text: str, count: int) -> Iterable[Data]:
     yield {"messageStart": {"role": "assistant"}}
     start = {"toolUse": {"toolUseId": "call_1", "name": "put"}}
     yield {"contentBlockStart": {"start": start, "contentBlockIndex": 0}}
     for _ in range(count):
-        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": piece}}, "contentBlockIndex": 0}}
+        yield {"contentBlockDelta": {"delta": {"toolUse": {"input": text}}, "contentBlockIndex": 0}}
     yield {"contentBlockStop": {"contentBlockIndex": 0}}
     yield {"messageStop": {"stopReason": "tool_use"}}
 
@@ -116,9 +116,9 @@ def mistral(given: Any) -> Data:
     return chat(given) | {"usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
 
 
-def mistral_events(piece: str, count: int) -> Iterable[Data]:
+def mistral_events(text: str, count: int) -> Iterable[Data]:
     for _ in range(count):
-        choice: Data = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
+        choice: Data = {"index": 0, "delta": {"content": text}, "finish_reason": None}
         yield {"id": "c", "created": 1, "model": "m", "choices": [choice]}
     whole = chat({})["choices"][0]["message"]
     yield {"id": "c", "choices": [{"index": 0, "delta": whole, "finish_reason": "tool_calls"}]}
@@ -129,12 +129,12 @@ def cohere(given: Any) -> Data:
     return {"id": "c", "finish_reason": "TOOL_CALL", "message": message}
 
 
-def cohere_events(piece: str, count: int) -> Iterable[Data]:
+def cohere_events(text: str, count: int) -> Iterable[Data]:
     yield {"type": "message-start", "id": "c", "delta": {"message": {"role": "assistant"}}}
     call = {"id": "call_1", "type": "function", "function": {"name": "put", "arguments": ""}}
     yield {"type": "tool-call-start", "index": 0, "delta": {"message": {"tool_calls": call}}}
     for _ in range(count):
-        delta = {"message": {"tool_calls": {"function": {"arguments": piece}}}}
+        delta = {"message": {"tool_calls": {"function": {"arguments": text}}}}
         yield {"type": "tool-call-delta", "index": 0, "delta": delta}
     yield {"type": "tool-call-end", "index": 0}
     yield {"type": "message-end", "delta": {"finish_reason": "TOOL_CALL"}}
@@ -145,9 +145,9 @@ def ollama(given: Any) -> Data:
     return {"model": "m", "created_at": "2026-11-20T10:11:12Z", "message": message, "done": True, "done_reason": "stop"}
 
 
-def ollama_events(piece: str, count: int) -> Iterable[Data]:
+def ollama_events(text: str, count: int) -> Iterable[Data]:
     for _ in range(count):
-        yield ollama({}) | {"message": {"role": "assistant", "content": piece}, "done": False}
+        yield ollama({}) | {"message": {"role": "assistant", "content": text}, "done": False}
     yield ollama({})
 
 

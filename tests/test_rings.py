@@ -1,4 +1,4 @@
-"""Imports go one way: the rings of the design, and no cycles."""
+"""Imports go one way: the rings of the design, the rooms of the kernel in their order, and no cycles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,23 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "ferrule"
-KERNEL = {"values", "arguments", "scheduling", "definition", "executors", "pipeline", "isolation"}
+ROOMS = (
+    "errors",
+    "values",
+    "types",
+    "arguments",
+    "scheduling",
+    "definition",
+    "executors",
+    "isolation",
+    "pipeline",
+    "own_loop",
+    "runner",
+)
+"""The kernel: each imports those before it. Behind `executors`, one module alone imports `isolation`."""
+SEAM = "ferrule.executors.processes"
+LEAVES = {"paths": {"errors"}}
+"""No room of the kernel, and the rooms that each may import."""
 AROUND = {"guards", "middleware", "providers", "sources", "selection", "journal", "approval", "tools", "models"}
 PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}}
@@ -88,6 +104,28 @@ def against_the_rings(graph: Graph) -> list[str]:
     return wrong
 
 
+def against_the_rooms(graph: Graph) -> list[str]:
+    """Imports within the kernel that run against the order of its rooms."""
+    wrong = []
+    for module, uses in sorted(graph.items()):
+        room = folder(module)
+        for used in sorted(uses):
+            other = folder(used)
+            if room == other or ring(used) != 1 or not {room, other} <= {*ROOMS, *LEAVES}:
+                continue
+            if room in LEAVES:
+                right = other in LEAVES[room]
+            elif other in LEAVES:
+                right = False
+            elif other == "isolation":
+                right = module == SEAM
+            else:
+                right = ROOMS.index(other) < ROOMS.index(room)
+            if not right:
+                wrong.append(f"{module} imports {used}: against the order of the rooms")
+    return wrong
+
+
 def cycles(graph: Graph) -> list[str]:
     found: list[str] = []
     done: set[str] = set()
@@ -118,13 +156,22 @@ def test_no_import_runs_against_the_rings() -> None:
     assert against_the_rings(graph_of(SOURCE)) == []
 
 
+def test_no_import_runs_against_the_order_of_the_rooms() -> None:
+    assert against_the_rooms(graph_of(SOURCE)) == []
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert cycles(graph_of(SOURCE)) == []
 
 
 def test_every_folder_has_a_ring() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders <= AROUND | PROGRAMS | KERNEL
+    assert folders <= AROUND | PROGRAMS | {*ROOMS}
+
+
+def test_every_module_of_the_root_is_a_room_a_leaf_or_a_program() -> None:
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    assert modules <= PROGRAMS | {*ROOMS, *LEAVES}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +189,47 @@ def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, t
     others = ["runner", "loop", "values/call", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
     source = package(tmp_path, {**dict.fromkeys(others, ""), module: text})
     assert len(against_the_rings(graph_of(source))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("errors", "from ferrule.values import call"),
+        ("values/call", "from ferrule import types"),
+        ("scheduling/locks", "from ferrule.pipeline.state import CallState"),
+        ("definition/tool", "def f():\n    import ferrule.executors.threads"),
+        ("pipeline/state", "from ferrule import own_loop"),
+        ("pipeline/state", "from ferrule.isolation import pool"),
+        ("executors/threads", "from ferrule import isolation"),
+        ("isolation/pool", "from ferrule.pipeline import state"),
+        ("pipeline/state", "from ferrule import paths"),
+        ("paths", "from ferrule.values import call"),
+        ("own_loop", "from ferrule.runner import Runner"),
+    ],
+)
+def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, module: str, text: str) -> None:
+    assert len(against_the_rooms(graph_of(package(tmp_path, {**rooms(), module: text})))) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("pipeline/state", "from ferrule.executors import threads\nfrom ferrule import types"),
+        ("executors/processes", "def f():\n    from ferrule.isolation import pool"),
+        ("isolation/pool", "from ferrule.executors import threads"),
+        ("paths", "from ferrule import errors"),
+        ("guards/within", "from ferrule import paths"),
+    ],
+)
+def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str, text: str) -> None:
+    assert against_the_rooms(graph_of(package(tmp_path, {**rooms(), module: text}))) == []
+
+
+def rooms() -> dict[str, str]:
+    """A module of each room, and what stands beside them."""
+    names = ["errors", "types", "own_loop", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
+    names += ["executors/threads", "executors/processes", "isolation/__init__", "isolation/pool", "pipeline/state"]
+    return dict.fromkeys([*names, "guards/within"], "")
 
 
 def test_a_model_may_use_a_provider(tmp_path: Path) -> None:

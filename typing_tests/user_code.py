@@ -5,7 +5,7 @@ It is checked and never run.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, assert_type
 
@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from ferrule import (
     CONTEXT,
+    Approver,
     Decision,
     DefinitionError,
     Event,
@@ -22,7 +23,10 @@ from ferrule import (
     GuardError,
     HandlerError,
     Middleware,
+    NotStartedError,
+    Observer,
     Runner,
+    Status,
     Tool,
     ToolCall,
     ToolContext,
@@ -32,6 +36,7 @@ from ferrule import (
     Toolset,
     ToolTimeoutError,
     ValidationError,
+    WorkerDiedError,
     allow,
     ask,
     assemble_tool_pool,
@@ -42,6 +47,8 @@ from ferrule import (
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output, untrusted
 from ferrule.providers import anthropic
+from ferrule.types import ToolInput
+from ferrule.values.event import EventKind
 
 
 @dataclass
@@ -119,6 +126,38 @@ class Notes:
     async def search(self, words: list[str]) -> list[str]:
         """Search the notes."""
         return words
+
+
+@tool(timeout=3)
+async def greet(context: ToolContext[Database], name: str, loud: bool = False) -> dict[str, str]:
+    """Greet; a leading context is no parameter of the tool."""
+    return {name: context.deps.rows[name]} if loud else {}
+
+
+@tool
+async def count(to: int) -> AsyncIterator[int]:
+    """Count, number by number."""
+    for number in range(to):
+        yield number
+
+
+@tool
+async def tell(words: str) -> AsyncIterator[str]:
+    """Tell, word by word."""
+    for word in words.split():
+        yield word
+
+
+class Counter:
+    """Tools on methods belong to their instance."""
+
+    value = 0
+
+    @tool
+    async def add(self, step: int = 1) -> int:
+        """Count on."""
+        self.value += step
+        return self.value
 
 
 # 2. A `Tool` with a handler.
@@ -228,6 +267,47 @@ def renamed(call: ToolCall, context: ToolContext[Any]) -> Decision:
     return allow(arguments={**call.arguments, "lines": 10})
 
 
+class OnlyMine:
+    """A guard of the context's dependencies."""
+
+    async def check(self, call: ToolCall, context: ToolContext[Database]) -> Decision | None:
+        return None if call.name in context.deps.rows else deny("not yours")
+
+
+class Shortened:
+    """A guard of a handler class's own instance, whose fields it changes."""
+
+    def check(self, handler: WriteFile) -> WriteFile:
+        handler.text = handler.text[:100]
+        return handler
+
+
+class NotHidden:
+    """A guard of the tool and its arguments by name."""
+
+    def check(self, tool: Tool, path: str, text: str = "") -> Decision | None:
+        return deny(f"{tool.name} writes no hidden files") if path.startswith(".") else None
+
+
+class Counted:
+    """A guard of any tool's arguments."""
+
+    async def check(self, tool: Tool, /, **arguments: Any) -> Mapping[str, Any] | None:
+        return {**arguments, "count": len(arguments)}
+
+
+def unsure(call: ToolCall, context: ToolContext) -> Decision | None:
+    """A guard with a context of any kind."""
+    return ask("sure?") if context.deps is None else None
+
+
+every_guard: Sequence[Guard] = [
+    OnlyTexts(), OnlyMine(), Shortened(), NotHidden(), Counted(), unsure, office_hours, normalised, renamed,
+    lambda call, context: None,
+]  # fmt: skip
+guarded = tool(plain, name="guarded", guards=[OnlyTexts(), OnlyMine(), unsure, lambda call, context: deny("no")])
+
+
 # Middleware.
 
 Next = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
@@ -265,6 +345,28 @@ def on_screen(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> 
 def print_event(event: Event) -> None:
     """An observer."""
     print(event.kind, event.call.name, event.at, event.data["tool_name"])
+
+
+observer: Observer = print_event
+approver: Approver = on_screen
+
+
+async def answer_later(call: ToolCall, decision: Decision, context: ToolContext[Database]) -> Decision:
+    """Not now."""
+    return ask(f"{context.deps.rows[call.name]}: {decision.reason}")
+
+
+approvers: Sequence[Approver] = [on_screen, answer_later, lambda call, decision, context: True]
+
+
+def about(event: Event) -> str:
+    """Every kind of event."""
+    kind: EventKind = event.kind
+    match event.kind:
+        case "tool:pre" | "tool:decided" | "tool:progress" | "tool:suspended":
+            return kind
+        case "tool:post" | "tool:error":
+            return "the end"
 
 
 # Running, and reading results.
@@ -305,13 +407,35 @@ async def direct() -> str:
     """Calling a tool keeps its guards, and raises."""
     try:
         value: str = await read_notes(path="a.txt")
-    except (ValidationError, GuardError, HandlerError, ToolTimeoutError) as error:
+    except (ValidationError, GuardError, HandlerError, ToolTimeoutError, NotStartedError, WorkerDiedError) as error:
         return str(error)
     except ToolError as error:
-        return error.result.status if error.result is not None else ""
+        status: Status | None = None if error.result is None else error.result.status
+        return status or ""
     except (DefinitionError, FerruleError):
         return ""
     return value
+
+
+async def signatures() -> None:
+    """Calling a tool takes what its handler takes, and gives what it returns."""
+    assert_type(await read_notes("a.txt", 3), str)
+    assert_type(await read_notes("a.txt", lines=3), str)
+    assert_type(await delete_note("a.txt"), str)
+    assert_type(await greet("Ada", loud=True), dict[str, str])
+    assert_type(await count(3), Any)
+    assert_type(await tell("a b"), Any)
+    assert_type(await tool(plain)("a.txt"), int)
+    assert_type(await tool(Notes().search)(["a"]), list[str])
+    assert_type(await tool(WriteFile)(path="a.txt", text="b"), int)
+    assert_type(await Counter().add(2), int)
+    assert_type(await copied(path="a.txt"), Any)
+    assert_type(await read_notes.replace(name="read", timeout=3)("a.txt"), str)
+    assert_type(await read_notes.bind(lines=3)("a.txt"), str)
+    asynchronous: list[Tool] = [read_notes, delete_note, greet, place, weather, measure, write_file]
+    inputs: list[ToolInput] = [*asynchronous, plain, WriteFile, Clock(), Toolset(), {"name": "x", "execute": execute}]
+    everything = Toolset(inputs).register(plain).replace(Clock()).map(lambda item: item.replace(timeout=3))
+    assert_type(everything.get("clock"), Tool)
 
 
 async def batch(calls: Sequence[ToolCall]) -> list[ToolResult]:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ferrule.definition.decorator import tool
 from ferrule.definition.mapping import build_tool
-from ferrule.definition.tool import Tool, tool
+from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, assemble_tool_pool
 from ferrule.errors import (
     DefinitionError,
     FerruleError,
     GuardError,
     HandlerError,
+    NotStartedError,
+    RemoteError,
     ToolError,
     ToolTimeoutError,
     ValidationError,
+    WorkerDiedError,
 )
+from ferrule.pipeline.batch import Batch
 from ferrule.runner import Runner
-from ferrule.types import Guard, Journal, Middleware, ToolSelector
+from ferrule.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
 from ferrule.values.event import Event
-from ferrule.values.result import ToolResult
+from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
     from pydantic import Field
@@ -33,7 +38,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Approver",
     "CONTEXT",
+    "Batch",
     "Decision",
     "DefinitionError",
     "Event",
@@ -45,7 +52,11 @@ __all__ = [
     "Journal",
     "Media",
     "Middleware",
+    "RemoteError",
+    "NotStartedError",
+    "Observer",
     "Runner",
+    "Status",
     "Text",
     "Tool",
     "ToolCall",
@@ -53,10 +64,10 @@ __all__ = [
     "ToolError",
     "ToolHandler",
     "ToolResult",
-    "ToolSelector",
     "ToolTimeoutError",
     "Toolset",
     "ValidationError",
+    "WorkerDiedError",
     "allow",
     "ask",
     "assemble_tool_pool",
@@ -66,7 +77,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Both build Pydantic models when imported, which most programs never use.
     if name == "Field":
         from pydantic import Field

@@ -8,6 +8,7 @@ FerruleError
 │   ├── NotStartedError     the process for an isolated tool was not to be had; nothing was run
 │   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
 │   └── ToolTimeoutError    the deadline came before the tool was done
+├── RemoteError             what an isolated tool raised, where its class is not to be had here
 └── DefinitionError         a programmer's mistake in a tool, a toolset or a runner
 """
 
@@ -64,6 +65,35 @@ class NotStartedError(ToolError):
 
 class WorkerDiedError(ToolError):
     """The process that an isolated handler ran in ended before the handler did; its effect may have happened."""
+
+
+class RemoteError(FerruleError):
+    """What an isolated handler raised in its process, unless it is a built-in exception or one of Ferrule's.
+
+    Args:
+        text: The exception's own text.
+        kinds: The qualified names of its class and of that's bases, such as `"shop.stock.OutOfStock"`, the most derived
+            first.
+        traceback: The traceback in the other process, as text; it is among the notes, so that logs have it.
+        retry_after: Seconds after which it may go well, where the exception said so.
+    """
+
+    def __init__(
+        self, text: str = "", kinds: tuple[str, ...] = (), traceback: str = "", *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(text)
+        self.kinds = kinds
+        self.traceback = traceback
+        self.retry_after = retry_after
+
+    @property
+    def name(self) -> str:
+        """The name of its class, such as `"OutOfStock"`."""
+        return self.kinds[0].rpartition(".")[2] if self.kinds else type(self).__name__
+
+    def matches(self, kinds: tuple[type[BaseException], ...]) -> bool:
+        """Whether it is one of these classes, by their qualified names."""
+        return any(f"{kind.__module__}.{kind.__qualname__}" in self.kinds for kind in kinds)
 
 
 class DefinitionError(FerruleError):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.models import Model, Reply
+from ferrule.models import Message, Model, Reply
 from ferrule.values.call import ToolCall
 from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
-Messages: TypeAlias = list[dict[str, Any]]
+Messages: TypeAlias = list[Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ LoopEvent: TypeAlias = Event | TurnStarted | ModelText | Finished
 
 def run(
     model: Model,
-    messages: Iterable[dict[str, Any]],
+    messages: Iterable[Message],
     runner: Runner,
     *,
-    context: ToolContext[Any] | None = None,
+    context: ToolContext | None = None,
     max_turns: int = 20,
     max_calls: int = 100,
     on_failure: OnFailure = "continue",
@@ -142,9 +142,9 @@ class Run:
     def __init__(
         self,
         model: Model,
-        messages: Iterable[dict[str, Any]],
+        messages: Iterable[Message],
         runner: Runner,
-        context: ToolContext[Any] | None,
+        context: ToolContext | None,
         max_turns: int,
         max_calls: int,
         on_failure: OnFailure,

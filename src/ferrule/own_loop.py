@@ -8,10 +8,13 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any
+from typing import TypeVar
 
+from ferrule.types import Coro
+
+_T = TypeVar("_T")
 log = logging.getLogger("ferrule")
 
 
@@ -69,7 +72,7 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
     """The result of the coroutine that `make` gives, run on `loop` in another thread, with the context of this one.
 
     Raises:
@@ -81,8 +84,8 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any,
         here = None
     if here is loop:
         raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(...) here")
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    tasks: list[asyncio.Task[Any]] = []
+    future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+    tasks: list[asyncio.Task[_T]] = []
 
     def begin() -> None:
         try:
@@ -102,7 +105,7 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any,
         raise
 
 
-def _hand_over(task: asyncio.Task[Any], future: concurrent.futures.Future[Any]) -> None:
+def _hand_over(task: asyncio.Task[_T], future: concurrent.futures.Future[_T]) -> None:
     if future.cancelled():
         return
     if task.cancelled():

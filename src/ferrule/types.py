@@ -1,9 +1,9 @@
-"""The contract in one file: what a guard, a middleware, an approver, an observer, a selector and a journal are."""
+"""The contract in one file: what a guard, a middleware, an approver, an observer and a journal are."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, Never, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -12,32 +12,72 @@ from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.definition.tool import Tool
+    from pydantic import BaseModel
 
-Answer: TypeAlias = Decision | Mapping[str, Any] | None
+    from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
+
+_T = TypeVar("_T")
+Coro: TypeAlias = Coroutine[Any, Any, _T]
+"""A coroutine of something."""
+
+Answer: TypeAlias = Decision | Mapping[str, object] | None
 """What a guard says: a decision, changed arguments, or nothing."""
 
-Guard: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Answer | Awaitable[Answer]] | Any
+GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Answer | Awaitable[Answer]]
+"""A guard as a function of the call and its context, sync or async."""
+
+ChecksHandler: TypeAlias = "Callable[[Never], Decision | BaseModel | Awaitable[Decision | BaseModel | None] | None]"
+"""It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides."""
+
+ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Answer | Awaitable[Answer]]"
+"""It knows the arguments of its tools by name."""
+
+
+class GuardObject(Protocol):
+    """A guard as an object with `check`, which is asked by its signature.
+
+    - `check(call, context)` is asked about the call.
+    - `check(handler)` is asked about an instance of the handler class, and may change its fields; the runner refuses
+      it for other tools.
+    - `check(tool, **arguments)` is asked about the tool and, by name, its arguments.
+    """
+
+    @property
+    def check(self) -> GuardFunction | ChecksHandler | ChecksArguments: ...
+
+
+Guard: TypeAlias = GuardFunction | GuardObject
 """May this call run? A function of call and context, or an object with `check`. Breaking means deny."""
 
-Next: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
+Next: TypeAlias = Callable[[ToolCall, ToolContext], Awaitable[ToolResult]]
 """What a middleware goes round."""
 
-Middleware: TypeAlias = Callable[[ToolCall, ToolContext[Any], Next], Awaitable[ToolResult]]
+Middleware: TypeAlias = Callable[[ToolCall, ToolContext, Next], Awaitable[ToolResult]]
 """Goes round a call; the first in a list is the outermost."""
 
-Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext[Any]], Decision | bool | Awaitable[Decision | bool]]
+Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Decision | bool | Awaitable[Decision | bool]]
 """Answers an ask: `allow(…)` or `True` allows, `ask(…)` suspends, everything else denies."""
 
 Observer: TypeAlias = Callable[[Event], object]
 """Sees every event; cannot change a call and cannot break one."""
 
 
-@runtime_checkable
-class ToolSelector(Protocol):
-    """Chooses, before a turn, which tools the model is shown."""
+class Executable(Protocol):
+    """Any object with a `name` and an `execute(payload)` or `execute(payload, context)`."""
 
-    async def select(self, messages: Iterable[Any], tools: Iterable[Tool]) -> Iterable[Tool]: ...
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def execute(self) -> Callable[..., object]: ...
+
+
+ToolForm: TypeAlias = "Tool | Callable[..., object] | Mapping[str, object] | Executable"
+"""The forms of one tool: a `Tool`, a function, a handler class, a definition as a dict, an object with `execute`."""
+
+ToolInput: TypeAlias = "ToolForm | Toolset"
+"""What a list of tools may hold."""
 
 
 @runtime_checkable
@@ -48,6 +88,6 @@ class Journal(Protocol):
     `result` for every result of such a call. Both records are plain JSON.
     """
 
-    async def intent(self, record: dict[str, Any]) -> None: ...
+    async def intent(self, record: dict[str, object]) -> None: ...
 
-    async def result(self, record: dict[str, Any]) -> None: ...
+    async def result(self, record: dict[str, object]) -> None: ...

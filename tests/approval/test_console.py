@@ -184,6 +184,7 @@ def test_a_question_that_is_cancelled_leaves_its_answer_to_nobody(terminal: Term
     assert asyncio.run(run()) == allow()
 
 
+@pytest.mark.slow
 @given(
     st.text(min_size=1),
     st.dictionaries(st.text(), st.text() | st.lists(st.text()) | st.dictionaries(st.text(), st.text()), max_size=40),

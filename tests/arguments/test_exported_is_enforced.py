@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import pickle
+import time as clock
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from ipaddress import IPv4Address
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 from uuid import UUID
 
@@ -24,9 +23,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    FutureDatetime,
     NaiveDatetime,
-    PastDate,
     SecretBytes,
     SecretStr,
     ValidationInfo,
@@ -36,11 +33,12 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType, TypedDict
 
-from ferrule import Tool, ToolCall, ToolHandler, ToolResult, tool
-from ferrule.arguments.argument_errors import Mistakes
+import probe
+from ferrule import DefinitionError, Tool, ToolCall, ToolHandler, ToolResult, tool
+from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
-from ferrule.values.json_text import loads
+from ferrule.values.json_text import Malformed, loads, same
 
 
 class Pair(NamedTuple):
@@ -104,110 +102,53 @@ STAMPS = [
     1.5,
 ]
 
-# The annotation, what fits, and what does not: of the one the schema has to say yes, of the other no.
+# The annotation, what is taken, and what is refused.
 KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "datetime": (
         datetime,
-        [
-            "2026-03-01T12:00:00Z",
-            "2026-03-01t12:00:00z",
-            "2026-03-01T12:00:00.123456789+01:30",
-            "2026-03-01T12:00:00-00:00",
-            "2026-03-01T12:00:00",
-            "2026-03-01 12:00",
-        ],
-        [
-            *STAMPS,
-            "2026-03-01",
-            "2026-03-01_12:00:00Z",
-            "2026-03-01T12:00:00+0100",
-            "2026-03-01T12:00:00,5Z",
-            "x",
-            "",
-            "2026-03-01T24:00:00Z",
-            "2026-03-01T00:00:60Z",
-            "2026-03-01T00:60",
-            "2026-13-01T00:00",
-            "2026-03-32 00:00",
-            "2026-00-01T00:00",
-            "2026-03-01T00:00:00+24:00",
-            "2026-03-01T00:00:00+01:60",
-        ],
+        ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.123456+01:30", "2026-03-01T12:00:00"],
+        [*STAMPS, "2026-03-01", "x", "", "2026-03-01T24:00:00Z", "2026-13-01T00:00:00Z", True],
     ),
-    "aware": (
-        AwareDatetime,
-        ["2026-03-01T12:00:00Z", "2026-03-01T12:00:00.5+01:00"],
-        [*STAMPS, "2026-03-01T12:00:00", "2026-03-01T12:00Z", "2026-03-01 12:00:00", "2026-03-01T24:00:00Z"],
-    ),
-    "naive": (
-        NaiveDatetime,
-        ["2026-03-01T12:00:00", "2026-03-01 12:00:00.5"],
-        [*STAMPS, "2026-03-01T12:00:00Z", "2026-03-01T12:00:00+01:00", "2026-03-01T24:00:00"],
-    ),
+    "aware": (AwareDatetime, ["2026-03-01T12:00:00Z"], [*STAMPS, "2026-03-01T12:00:00"]),
+    "naive": (NaiveDatetime, ["2026-03-01T12:00:00"], [*STAMPS, "2026-03-01T12:00:00Z"]),
     "datetime after another": (
         Annotated[datetime, Field(gt=datetime(2020, 1, 1, tzinfo=UTC), description="When")],
         ["2026-03-01T12:00:00Z"],
-        STAMPS,
+        [*STAMPS, "2019-03-01T12:00:00Z"],
     ),
-    "date": (date, ["2026-03-01"], [*STAMPS, "19000", 19000, "2026-03-01T00:00:00", "20260301", "2026-3-1"]),
-    "time": (
-        time,
-        ["12:30:00", "12:30", "12:30:00.5", "12:30:00Z", "12:30:00+01:00"],
-        [*STAMPS, "3600", 3600, "12:30Z", "T12:30:00", "12", "24:00:00", "12:60", "12:30:60", "12:30:00+24:00"],
+    "date": (
+        date,
+        ["2026-03-01"],
+        [*STAMPS, "86400", "0000000000", "0000086400", 86400, "2026-03-01T00:00:00", "20260301", "2026-3-1", "x"],
     ),
-    "timedelta": (
-        timedelta,
-        ["P1D", "PT36H", "P1DT2H3M4S", "PT0.5S", "-P1D", "P1Y35DT1S", "PT1H1S", "P2W", "PT0S"],
-        [*STAMPS, "12:30:00", "12:30", "1 day, 02:00:00", "1d", "+P1D", "P1DT", "P1.5D", "PT1,5S", "P", "PT", 3600],
-    ),
-    "decimal": (
-        Decimal,
-        ["1.10", "1e5", "1E-5", "+1", "-.5", "1.", "00012", 1, 1.5, -7, 10**30, 1e22],
-        ["1_000", " 1 ", "\u0661", "0x1", "-.", "", "NaN", "Infinity", "x", True, None, [], {}],
-    ),
-    "uuid": (
-        UUID,
-        [IDENTITY, IDENTITY[:-1] + "A"],
-        [IDENTITY.replace("-", ""), "{" + IDENTITY + "}", "urn:uuid:" + IDENTITY, IDENTITY + " ", 5],
-    ),
-    "complex": (complex, ["1+2j", "1"], [1, 1.5, True]),
-    "set": (set[int], [[], [1], [1, 2]], [[1, 1], [1, 2, 1], ["a"], {"a": 1}]),
-    "frozenset": (frozenset[str], [["a", "b"]], [["a", "a"], [1]]),
-    "set with bounds": (Annotated[set[int], Field(min_length=2, max_length=3)], [[1, 2]], [[1, 1], [1], [1, 1, 1, 1]]),
-    "set of dates": (set[date], [["2026-03-01"]], [["2026-03-01", "2026-03-01"], [0]]),
-    "named tuple": (
-        Pair,
-        [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"], [1, "a", None]],
-        [{"left": 1}, {"left": 1, "right": "a"}, [], ["1"], [1, "a", "0"], [1, "a", None, 1], {}],
-    ),
-    "keys of integers": (
-        dict[int, int],
-        [{"1": 1, "-12": 2, "0": 3}, {}],
-        [{"01": 1}, {"1_0": 1}, {" 1": 1}, {"+1": 1}],
-    ),
-    "keys of dates": (
-        dict[datetime, int],
-        [{"2026-03-01T12:00:00Z": 1}, {"2026-03-01T12:00:00": 1}],
-        [{"0": 1}, {"1700000000": 1}],
-    ),
-    "keys of naive dates": (dict[NaiveDatetime, int], [{"2026-03-01T12:00:00": 1}], [{"2026-03-01T12:00:00Z": 1}]),
-    "keys of times": (dict[time, int], [{"12:30": 1}], [{"3600": 1}]),
-    "keys of durations": (dict[timedelta, int], [{"PT0.5S": 1}], [{"12:30:00": 1}, {"5": 1}]),
-    "keys of decimals": (dict[Decimal, int], [{"1.5": 1}], [{"1_0": 1}, {"x": 1}]),
-    "keys of identities": (dict[UUID, int], [{IDENTITY: 1}], [{IDENTITY.replace("-", ""): 1}]),
-    "keys with a pattern": (dict[Annotated[str, Field(pattern="^a")], int], [{"ab": 1}], [{"b": 1}, {"ab": "x"}]),
+    "time": (time, ["12:30:00", "12:30:00Z"], [*STAMPS, "3600", 3600, "12", "24:00:00"]),
+    "timedelta": (timedelta, ["P1D", "PT36H", "-P1D"], [*STAMPS, "5", "P", 3600, True]),
+    "decimal": (Decimal, ["1.10", "1e5", 1, 1.5, -7, 10**30, 1e22], ["0x1", "", "NaN", "x", True, None, [], {}]),
+    "uuid": (UUID, [IDENTITY], [IDENTITY + " ", "x", 5]),
+    "complex": (complex, ["1+2j"], [1, 1.5, True]),
+    "set": (set[int], [[], [1], [1, 2]], [["a"], {"a": 1}, [True]]),
+    "set of dates": (set[date], [["2026-03-01"]], [["0"], [0]]),
+    "named tuple": (Pair, [[1], [1, "a"], [1, "a", "2026-03-01T12:00:00Z"]], [["1"], [1, "a", "0"], [True]]),
+    "keys of integers": (dict[int, int], [{"1": 1, "-12": 2}, {}], [{"x": 1}, {"1": True}]),
+    "keys of dates": (dict[datetime, int], [{"2026-03-01T12:00:00Z": 1}], [{"0": 1}, {"1700000000": 1}]),
+    "keys of days": (dict[date, int], [{"2026-03-01": 1}], [{"0": 1}, {"86400": 1}]),
     "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
-    "union of two": (date | timedelta, ["2026-03-01", "P1D"], ["5", 5, "12:30:00"]),
+    "union of two": (date | timedelta, ["2026-03-01", "P1D"], ["5", 5, "86400"]),
+    "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
     "a model that would be lax": (
         Lax,
         [{"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1]}],
         [
             {"number": "1", "when": "2026-03-01T12:00:00Z"},
             {"number": 1, "when": "0"},
-            {"number": 1, "when": "2026-03-01T12:00:00Z", "some": [1, 1]},
+            {"number": 1, "when": "2026-03-01T12:00:00Z", "some": ["1"]},
             {"number": 1, "when": "2026-03-01T12:00:00Z", "other": 1},
         ],
     ),
+}
+# Of these the schema says all: what fits is valid, and what does not is not.
+SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "keys with a pattern": (dict[Annotated[str, Field(pattern="^a")], int], [{"ab": 1}], [{"b": 1}, {"ab": "x"}]),
     "tagged union": (
         Pet,
         [{"kind": "cat"}, {"kind": "hound"}, {"kind": "cat", "lives": 3}],
@@ -238,7 +179,6 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
         [[{"kind": "cat", "colour": "black"}, {"colour": "black"}], [{"kind": "dog"}, {"colour": "white"}]],
         [[{"kind": "cat", "colour": "black"}, {"kind": "cat"}], [{"colour": "black"}, {"colour": "black"}]],
     ),
-    "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
 }
 PLACES: dict[str, tuple[Any, Any]] = {
     "alone": (lambda kind: kind, lambda value: value),
@@ -257,7 +197,7 @@ def parameters_of(annotation: Any) -> Parameters:
         return value
 
     take.__annotations__ = {"value": annotation}
-    return tool(take)._handling.parameters
+    return probe.parameters(tool(take))
 
 
 def taken(parameters: Parameters, value: Any) -> bool:
@@ -286,20 +226,29 @@ def run(one: Any, arguments: Any = None, **options: Any) -> ToolResult:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_taken_is_what_is_exported_wherever_it_stands(kind: str, place: str) -> None:
-    annotation, fits, refused = KINDS[kind]
+@pytest.mark.parametrize("kind", [*KINDS, *SAID])
+def test_it_is_taken_or_refused_wherever_it_stands(kind: str, place: str) -> None:
+    annotation, fits, refused = (KINDS | SAID)[kind]
     around, put = PLACES[place]
     parameters = parameters_of(around(annotation))
-    for value in fits:
-        assert (taken(parameters, put(value)), valid(parameters, put(value))) == (True, True), value
-    for value in refused:
-        if value is not None or place != "optional":
-            assert (taken(parameters, put(value)), valid(parameters, put(value))) == (False, False), value
+    assert [value for value in fits if not taken(parameters, put(value))] == []
+    wrong = [value for value in refused if value is not None or place != "optional"]
+    assert [value for value in wrong if taken(parameters, put(value))] == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", SAID)
+def test_what_is_taken_is_what_is_exported_wherever_it_stands(kind: str, place: str) -> None:
+    annotation, fits, refused = SAID[kind]
+    around, put = PLACES[place]
+    parameters = parameters_of(around(annotation))
+    assert [value for value in fits if not valid(parameters, put(value))] == []
+    wrong = [value for value in refused if value is not None or place != "optional"]
+    assert [value for value in wrong if valid(parameters, put(value))] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ladder_makes_no_guess_of_it_either(kind: str) -> None:
+def test_repair_makes_no_guess_of_it_either(kind: str) -> None:
     annotation, _, refused = KINDS[kind]
     parameters = parameters_of(annotation)
     for value in refused:
@@ -321,53 +270,31 @@ OBJECTS = {
 
 @pytest.mark.parametrize("kind", OBJECTS)
 @given(st.data())
-def test_what_pydantic_writes_is_exported_and_read_back(kind: str, data: st.DataObject) -> None:
+def test_what_pydantic_writes_is_read_back(kind: str, data: st.DataObject) -> None:
     annotation, objects = OBJECTS[kind]
-    parameters = parameters_of(annotation)
     value = data.draw(objects)
-    values, text, _ = parameters.decode("take", {"value": value})
+    values, _, _ = parameters_of(annotation).decode("take", {"value": value})
     assert values["value"] == value and type(values["value"]) is type(value)
-    assert valid(parameters, json.loads(text)["value"])
 
 
-@pytest.mark.parametrize("kind", ["datetime", "aware", "naive", "date", "time", "timedelta", "decimal", "uuid"])
-@given(st.data())
-def test_no_string_is_taken_that_is_not_exported(kind: str, data: st.DataObject) -> None:
-    parameters = parameters_of(KINDS[kind][0])
-    known = [value for value in KINDS[kind][1] + KINDS[kind][2] if isinstance(value, str)]
-    parts = st.sampled_from([*known, *"0123456789-+:.,TtZzPYMWDHS _{}eE\u0661\u2212", "2026-03-01", "12:30"])
-    value = data.draw(st.lists(parts, min_size=1, max_size=4).map("".join))
-    cut = data.draw(st.integers(0, len(value)))
-    for text in (value, value[:cut], value[cut:]):
-        if taken(parameters, text):
-            assert valid(parameters, text), text
-
-
-@pytest.mark.parametrize("kind", ["aware", "uuid", "decimal", "timedelta", "set", "keys of integers"])
-@given(st.data())
-def test_nothing_is_exported_that_is_not_taken(kind: str, data: st.DataObject) -> None:
-    parameters = parameters_of(KINDS[kind][0])
-    drawn = {
-        "aware": st.datetimes(timezones=st.just(UTC)).map(lambda d: d.isoformat()),
-        "uuid": st.uuids().map(str).map(str.upper),
-        "decimal": st.from_regex(r"\A[+-]?([0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,3})?\Z"),
-        "timedelta": st.from_regex(
-            r"\A-?P([0-9]{1,3}[YMWD]){1,3}(T([0-9]{1,3}[HM]){0,2}[0-9]{1,2}(\.[0-9]{1,6})?S)?\Z"
-        ),
-        "set": st.lists(st.integers(0, 5), max_size=4),
-        "keys of integers": st.dictionaries(st.text("0123-+ ", max_size=3), st.integers(0, 1)),
-    }
-    value = data.draw(drawn[kind])
-    if valid(parameters, value):
-        assert taken(parameters, value), value
+@pytest.mark.parametrize(
+    "annotation", [datetime, date, AwareDatetime | None, Annotated[date, Field(gt=date(2020, 1, 1))]]
+)
+@given(
+    st.from_regex(r"\A[-+]?[0-9]{1,14}(\.[0-9]{0,6})?\Z")
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+def test_digits_are_no_date(annotation: Any, digits: Any) -> None:
+    assert not taken(parameters_of(annotation), digits)
 
 
 def test_an_errors_text_says_what_is_wanted() -> None:
-    async def plan(when: datetime, wait: timedelta, price: Decimal, tags: set[str], id: UUID) -> str:
+    async def plan(when: datetime, day: date, price: Decimal, id: UUID) -> str:
         return "ran"
 
-    error = str(run(plan, {"when": "1700000000", "wait": 5, "price": "x", "tags": ["a", "a"], "id": "x"}).error)
-    for word in ("2026-03-01T12:30:00Z", "ISO 8601", "decimal number", "twice", "UUID"):
+    error = str(run(plan, {"when": "1700000000", "day": "0", "price": "x", "id": "x"}).error)
+    for word in ("2026-03-01T12:30:00Z", "YYYY-MM-DD", "decimal", "UUID"):
         assert word in error, error
     assert "pattern" not in error and "[0-9]" not in error
 
@@ -375,7 +302,6 @@ def test_an_errors_text_says_what_is_wanted() -> None:
 def test_a_schema_of_the_authors_own_word_is_left_as_it_is() -> None:
     parameters = parameters_of(Annotated[datetime, WithJsonSchema({"type": "string", "pattern": "^[0-9]+$"})])
     assert parameters.exported["properties"]["value"] == {"type": "string", "pattern": "^[0-9]+$"}
-    assert taken(parameters, "1700000000")
 
 
 def test_formats_and_descriptions_are_still_shown() -> None:
@@ -384,7 +310,7 @@ def test_formats_and_descriptions_are_still_shown() -> None:
 
     shown = tool(plan).input_schema["properties"]
     assert shown["when"]["description"] == "When"
-    assert shown["when"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert shown["when"]["format"] == "date-time"
     assert shown["until"] == {"type": "string", "format": "date-time"}
     assert shown["id"] == {"type": "string", "format": "uuid"}
 
@@ -427,10 +353,10 @@ def test_a_decimal_is_never_rounded(number: str) -> None:
     assert run(price, json.dumps({"value": number})).output[0] == str(Decimal(number))
 
 
-@pytest.mark.parametrize("number", LONG)
-def test_a_float_beside_a_decimal_takes_what_a_float_takes(number: str) -> None:
-    result = run(price, f'{{"value": 1.5, "other": {number}, "more": {{"price": "1", "weight": {number}}}}}')
-    assert (result.status, result.output[:2]) == ("ok", ["1.5", float(number)])
+def test_a_number_with_more_digits_than_a_double_is_refused_beside_a_decimal_too() -> None:
+    result = run(price, f'{{"value": 1.5, "other": {LONG[0]}}}')
+    assert result.status == "invalid" and "must be a string" in str(result.error)
+    assert run(price, '{"value": 1.5, "other": 0.1234567890123456}').status == "ok"
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers())
@@ -474,7 +400,9 @@ async def order(
     return id
 
 
-TEXTS = st.sampled_from(["x", "a,b", '"id": 1', "[", "]", "{", "}", "a: b", "\\", ",", '","id":"', "\u00e4", "\n"])
+TEXTS = st.sampled_from(
+    ["x", "a,b", '"id": 1', "a: b", "\\", ",", '","id":"', "\u00e4", "\n", "id", "note", "y" * 1200]
+)
 ITEM = st.fixed_dictionaries({"id": TEXTS}, optional={"note": TEXTS})
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "id": TEXTS,
@@ -488,18 +416,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@given(st.data(), st.sampled_from([None, 1]), st.booleans())
-def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObject, indent: Any, escape: bool) -> None:
+@given(st.data(), st.sampled_from([None, 1]))
+def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObject, indent: Any) -> None:
     more = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=4))
     names = data.draw(st.permutations(["id", "items", "customer", *more]))
     pairs = [(name, data.draw(FIELDS[name])) for name in names]
     keys = [json.dumps(name) for name, _ in pairs]
-    if escape:
-        keys[-1] = '"' + "".join(f"\\u{ord(char):04x}" for char in pairs[-1][0]) + '"'
     space = data.draw(st.sampled_from(["", " ", "\n"]))
     values = [json.dumps(value, indent=indent, ensure_ascii=False) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(one[0] == other[0] and one[1] != other[1] for one in pairs for other in pairs)
+    differ = any(one[0] == other[0] and not same(one[1], other[1]) for one in pairs for other in pairs)
     result = run(order, text)
     assert result.status == ("invalid" if differ else "ok"), result.error
 
@@ -507,48 +433,52 @@ def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObj
 @pytest.mark.parametrize(
     "text",
     [
+        '{"items": [], "customer": {"id": "c"}, "id": "a", "\\u0069d": "b"}',
         '{"items": [], "note": "[", "id": "a", "id": "b", "customer": {"id": "]"}}',
-        '{"note": "[", "id": "a", "id": "b", "items": [], "customer": {"id": "c"}}',
-        '{"items": [], "customer": {"id": "c"}, "note": "{", "id": "a", "id": "b", "extra": {}}',
-        ' {"items": [], "customer": {"id": "}"}, "id": "a", "id": "b", "extra": {"a": "{"}}',
-        '{"items": [], "customer": {"id": "c"}, "either": "[", "id": "a", "id": "b", "note": "]"}',
+        '{"items": [{"id": "x", "id": "y"}], "customer": {"id": "c", "id": "d"}, "id": "a"}',
+        '{"items": [{"id": "x", "note": "1"}], "customer": {"id": "c"}, "id": "a", "id": "b", "note": "}{"}',
     ],
 )
-def test_brackets_in_strings_hide_no_key(text: str) -> None:
-    assert run(order, text).status == "invalid"
-    assert run(order, text.replace('"id": "a", ', "")).status == "ok"
+def test_of_a_key_that_came_twice_unseen_the_handler_has_what_the_guards_saw(text: str) -> None:
+    ran: list[Any] = []
+    seen: list[Any] = []
+
+    @tool(guards=[lambda call, context: seen.append(dict(call.arguments))])
+    async def take(id: str, items: list[Any], customer: dict[str, Any], note: str = "") -> None:
+        ran.append({"id": id, "items": items, "customer": customer, "note": note})
+
+    assert run(take, text).status == "invalid" or ran == seen
 
 
-def test_a_key_that_can_be_written_with_an_escaped_slash_is_found_twice() -> None:
-    @tool
-    async def take(path: str = Field(alias="a/b"), lines: list[int] = Field(alias="c/d")) -> str:  # noqa: B008
-        """Take."""
-        return path
-
-    assert run(take, '{"a/b": "x", "c/d": []}').status == "ok"
-    assert run(take, '{"a/b": "x", "c/d": [], "a\\/b": "y"}').status == "invalid"
+def test_a_string_that_is_the_name_of_a_key_is_no_key() -> None:
+    assert (
+        run(order, '{"note": "id", "items": [], "customer": {"id": "id"}, "id": "id", "either": ["id"]}').status == "ok"
+    )
 
 
-def test_what_a_models_own_validator_makes_of_the_keys_hides_none() -> None:
-    class Old(ToolHandler):
+def test_keys_are_compared_in_time_that_grows_with_the_text() -> None:
+    many = ",".join(f'"k{n}": "a,b"' for n in range(40_000))
+    started = clock.process_time()
+    assert len(loads(f"{{{many}}}")) == 40_000
+    with pytest.raises(Malformed, match="'k0' came twice"):
+        loads(f'{{{many}, "k0": 1}}')
+    assert clock.process_time() - started < 2
+
+
+def test_a_model_that_forgets_its_fields_hides_no_key() -> None:
+    class Forgetful(ToolHandler):
         path: str = ""
         parts: list[str] = []
 
-        @model_validator(mode="before")
-        @classmethod
-        def rename(cls, data: Any) -> Any:
-            return {"path": data["file"]} if "file" in data else data
-
         @model_validator(mode="after")
-        def forget(self) -> Old:
+        def forget(self) -> Forgetful:
             self.__pydantic_fields_set__.clear()
             return self
 
         async def __call__(self) -> str:
             return self.path
 
-    for text in ('{"file": "a", "file": "b"}', '{"path": "a", "path": "b"}'):
-        assert run(Tool("old", Old), text).status == "invalid"
+    assert run(Tool("forgetful", Forgetful), '{"path": "a", "path": "b"}').status == "invalid"
 
 
 # Defaults that are made
@@ -591,6 +521,7 @@ def maker(way: str) -> tuple[list[int], Tool]:
 )
 def test_a_default_is_made_once_whatever_is_repaired(way: str, arguments: Any) -> None:
     made, one = maker(way)
+    made.clear()
     result = run(one, arguments)
     assert (result.status, result.output, made) == ("ok", 0, [0])
     assert run(one, arguments).output == 1
@@ -599,11 +530,12 @@ def test_a_default_is_made_once_whatever_is_repaired(way: str, arguments: Any) -
 @pytest.mark.parametrize("way", ["function", "class", "checked"])
 def test_what_will_be_judged_can_be_read_without_a_default_being_made(way: str) -> None:
     made, one = maker(way)
-    parameters = one._handling.parameters
-    assert dict(parameters.foreseen("take", '{"count": "1"}')) == {"count": 1}
-    assert dict(parameters.foreseen("take", '{"count": 1, "value": 5}')) == {"count": 1, "value": 5}
+    made.clear()
+    parameters = probe.parameters(one)
+    assert dict(parameters.read_ahead("take", '{"count": "1"}')) == {"count": 1}
+    assert dict(parameters.read_ahead("take", '{"count": 1, "value": 5}')) == {"count": 1, "value": 5}
     with pytest.raises(Invalid):
-        parameters.foreseen("take", '{"count": "x"}')
+        parameters.read_ahead("take", '{"count": "x"}')
     assert made == []
 
 
@@ -617,7 +549,7 @@ def test_what_will_be_judged_is_the_same_where_nothing_is_made() -> None:
         return b
 
     for one in (tool(take), tool(made)):
-        assert dict(one._handling.parameters.foreseen("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2}
+        assert dict(probe.parameters(one).read_ahead("take", '{"a": 1, "z": 2}')) == {"a": 1, "b": "x", "z": 2}
 
 
 # Unknown keys of raw schemas that are composed
@@ -701,12 +633,12 @@ def test_a_validator_sees_no_context_where_nobody_gave_one() -> None:
 
 def test_a_mistake_is_still_told_by_its_place() -> None:
     parameters = parameters_of(list[Priced])
-    with pytest.raises(Mistakes) as caught:
+    with pytest.raises(ArgumentErrors) as caught:
         parameters.values('{"value": [{"price": "1"}, {"price": "x"}]}')
-    assert [mistake.path for mistake in caught.value.found] == [("value", 1, "price")]
+    assert [error.path for error in caught.value.errors] == [("value", 1, "price")]
 
 
-# What does not come back from its own JSON
+# Defaults that are made, and their JSON
 
 
 class Client:
@@ -734,82 +666,90 @@ def made_by(way: str, annotation: Any, make: Any, ran: list[Any]) -> Tool:
 
 MADE: dict[str, tuple[Any, Any, Any]] = {
     "bytes": (bytes, b"plain", "plain"),
-    "bytes that are no text": (bytes, b"\xff\x00raw", "_wByYXc="),
-    "secret": (SecretStr, SecretStr("hunter2"), "*" * 10),
-    "secret bytes": (SecretBytes, SecretBytes(b"hunter2"), "*" * 10),
-    "date for anything": (Any, date(2026, 3, 1), "2026-03-01"),
-    "path for anything": (Any, PurePosixPath("a/b"), "a/b"),
-    "object for anything": (Any, Client(), None),
-    "integer for a text": (str, 5, 5),
-    "tuple for anything": (Any, (1, 2), [1, 2]),
-    "member for an integer": (int, Small.ONE, 1),
+    "identity": (UUID, UUID(IDENTITY), IDENTITY),
     "date": (date, date(2026, 3, 1), "2026-03-01"),
+    "moment": (datetime, datetime(2026, 3, 1, microsecond=5, tzinfo=UTC), "2026-03-01T00:00:00.000005Z"),
     "list": (list[int], [1, 2], [1, 2]),
-    "not a number": (Any, float("nan"), "nan"),
+    "model": (Cat, Cat(lives=3), {"kind": "cat", "lives": 3}),
+    "nothing": (Cat | None, None, None),
 }
+NOT_MADE: dict[str, tuple[Any, Any, str]] = {
+    "object": (Any, Client(), "it has none"),
+    "bytes that are no text": (bytes, b"\xff\x00raw", "it has none"),
+    "secret": (SecretStr, SecretStr("hunter2"), "a secret has none"),
+    "secret bytes": (SecretBytes, SecretBytes(b"hunter2"), "a secret has none"),
+    "integer for a text": (str, 5, "'value' must be a valid string"),
+    "not a number": (Any, float("nan"), "it has none"),
+}
+WAYS = pytest.mark.parametrize("way", ["function", "class"])
 
 
-@pytest.mark.parametrize("way", ["function", "class"])
+@WAYS
 @pytest.mark.parametrize("kind", MADE)
-def test_the_handler_gets_what_was_made_and_not_what_its_json_says(way: str, kind: str) -> None:
+def test_what_a_factory_makes_is_judged_as_its_json_and_arrives_as_itself(way: str, kind: str) -> None:
     annotation, value, shown = MADE[kind]
     ran: list[Any] = []
     seen: list[Any] = []
     one = made_by(way, annotation, lambda: value, ran)
     result = run(one, '{"count": "1"}', guards=[lambda call, context: seen.append(dict(call.arguments))])
-    assert result.status == "ok", result.error
-    assert type(ran[0]) is type(value) and (ran[0] == value or ran[0] is value)
-    assert seen[0]["count"] == 1 and "hunter2" not in str(seen) + str(result.record())
-    assert seen[0]["value"] == (str(value) if shown is None else shown)
+    assert (result.status, ran) == ("ok", [value]), result.error
+    assert seen == [{"count": 1, "value": shown}]
 
 
-@pytest.mark.parametrize("way", ["function", "class"])
-@pytest.mark.parametrize("kind", MADE)
-def test_it_does_so_when_the_judged_text_is_read_again(way: str, kind: str) -> None:
-    annotation, value, _ = MADE[kind]
-    made: list[Any] = []
-    parameters = made_by(way, annotation, lambda: made.append(value) or value, [])._handling.parameters
-    values, text, _ = parameters.decode("take", '{"count": 1}')
-    for again in (parameters.values(str(text)), parameters.judge("take", {**loads(text), "count": 2}, text)[0]):
-        first, second = (v["value"] if isinstance(v, dict) else v.value for v in (values, again))
-        assert type(second) is type(first) and (second == first or second is first)
-    assert len(made) == 1
-    assert json.loads(pickle.loads(pickle.dumps(text))) == json.loads(text)
+@WAYS
+@pytest.mark.parametrize("kind", NOT_MADE)
+def test_a_factory_of_what_has_no_json_form_is_a_wrong_definition(way: str, kind: str) -> None:
+    annotation, value, said = NOT_MADE[kind]
+    with pytest.raises(DefinitionError, match=f"default_factory of 'value'.*{said}") as wrong:
+        made_by(way, annotation, lambda: value, [])
+    assert "hunter2" not in str(wrong.value)
 
 
-@pytest.mark.parametrize("way", ["function", "class"])
-def test_the_stars_of_a_secret_never_become_the_secret(way: str) -> None:
+def test_a_factory_that_takes_validated_data_is_a_wrong_definition() -> None:
+    with pytest.raises(DefinitionError, match="'value' takes validated data"):
+        made_by("class", int, lambda data: data["count"], [])
+
+
+@WAYS
+def test_a_factory_that_works_only_during_a_call_may_fail_when_it_is_defined(way: str) -> None:
+    ready: list[int] = []
     ran: list[Any] = []
-    one = made_by(way, SecretStr, lambda: SecretStr("hunter2"), ran)
+    one = made_by(way, int, lambda: ready[0], ran)
+    result = run(one, "{}")
+    assert (result.status, result.executed) == ("invalid", False) and "default" in str(result.error)
+    ready.append(7)
+    assert run(one, "{}").status == "ok" and ran == [7]
+
+
+@WAYS
+def test_what_was_made_stays_when_a_guard_changes_something_else(way: str) -> None:
+    numbers = iter(range(100))
+    ran: list[Any] = []
+    one = made_by(way, int, lambda: next(numbers), ran)
     run(one, "{}", guards=[lambda call, context: {**call.arguments, "count": 2}])
-    assert ran == [SecretStr("hunter2")]
+    run(one, "{}", guards=[lambda call, context: {**call.arguments, "value": 50}])
+    run(one, '{"value": 60}')
+    assert ran == [1, 50, 60]  # the first was made when the tool was defined
 
 
-def test_a_made_value_that_a_guard_replaces_is_replaced() -> None:
+@WAYS
+def test_null_for_what_a_factory_makes_is_absence_where_null_is_no_value(way: str) -> None:
+    numbers = iter(range(100))
     ran: list[Any] = []
-    one = made_by("function", SecretStr, lambda: SecretStr("hunter2"), ran)
-    run(one, "{}", guards=[lambda call, context: {**call.arguments, "value": "other"}])
-    run(one, '{"value": "given"}')
-    run(one, json.dumps({"value": "*" * 10}))
-    assert ran == [SecretStr("other"), SecretStr("given"), SecretStr("*" * 10)]
+    run(made_by(way, int, lambda: next(numbers), ran), '{"value": null}')
+    run(made_by(way, int | None, lambda: next(numbers), ran), '{"value": null}')
+    assert ran == [1, None]  # 0 was made when the tool was defined
 
 
-def test_an_iterator_that_was_made_is_not_read_before_the_handler_has_it() -> None:
+@WAYS
+def test_an_empty_container_is_a_default_like_any_other(way: str) -> None:
     ran: list[Any] = []
-    assert run(made_by("function", Any, lambda: (n for n in (1, 2)), ran), "{}").status == "ok"
-    assert list(ran[0]) == [1, 2]
-
-
-def test_a_made_value_that_cannot_be_compared_stays_what_it_is() -> None:
-    class Odd(str):
-        def __eq__(self, other: object) -> bool:
-            raise RuntimeError("no answer")
-
-        __hash__ = None  # type: ignore[assignment]
-
-    ran: list[Any] = []
-    assert run(made_by("function", str, lambda: Odd("x"), ran), "{}").status == "ok"
-    assert type(ran[0]) is Odd
+    one = made_by(way, list[int], list, ran)
+    assert one.input_schema["properties"]["value"]["default"] == []
+    for _ in range(2):
+        assert run(one, "{}").status == "ok"
+        ran[-1].append(1)
+    assert ran == [[1], [1]]
 
 
 # Keys that came twice beside what may be null
@@ -852,22 +792,6 @@ async def many(
     return s
 
 
-@pytest.mark.parametrize(
-    ("one", "text"),
-    [
-        (recursive, ' {"a":null,"s":"x","s":"y"}'),
-        (recursive, '{"a":null,"s":"{","s":"}"}'),
-        (recursive, '\n\t{"a":{},"s":"{","s":"}"}'),
-        (twice, '{"a":null,"b":[],"s":"[","s":"x]"}'),
-        (twice, ' {"a":null,"b":null,"s":"[","s":"x]"}'),
-    ],
-)
-def test_what_may_be_null_by_another_name_hides_no_key(one: Tool, text: str) -> None:
-    assert run(one, text).status == "invalid"
-    found = text.index('"s"')
-    assert run(one, text[:found] + text[text.index('"s"', found + 1) :]).status == "ok"
-
-
 NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
 TREE = st.recursive(
     st.fixed_dictionaries({}, optional={"name": TEXTS}),
@@ -890,89 +814,21 @@ FEW = {"recursive": ("a", "s"), "twice": ("a", "b", "s"), "many": tuple(MANY)}
 
 
 @pytest.mark.parametrize("one", [recursive, twice, many], ids=lambda one: one.name)
-@given(st.data(), st.booleans())
-def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject, escape: bool) -> None:
+@given(st.data())
+def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject) -> None:
     names = FEW[one.name]
     drawn = {**MANY, "a": NESTED if one is not twice else st.none() | WHOLE, "b": MANY["b"] if one is many else WHOLE}
     order = data.draw(st.permutations([*names, *data.draw(st.lists(st.sampled_from(names), max_size=3))]))
     pairs = [(name, data.draw(drawn[name])) for name in order]
     keys = [json.dumps(name) for name, _ in pairs]
-    if escape:
-        keys[-1] = '"' + "".join(f"\\u{ord(char):04x}" for char in pairs[-1][0]) + '"'
     space, ascii_only = data.draw(st.sampled_from(["", " ", "\r\n\t"])), data.draw(st.booleans())
     values = [json.dumps(value, ensure_ascii=ascii_only) for _, value in pairs]
     text = space + "{" + ",".join(f"{k}{space}:{space}{v}" for k, v in zip(keys, values, strict=True)) + "}"
-    differ = any(a[0] == b[0] and json.dumps(a[1]) != json.dumps(b[1]) for a in pairs for b in pairs)
+    differ = any(a[0] == b[0] and not same(a[1], b[1]) for a in pairs for b in pairs)
     assert run(one, text).status == ("invalid" if differ else "ok"), text
 
 
-# Bounds that JSON Schema has no word for
-
-
-DESCRIBED: dict[str, tuple[Any, str]] = {
-    "date after": (Annotated[date, Field(gt=date(2026, 1, 1))], "after 2026-01-01"),
-    "date between": (
-        Annotated[date, Field(ge=date(2026, 1, 1), le=date(2026, 2, 1))],
-        "2026-01-01 or later, 2026-02-01 or earlier",
-    ),
-    "past": (PastDate, "in the past"),
-    "future": (FutureDatetime, "in the future"),
-    "datetime before": (
-        Annotated[datetime, Field(lt=datetime(2026, 1, 1, tzinfo=UTC))],
-        "before 2026-01-01T00:00:00Z",
-    ),
-    "naive": (Annotated[NaiveDatetime, Field(gt=datetime(2026, 1, 1))], "after 2026-01-01T00:00:00"),
-    "time": (Annotated[time, Field(lt=time(5))], "before 05:00:00"),
-    "timedelta": (Annotated[timedelta, Field(ge=timedelta(days=1))], "at least P1D"),
-    "digits": (
-        Annotated[Decimal, Field(max_digits=5, decimal_places=2, gt=1)],
-        "at most 5 digits, at most 2 after the point, more than 1",
-    ),
-    "set of bools and integers": (set[bool | int], "no two items may be equal, even if they are written differently"),
-    "set of decimals": (set[Decimal], "no two items may be equal, even if they are written differently"),
-    "keys": (dict[Annotated[Decimal, Field(max_digits=3)], int], "each key at most 3 digits"),
-}
-
-
-@pytest.mark.parametrize("kind", DESCRIBED)
-def test_what_json_schema_has_no_word_for_is_in_the_description(kind: str) -> None:
-    annotation, said = DESCRIBED[kind]
-    assert parameters_of(annotation).exported["properties"]["value"]["description"] == said
-    assert f'"description": "{said}"' in json.dumps(parameters_of(list[annotation]).exported)
-
-    async def take(value, other):  # type: ignore[no-untyped-def]
-        """Take.
-
-        Args:
-            value: What it is.
-        """
-
-    take.__annotations__ = {"value": annotation, "other": Annotated[annotation, Field(description="Another")]}
-    shown = tool(take).input_schema["properties"]
-    assert shown["value"]["description"] == f"What it is. ({said})"
-    assert shown["other"]["description"] == f"Another ({said})"
-    rebuilt = tool(take)._handling.parameters._rebuilt(frozenset(), {})
-    assert rebuilt.exported["properties"]["value"]["description"] == f"What it is. ({said})"
-    assert "ferrule" not in json.dumps(shown)
-
-
-@pytest.mark.parametrize(
-    "annotation", [date, datetime, Decimal, set[int], set[str], set[date], set[int | str], set[Literal["a", "b"]], time]
-)
-def test_nothing_is_added_where_the_schema_says_it_all(annotation: Any) -> None:
-    assert "description" not in json.dumps(parameters_of(annotation).exported)
-
-
-def test_items_that_are_equal_are_named_where_they_look_different() -> None:
-    for annotation, value, said in (
-        (set[bool | int], [1, True], "true equals 1"),
-        (set[Decimal], ["1.0", "1.00"], '"1.00" equals "1.0"'),
-        (frozenset[Decimal], ["2", "1.0", "1.00"], '"1.00" equals "1.0"'),
-    ):
-        with pytest.raises(Invalid, match=f"no item twice, and {said}"):
-            parameters_of(annotation).decode("take", {"value": value})
-    with pytest.raises(Invalid, match="no item twice, got"):
-        parameters_of(set[int]).decode("take", {"value": [1, 1]})
+# Tags
 
 
 def test_a_tagged_union_refers_to_definitions_of_its_own_where_others_may_leave_out_the_tag() -> None:

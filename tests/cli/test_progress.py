@@ -17,13 +17,13 @@ from rich.console import Console
 
 from ferrule import Event, ToolCall
 from ferrule.cli.bars import Row, share
-from ferrule.cli.pieces import Pieces
+from ferrule.cli.chunks import Chunks
 from ferrule.cli.screen import printable
 from ferrule.cli.timeline import Timeline
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
-from tests.cli.terminal import BOUND, PROGRAM, Gate, Terminal
+from tests.cli.terminal import BOUND, PROGRAM, Gate, Screen, Terminal
 
 TOOLS = ("--tools", str(Path(__file__).with_name("watched_tools.py")))
 RUN = ("run", "x", *TOOLS, "--model", "scripted:steps.py")
@@ -125,13 +125,18 @@ def test_of_fifty_calls_that_report_a_few_have_rows_and_the_lines_above_stay_who
 
 @slow
 def test_while_somebody_is_asked_nothing_else_is_written(tmp_path: Path, gate: Gate) -> None:
-    with closing(Gate(tmp_path, "ended")) as other, closing(Gate(tmp_path, "more")) as more:
-        asked = ("note", {"text": "kept"})
-        steps(tmp_path, [("work", {"gate": "gate"}), asked, ("work", {"gate": "more"}), ("ended", {"gate": "ended"})])
+    with (
+        closing(Gate(tmp_path, "more")) as more,
+        closing(Gate(tmp_path, "end")) as end,
+        closing(Gate(tmp_path, "ended")) as ended,
+    ):
+        asked, last = ("note", {"text": "kept"}), ("ended", {"gate": "end", "says": "ended"})
+        steps(tmp_path, [("work", {"gate": "gate"}), asked, ("work", {"gate": "more"}), last])
         with Terminal(*RUN, cwd=tmp_path) as terminal:
             terminal.until("[y/N] ")
-            other.passed()
             more.open()
+            end.open()
+            ended.passed()
             assert terminal.shown.endswith("Allow it? [y/N]")
             assert ROW not in terminal.shown
             assert terminal.screen.cursor
@@ -245,7 +250,7 @@ def test_a_call_that_reports_all_the_time_has_a_line_now_and_then() -> None:
 
 
 @slow
-def test_pieces_without_a_terminal_are_bounded_plain_lines(tmp_path: Path) -> None:
+def test_chunks_without_a_terminal_are_bounded_plain_lines(tmp_path: Path) -> None:
     steps(tmp_path, [("flood", {"lines": 50_000})])
     done = without_a_terminal(*RUN, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -277,6 +282,20 @@ def test_a_call_that_fails_keeps_what_it_had_given(tmp_path: Path) -> None:
     assert "no further" in done.stderr
 
 
+# what these tests read
+
+
+def test_a_screen_can_be_read_after_any_byte() -> None:
+    raw = "one ━\x1b[2K\x1b[1A\x1b[?25l\x1b[38;5;1m数\x1b[?25h\r\n".encode()
+    screen = Screen(columns=20, lines=5)
+    for byte in raw:
+        screen.read(bytes([byte]))
+        assert "".join(screen.lines) in {"one ━"[:count] for count in range(6)} | {"     数"}
+    assert screen.said == "one ━数\n" and screen.cursor
+    screen.read(b"\xffx\x1b[2Ky")
+    assert screen.lines == ["     数", "  y"]
+
+
 # whatever a tool says
 
 
@@ -286,7 +305,7 @@ ODD: list[Any] = [0, -1, 1e308, float("nan"), float("inf"), 10**400, 10**5000, T
 @pytest.mark.parametrize("done", ODD, ids=lambda value: type(value).__name__)
 def test_progress_of_any_kind_is_one_printable_line(done: Any) -> None:
     said = [{"done": done, "total": total, "message": total} for total in ODD]
-    for what in [*said, {"piece": done}, {"done": 1, "message": done}, {"stage": done}]:
+    for what in [*said, {"chunk": done}, {"done": 1, "message": done}, {"stage": done}]:
         row, written = Row("#1 t"), io.StringIO()
         row.take(what)
         assert row.line(60, 4, 0.0, plain=False).plain.isprintable()
@@ -309,7 +328,7 @@ def test_a_report_that_cannot_be_read_is_said_to_be_so() -> None:
 @pytest.mark.parametrize("words", ["", "m" * 400, "数" * 400, "é" * 50, "👩‍🚀" * 50])
 def test_a_row_is_never_wider_than_the_terminal(width: int, words: str) -> None:
     row = Row(f"#1 {printable(words) or 'name'}")
-    for what in ({"done": 123_456_789, "total": 10**9, "message": words}, {"piece": words + "\n"}):
+    for what in ({"done": 123_456_789, "total": 10**9, "message": words}, {"chunk": words + "\n"}):
         row.take(what)
         line = row.line(width, 20, 0.0, plain=False)
         assert cell_len(line.plain) <= width
@@ -329,17 +348,17 @@ def test_a_terminal_without_utf8_gets_a_row_in_ascii() -> None:
     assert row.line(60, 7, 0.0, plain=True).plain.isascii()
 
 
-def test_pieces_become_lines_when_these_are_complete() -> None:
-    pieces = Pieces()
-    assert pieces.take("one") == []
-    assert pieces.take(" line\nand") == ["one line"]
-    assert pieces.take({"row": 1}) == ["and", '{"row": 1}']
-    assert pieces.take("w " * 150) == ["w " * 100]
-    assert pieces.end() == ["w " * 50]
+def test_chunks_become_lines_when_these_are_complete() -> None:
+    chunks = Chunks()
+    assert chunks.take("one") == []
+    assert chunks.take(" line\nand") == ["one line"]
+    assert chunks.take({"row": 1}) == ["and", '{"row": 1}']
+    assert chunks.take("w " * 150) == ["w " * 100]
+    assert chunks.end() == ["w " * 50]
 
 
-def test_pieces_of_any_size_are_bounded() -> None:
-    pieces = Pieces()
-    lines = [line for _ in range(100) for line in pieces.take("x" * 100_000)] + pieces.end()
+def test_chunks_of_any_size_are_bounded() -> None:
+    chunks = Chunks()
+    lines = [line for _ in range(100) for line in chunks.take("x" * 100_000)] + chunks.end()
     assert sum(map(len, lines)) < 5000
     assert lines[-1] == "(more follows, not shown here)"

@@ -45,9 +45,10 @@ async def work(gate: str, context: ToolContext, total: int | None = 4, message: 
 
 
 @tool(read_only=True)
-async def ended(gate: str) -> str:
-    """Ends, and says so."""
-    say(gate)
+async def ended(gate: str, says: str) -> str:
+    """Ends when it may, and says so."""
+    await opened(gate)
+    say(says)
     return "ended"
 
 

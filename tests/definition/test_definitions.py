@@ -11,7 +11,8 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -42,6 +43,7 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.definition.options import KEPT, OPTIONS, ToolOptions
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -616,6 +618,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": yields_too}), "check_permissions"),
     (lambda: build_tool({"name": "x", "execute": add_payload, "check_permissions": "no"}), "check_permissions"),
     (lambda: build_tool({"name": "x", "execute": lambda: None}), "execute"),
+    (lambda: build_tool({"name": "x", "execute": add_payload, "guards": 5}), "guards must be a list"),
 ]
 
 
@@ -684,6 +687,102 @@ def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python
     assert run(find).output == "None"
     assert run(find, '{"limit": null}').output == "None"
     assert run(find, '{"limit": 3}').output == "3"
+
+
+# Options
+
+
+def test_the_table_of_options_has_what_type_checkers_are_told() -> None:
+    assert set(OPTIONS) == set(ToolOptions.__annotations__)
+    assert set(OPTIONS) - set(KEPT) == {"args_model", "input_schema", "output_schema"}
+
+
+def test_what_is_left_out_is_the_default_of_the_table() -> None:
+    made = tool(add)
+    derived = {"description": "Add two numbers.", "destructive": True, "parallel": False}
+    assert {key: getattr(made, key) for key in KEPT} == KEPT | derived
+
+
+@pytest.mark.parametrize(
+    "define",
+    [
+        lambda: Tool("add", add, concurency=2),  # type: ignore[call-arg]
+        lambda: tool(add, concurency=2),  # type: ignore[call-overload]
+        lambda: tool(add).replace(concurency=2),  # type: ignore[call-overload]
+        lambda: build_tool({"name": "add", "execute": add_payload, "concurency": 2}),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_nearest_one_and_all_that_there_are(define: Callable[[], Any]) -> None:
+    with pytest.raises(DefinitionError, match="did you mean 'concurrency'") as caught:
+        define()
+    assert "timeout" in str(caught.value) and "output_schema" in str(caught.value)
+
+
+def test_traits_that_were_left_out_follow_a_change_and_those_that_were_given_do_not() -> None:
+    made = tool(add).replace(read_only=True)
+    assert (made.destructive, made.parallel) == (False, True)
+    given = tool(add, parallel=False, destructive=True).replace(read_only=True)
+    assert (given.destructive, given.parallel) == (True, False)
+    assert given.replace(parallel=None).parallel is True
+    assert made.replace(handler=add_plainly).replace(read_only=False).destructive is True
+
+
+def test_a_copy_that_is_done_by_another_function_keeps_all_else_and_so_do_its_copies() -> None:
+    def refuse_ten(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("too much") if call.arguments["a"] == 10 else None
+
+    async def instead(arguments: Mapping[str, Any], context: ToolContext) -> str:
+        return f"{dict(arguments)} {context.session}"
+
+    made = tool(add, guards=[refuse_ten], unknown="drop").with_handler(instead)
+    for copied in (made, made.replace(name="sum"), made.replace(unknown="refuse"), made.bind(b=2)):
+        assert (copied.description, copied.handler) == ("Add two numbers.", add)
+        assert run(copied, '{"a": 1}', ToolContext(session="s1")).output == "{'a': 1, 'b': 2} s1"
+        assert run(copied, '{"a": 10}').status == "denied"
+
+
+# Direct calls
+
+
+def test_a_tool_is_called_as_its_function_is() -> None:
+    def mixed(a: int, b: int = 2, /, c: int = 3, *, d: int = 4) -> list[int]:
+        return [a, b, c, d]
+
+    made = tool(mixed)
+    assert asyncio.run(made(10, 20, 30, d=40)) == [10, 20, 30, 40]
+    assert asyncio.run(made(10, c=30)) == [10, 2, 30, 4]
+    assert asyncio.run(made.bind(b=5)(10, 30)) == [10, 5, 30, 4]
+    assert asyncio.run(tool(with_deps)("a")) == "a None"
+    assert asyncio.run(tool(Adder(100).add)(1, 2)) == 103
+
+
+def test_a_direct_call_takes_a_parameter_by_its_name_in_python_and_in_json() -> None:
+    @tool
+    async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
+        return f"{source}->{to}"
+
+    assert asyncio.run(copy_file(source="a", to="b")) == "a->b"
+    assert asyncio.run(copy_file("a", "b")) == "a->b"
+    assert asyncio.run(copy_file(**{"from": "a", "to": "b"})) == "a->b"  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: tool(add)(1, 2, 3), "at most 2 arguments by position, not 3"),  # type: ignore[call-arg]
+        (lambda: tool(add)(1, a=2), "'a' by position and by name"),  # type: ignore[call-arg]
+        (lambda: tool(AddHandler)(1), "no arguments by position"),  # type: ignore[call-arg]
+        (lambda: tool(add).bind(a=1)(1, 2), "at most 1"),
+    ],
+)
+def test_a_direct_call_that_python_would_refuse_is_a_type_error(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        call()
+
+
+def test_a_tool_of_certain_types_is_the_class_itself() -> None:
+    assert Tool[[int], str] is not Tool and isinstance(tool(add), Tool)
+    assert typing.get_origin(Tool[..., int]) is Tool
 
 
 # Toolsets

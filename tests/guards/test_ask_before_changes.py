@@ -78,6 +78,7 @@ def test_long_arguments_are_cut_and_counted() -> None:
     assert "more arguments" in text
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.text(max_size=200),
@@ -95,7 +96,7 @@ def test_no_arguments_can_make_the_question_long_or_unprintable(arguments: dict[
 
 def test_it_works_in_a_runner() -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
 
     ran: list[str] = []

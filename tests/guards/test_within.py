@@ -213,7 +213,7 @@ def test_a_name_that_may_mean_something_else_is_a_path_where_its_value_is_one(na
 
 
 def test_what_the_schema_calls_a_path_is_one(world: Path) -> None:
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
 
@@ -304,7 +304,7 @@ def test_a_root_that_is_exchanged_between_two_judgements_is_seen(world: Path) ->
 
 def test_it_works_in_a_runner(world: Path) -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
 
     seen: list[str] = []

@@ -14,15 +14,16 @@ import time
 from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import BaseModel
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
-from ferrule.isolation import orders, workers
+from ferrule.executors.threads import Raised
+from ferrule.isolation import Order, Recipe, shared
 from ferrule.values.context import running
 
-workers.shared().warm(2)
+shared().warm(2)
 
 
 class Item(BaseModel):
@@ -178,6 +179,12 @@ def raises(kind: str) -> None:
         raise ValueError("no such value")
     if kind == "stock":
         raise OutOfStock("none left")
+    if kind == "ferrule":
+        raise ToolError("come back later", retry_after=7)
+    if kind == "busy":
+        raise OutOfStock("none until tomorrow", retry_after=9)
+    if kind == "nested":
+        asyncio.run(runs_isolated(raises, {"kind": "coded"}))
     if kind == "coded":
         raise Coded(7, because="so")
     if kind == "unpicklable":
@@ -288,32 +295,11 @@ def goes_elsewhere(path: str, then: str = "waits") -> None:
     signal.pause()
 
 
-def stops_its_warden(path: str, again: bool = False, then: str = "waits") -> str:
-    """`again`: what it starts goes on to do so."""
-    warden, stopper = os.getppid(), 0
-    if again:
-        reading, writing = os.pipe()
-        stopper = os.fork()
-        if stopper == 0:
-            os.setsid()
-            os.write(writing, b"1")
-            stops(warden)
-        os.read(reading, 1)
-    os.kill(warden, signal.SIGSTOP)
-    note(path, os.getpid(), warden, *([stopper] * again))
-    if then == "waits":
-        signal.pause()
-    return then
-
-
-def stops(process: int, seconds: float = 20) -> NoReturn:
-    """Stop it, whoever lets it go on."""
-    end = time.monotonic() + seconds
-    try:
-        while time.monotonic() < end:
-            os.kill(process, signal.SIGSTOP)
-    finally:
-        os._exit(0)
+def kills_its_supervisor(context: ToolContext) -> str:
+    """A moment after it has returned."""
+    threading.Timer(0.2, os.kill, (os.getppid(), signal.SIGKILL)).start()
+    context.progress(os.getppid())
+    return "done"
 
 
 def dies_beside_its_child(path: str) -> None:
@@ -359,13 +345,19 @@ async def waits_async(path: str) -> None:
 
 
 def own_workers() -> int:
-    return len(workers.shared()._alive)
+    return len(shared().pids)
+
+
+async def runs_isolated(handler: Any, arguments: dict[str, Any]) -> Any:
+    call = ToolCall("inner", handler.__name__, arguments)
+    outcome = await shared().submit(Order(Recipe(tool(handler)), call, ToolContext().fields, None, None)).future
+    if isinstance(outcome, Raised):
+        raise outcome.error
+    return outcome
 
 
 async def has_an_isolated_call(path: str) -> None:
-    recipe = orders.Recipe(tool(waits))
-    call = ToolCall("inner", "waits", f'{{"path": "{path}"}}')
-    await workers.shared().submit(orders.Order(recipe, call, ToolContext()._given, None, None)).future
+    await runs_isolated(waits, {"path": path})
 
 
 def naps(seconds: float) -> int:

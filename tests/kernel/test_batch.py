@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
+import probe
 from ferrule import Runner, Tool, ToolCall, ToolResult, ask, deny, tool
 
 
@@ -463,8 +464,8 @@ def test_any_mix_of_calls_gives_one_result_and_one_end_for_each(names: list[str]
     for call in sent:
         assert watch.kinds(call.id)[0] == "tool:pre" and len(watch.ends(call.id)) == 1
         assert watch.kinds(call.id)[-1] in ("tool:post", "tool:error")
-    assert all(limiter.running == 0 for plan in runner._plans.values() for limiter in plan.limiters)
-    assert not runner._keys._queues and not runner.left_running
+    assert probe.slots_taken(runner) == 0
+    assert not probe.keys_held(runner) and not runner.left_running
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=10), st.integers(0, 8), st.booleans())
@@ -493,10 +494,11 @@ def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
             await asyncio.sleep(0)
 
     go(main())
-    assert all(limiter.running == 0 for plan in runner._plans.values() for limiter in plan.limiters)
-    assert not runner._keys._queues
+    assert probe.slots_taken(runner) == 0
+    assert not probe.keys_held(runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timeout", [None, 30.0])
 def test_a_batch_leaves_nothing_for_the_garbage_collector(timeout: float | None) -> None:
     @tool(read_only=True)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field
 
+import probe
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
 from ferrule.pipeline import authorize as approving
 from ferrule.values.decision import Decision
@@ -41,56 +42,6 @@ def test_blocking_parents_that_fill_all_threads_do_not_wait_for_their_children_f
         return await runner.run_all([ToolCall(f"c{n}", "parent", {"n": n}) for n in range(100)])
 
     assert [result.output for result in go(main)] == list(range(100))
-
-
-def test_who_waits_for_one_slot_holds_no_other() -> None:
-    started = asyncio.Event()
-
-    @tool(concurrency=1)
-    async def child() -> str:
-        return "c"
-
-    @tool
-    async def parent(context: ToolContext[Any]) -> str:
-        started.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return str((await context.run("child")).status)
-
-    runner = Runner([child, parent], concurrency=1, queue_timeout=5)
-
-    async def main() -> tuple[ToolResult, ToolResult]:
-        first = asyncio.ensure_future(runner.run("parent"))
-        await started.wait()
-        other = asyncio.ensure_future(runner.run("child"))
-        return await first, await other
-
-    first, other = go(main)
-    assert (first.output, other.status) == ("ok", "ok")
-
-
-def test_a_child_does_not_wait_for_who_waits_for_its_parent() -> None:
-    started = asyncio.Event()
-
-    @tool(resources=lambda arguments: arguments["keys"])
-    async def work(keys: list[str], context: ToolContext[Any], inside: str = "") -> str:
-        if not inside:
-            return "done"
-        started.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return str((await context.run("work", {"keys": [inside]})).status)
-
-    runner = Runner([work], queue_timeout=5)
-
-    async def main() -> tuple[ToolResult, ToolResult]:
-        parent = asyncio.ensure_future(runner.run("work", {"keys": ["a"], "inside": "b"}))
-        await started.wait()
-        both = asyncio.ensure_future(runner.run("work", {"keys": ["a", "b"]}))
-        return await parent, await both
-
-    parent, both = go(main)
-    assert (parent.output, both.output) == ("ok", "done")
 
 
 def test_a_context_that_was_kept_takes_slots_like_anybody_once_its_call_has_ended() -> None:
@@ -389,7 +340,7 @@ def test_a_call_that_was_cut_off_with_its_loop_is_not_counted_on_the_next() -> N
             assert (await runner.run("work")).output == 1
             assert coroutine is not None
             coroutine.close()
-            assert not runner._live
+            assert not probe.live_calls(runner)
 
     go(main)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go, run
 
+import probe
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors import threads as pool
 from ferrule.executors.threads import ThreadPool
@@ -232,7 +233,7 @@ def test_a_cancellation_from_outside_still_cancels(timeout: float | None) -> Non
             await task
         assert watch.ends() == ["tool:error"] * 3
         assert {event.data["result"].status for event in watch.events if event.kind == "tool:error"} == {"cancelled"}
-        assert all(limiter.running == 0 for plan in runner._plans.values() for limiter in plan.limiters)
+        assert probe.slots_taken(runner) == 0
 
     go(main())
 
@@ -482,7 +483,7 @@ def test_where_no_thread_can_be_started_nothing_runs_then_or_later(own_pool: Any
             assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
         threading.stack_size(0)
         assert (await runner.run("work", {"n": 9}, timeout=5)).output == 9
-        assert ran == [9] and threads._waiting == 0
+        assert ran == [9] and probe.jobs_waiting(threads) == 0
 
     go(main())
 
@@ -539,7 +540,7 @@ def test_an_abandoned_thread_that_cannot_be_replaced_is_no_fault_of_the_call(
         runner = Runner([blocks, work])
         threading.stack_size(0)
         first = asyncio.create_task(runner.run("blocks", timeout=SOON))
-        await until(lambda: threads._alive and not threads._waiting)
+        await until(lambda: probe.threads_alive(threads) and not probe.jobs_waiting(threads))
         threading.stack_size(2**62)
         second = asyncio.create_task(runner.run("work"))
         assert (await first).status == "timeout" and runner.left_running == 1
@@ -571,7 +572,7 @@ def test_a_thread_that_is_waking_up_is_not_counted_as_free() -> None:
                 go_on.wait(BOUND)
             return job
 
-    one_pool._queue = SlowToSay(one_pool._queue)  # type: ignore[assignment]
+    probe.replace_queue(one_pool, SlowToSay)
 
     async def main() -> None:
         first = one_pool.submit(lambda: "first")
@@ -609,3 +610,100 @@ def test_a_blocking_handler_that_is_cancelled_from_outside_keeps_its_slot_until_
         assert (await runner.run("blocks")).success
 
     go(main())
+
+
+# -- attempts after a deadline -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [[], [lambda call, context, next: next(call, context)]], ids=["bare", "inside"])
+@pytest.mark.parametrize("ends", ["returns", "raises"])
+def test_an_attempt_after_one_that_timed_out_is_not_taken_for_cancelled(inside: list[Any], ends: str) -> None:
+    runs: list[bool] = []
+
+    @tool(timeout=SOON)
+    async def work(context: ToolContext) -> str:
+        runs.append(context.cancelled)
+        if len(runs) == 1:
+            await asyncio.Event().wait()
+        if ends == "raises":
+            raise ValueError("of the second")
+        return "second"
+
+    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        first = await next(call, context)
+        assert first.status == "timeout"
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    result, _ = run(work, "work", around=[again], inside=inside)
+    assert runs == [False, False]
+    assert result.output == "second" if ends == "returns" else "of the second" in str(result.error)
+
+
+def test_an_attempt_that_was_given_up_does_not_wake_the_next_one_before_its_deadline() -> None:
+    runs: list[int] = []
+
+    @tool(timeout=0.2)
+    async def work() -> str:
+        runs.append(1)
+        if len(runs) > 1:
+            await asyncio.sleep(0.12)
+            return "second"
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+        return "first"
+
+    async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    result, _ = run(work, "work", around=[again], grace=0.01)
+    assert result.output == "second"
+
+
+@pytest.mark.parametrize("where", ["around", "inside"])
+@pytest.mark.parametrize("limit", ["timeout", "wait_for"])
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_middlewares_own_time_limit_round_the_call_is_kept(where: str, limit: str, timeout: float | None) -> None:
+    async def limits(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        try:
+            if limit == "wait_for":
+                return await asyncio.wait_for(next(call, context), SOON)
+            async with asyncio.timeout(SOON):
+                return await next(call, context)  # type: ignore[no-any-return]
+        except TimeoutError:
+            return ToolResult("instead")
+
+    options: dict[str, Any] = {where: [limits]}
+    result, _ = run(forever, "forever", timeout=timeout, **options)
+    assert result.output == "instead"
+
+
+def test_next_cannot_be_called_after_its_call_has_ended() -> None:
+    told: list[str] = []
+    ran: list[int] = []
+
+    @tool
+    async def work() -> None:
+        ran.append(1)
+
+    async def later(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        async def refresh() -> None:
+            await asyncio.sleep(0.01)
+            try:
+                await next(call, context)
+            except Exception as error:
+                told.append(str(error))
+
+        tasks.append(asyncio.ensure_future(refresh()))
+        return ToolResult("stale")
+
+    tasks: list[Any] = []
+
+    async def main() -> None:
+        assert (await Runner([work], inside=[later]).run("work")).output == "stale"
+        await asyncio.gather(*tasks)
+
+    go(main())
+    assert ran == [] and told == ["a middleware called `next` after its call had ended"]

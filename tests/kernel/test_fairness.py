@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import go
 
+import probe
 from ferrule import Runner, ToolCall, ToolContext, tool
-from ferrule.scheduling.fair_queue import Turns
+from ferrule.scheduling.fair_queue import FairQueue
 
 
 class Steps:
@@ -83,9 +84,7 @@ def test_a_principal_takes_no_more_slots_than_its_share() -> None:
         assert all(result.success for batch in results for result in batch)
         assert {who: count <= 3 for who, count in most.items()} == {"a": True, "b": True, None: True}
         assert most["a"] == 3
-        share = runner._settings.shares
-        assert share is not None and all(share.of(who).running == 0 for who in ("a", "b", None))
-        assert runner._plans["act"].limiters[0].running == 0 and runner.waiting == 0
+        assert probe.slots_taken(runner) == 0 and runner.waiting == 0
 
     go(main())
 
@@ -108,7 +107,7 @@ def test_many_principals_that_come_once_leave_little_behind() -> None:
         runner = Runner([tool(_nothing)], per_principal=1)
         for n in range(2500):
             await runner.run("_nothing", None, ToolContext(principal=f"p{n}"))
-        assert runner._settings.shares is not None and len(runner._settings.shares._limiters) <= 1
+        assert len(probe.principal_limits(runner)) <= 1
 
     go(main())
 
@@ -141,7 +140,7 @@ def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
 @settings(deadline=None)
 def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
-    turns: Turns[tuple[str, int]] = Turns()
+    turns: FairQueue[tuple[str, int]] = FairQueue()
     for entry in entries:
         turns.put(entry[0], entry)
     taken = []
@@ -174,7 +173,7 @@ def test_children_together_stay_within_the_limit_that_their_parent_is_under() ->
         runner = Runner([child, fan], concurrency=4, queue_timeout=5)
         assert (await runner.run("fan")).output == 50
         assert most[1] == 4  # three slots of their own, and the one that the parent lends
-        assert runner._plans["fan"].limiters[0].running == 0 and runner.waiting == 0
+        assert probe.slots_taken(runner) == 0 and runner.waiting == 0
 
     go(main())
 
@@ -218,7 +217,7 @@ def test_a_child_that_gives_up_waiting_leaves_no_slot_taken(cancelled: bool) -> 
 
         runner = Runner([hold, fan], concurrency=1, queue_timeout=5 if cancelled else 0.02)
         assert (await runner.run("fan")).output == "ok"
-        assert runner._plans["fan"].limiters[0].running == 0 and not runner._live
+        assert probe.slots_taken(runner) == 0 and not probe.live_calls(runner)
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 
     go(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import select
@@ -16,9 +15,11 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go
 
-from ferrule import Runner, ToolContext, tool
+import probe
+from ferrule import Runner, tool
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
@@ -111,7 +112,7 @@ class Busy:
 
 def slots(runner: Runner) -> list[int]:
     """How many of each limit are taken."""
-    return [limiter.running for limiter in {one for plan in runner._plans.values() for one in plan.limiters}]
+    return [limiter.running for limiter in probe.limiters(runner)]
 
 
 @pytest.fixture(params=[None, 0.01])
@@ -128,72 +129,26 @@ def test_run_sync_works_in_a_forked_child_of_a_program_that_has_used_it() -> Non
     assert busy.work(4)[:2] == ["ok", 4]
 
 
-@pytest.mark.parametrize("handler", ["waits", "blocks"])
-def test_what_the_parent_runs_or_has_abandoned_keeps_nothing_from_a_forked_child(busy: Busy, handler: str) -> None:
-    busy.begin(handler, timeout=busy.timeout)
+def test_a_runner_that_was_busy_when_it_was_forked_says_what_to_do_in_the_child(busy: Busy) -> None:
+    busy.begin("waits", timeout=None)
     assert busy.started.wait(BOUND)
-    if busy.timeout is not None:
-        busy.threads[0].join(BOUND)
-        assert busy.results[0].status == "timeout" and busy.runner.left_running == 1
-    busy.begin("work", {"n": 5})
-    until(lambda: busy.runner.waiting == 1)
-    events = len(busy.watch.events)
 
-    def child() -> Any:
-        gc.collect()
-        told = len(busy.watch.events) - events
-        found = [busy.work(1), busy.work(2), go(busy.runner.run("work", {"n": 3})).output]
-        return [*found, told, slots(busy.runner)]
+    def child() -> str:
+        with pytest.raises(RuntimeError) as told:
+            busy.work(1)
+        return str(told.value)
 
-    assert forked(child) == [["ok", 1, 0, 0], ["ok", 2, 0, 0], 3, 0, [0, 0, 0, 0]]
+    assert "fork while it runs nothing" in forked(child)
     busy.end()
-    assert [result.status for result in busy.results[-1:]] == ["ok"]
-    assert busy.work(6) == ["ok", 6, 0, 0]
 
 
-def test_a_handler_may_fork_and_call_from_the_child() -> None:
-    runner: Runner
-
-    @tool(concurrency=1, resources=lambda arguments: ["key"])
-    def outer() -> Any:
-        return forked(lambda: [runner.run_sync("inner").status, len(runner._live)])
-
-    @tool(resources=lambda arguments: ["key"])
-    async def inner(context: ToolContext) -> None:
-        """Do nothing."""
-
-    runner = Runner([outer, inner], concurrency=1, queue_timeout=1)
-    assert runner.run_sync("outer", timeout=BOUND).output == ["ok", 0]
-    assert go(runner.run("outer")).output == ["ok", 0]
-
-
-def test_what_the_parent_has_under_way_does_not_come_to_an_end_in_a_forked_child() -> None:
-    """Collected there, a coroutine would give back slots that are free, and tell observers of an end."""
-    watch = Watch()
-
-    @tool(concurrency=1)
-    async def waits() -> None:
-        await asyncio.Event().wait()
-
-    runner = Runner([waits], observers=[watch])
-
-    async def begin() -> None:
-        kept.append(asyncio.ensure_future(runner.run("waits")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-    kept: list[Any] = []
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(begin())
+def test_limits_begin_anew_in_a_forked_child() -> None:
+    busy = Busy(None)
+    busy.begin("blocks")
+    assert busy.started.wait(BOUND)
 
     def child() -> Any:
-        kept.clear()
-        gc.collect()
-        return [watch.kinds(), slots(runner)]
+        return go(Runner(busy.runner.tools, concurrency=1, queue_timeout=1).run("work", {"n": 3})).output
 
-    assert forked(child) == [["tool:pre"], [0, 0]]
-    kept[0].cancel()
-    with pytest.raises(asyncio.CancelledError):
-        loop.run_until_complete(kept.pop())
-    loop.close()
-    assert watch.ends() == ["tool:error"] and slots(runner) == [0, 0]
+    assert forked(child) == 3
+    busy.end()

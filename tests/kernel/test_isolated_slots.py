@@ -12,8 +12,9 @@ import isolated_tools as tools
 import pytest
 from watched import go
 
+import probe
 from ferrule import Runner, Tool, ToolCall, tool
-from ferrule.isolation import workers
+from ferrule.isolation import SLOTS
 
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
 TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)
@@ -23,11 +24,11 @@ TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)
 def busy() -> Iterator[None]:
     """All workers are taken by others."""
     taken = 0
-    while workers.SLOTS.try_acquire():
+    while SLOTS.try_acquire():
         taken += 1
     yield
     for _ in range(taken):
-        workers.SLOTS.release()
+        SLOTS.release()
 
 
 async def waits(runner: Runner) -> None:
@@ -40,13 +41,13 @@ def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
         runner = Runner([ADD], timeout=20, queue_timeout=None)
         going = asyncio.ensure_future(runner.run("add", {"a": 1}))
         await waits(runner)
-        (state,) = runner._live
+        (state,) = probe.live_calls(runner)
         assert state.deadline is None and state.executed is False and runner.waiting == 1
-        workers.SLOTS.release()
+        SLOTS.release()
         try:
             assert (await going).output == 3
         finally:
-            assert workers.SLOTS.try_acquire()
+            assert SLOTS.try_acquire()
 
     go(main())
 
@@ -71,7 +72,7 @@ def test_turning_it_off_or_cancelling_the_batch_stops_it_before_it_is_started(bu
         await waits(runner)
         runner.disable("touches", "it is late")
         assert ((await second).status, (await second).executed) == ("denied", False)
-        assert not path.exists() and not runner._live
+        assert not path.exists() and not probe.live_calls(runner)
 
     go(main())
 
@@ -92,7 +93,7 @@ def test_a_tool_that_takes_no_worker_does_not_wait_for_one(busy: None) -> None:
 def test_a_forked_process_has_all_slots_again(busy: None) -> None:
     child = os.fork()
     if not child:
-        os._exit(0 if workers.SLOTS.running == 0 and workers.SLOTS.try_acquire() else 1)
+        os._exit(0 if SLOTS.running == 0 and SLOTS.try_acquire() else 1)
     try:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     except BaseException:

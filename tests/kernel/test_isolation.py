@@ -18,6 +18,7 @@ import isolated_tools as tools
 import pytest
 from watched import BOUND, Watch, go
 
+import probe
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, allow, ask, deny, tool
 from ferrule.errors import NotStartedError
 
@@ -79,7 +80,7 @@ def test_objects_context_and_progress_cross() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.05, None])
-def test_pieces_come_from_the_process_and_are_kept_when_it_is_killed(timeout: float | None, tmp_path: Path) -> None:
+def test_chunks_come_from_the_process_and_are_kept_when_it_is_killed(timeout: float | None, tmp_path: Path) -> None:
     async def main() -> None:
         watch = Watch()
         runner = Runner([isolated(tools.speaks)], observers=[watch])
@@ -114,7 +115,7 @@ def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: A
         assert (result.status, result.executed) == ("timeout", None)
         assert "was stopped at its deadline" in str(result.error)
         await asyncio.to_thread(until, lambda: gone(pid), 0.2)
-        assert runner.left_running == 0 and not runner._live
+        assert runner.left_running == 0 and not probe.live_calls(runner)
         assert (await runner.run("add", {"a": 1})).output == 3
         assert len(watch.ends()) == 3
 
@@ -142,8 +143,9 @@ def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_p
 def test_what_the_handler_started_goes_with_it(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "pids"
-        runner = Runner([isolated(tools.has_children)], timeout=0.5)
-        going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}))
+        runner = Runner([isolated(tools.has_children), isolated(tools.add)])
+        assert (await runner.run("add", {"a": 1})).output == 3  # the pool is warm
+        going = asyncio.ensure_future(runner.run("has_children", {"path": str(path)}, timeout=1))
         pids = await noted(path)
         assert len(pids) == 4 and (await going).status == "timeout"
         await asyncio.to_thread(until, lambda: all(map(gone, pids)), 0.2)
@@ -191,6 +193,34 @@ def test_what_cannot_cross_is_not_started() -> None:
         result = await runner.run("add", {"a": 1}, ToolContext(session=endless))  # type: ignore[arg-type]
         assert (result.status, result.executed) == ("failed", False)
         assert isinstance(result.exception, NotStartedError) and "Nothing was run" in str(result.error)
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "expose", "shown"),
+    [
+        ("coded", (tools.Coded,), "raises failed: Coded: code 7: so."),
+        ("coded", (OSError, Exception), "raises failed: Coded: code 7: so."),
+        ("coded", (ValueError,), "raises failed: Coded."),
+        ("key", (LookupError,), "raises failed: KeyError: k."),
+        ("stock", (), "raises failed: none left."),
+    ],
+)
+def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
+    kind: str, expose: tuple[type[Exception], ...], shown: str
+) -> None:
+    async def main() -> None:
+        result = await Runner([isolated(tools.raises, expose=expose)]).run("raises", {"kind": kind})
+        assert result.status == "failed" and str(result.error).startswith(f"{shown} ")
+
+    go(main())
+
+
+def test_what_an_isolated_handler_says_of_when_to_try_again_reaches_its_result() -> None:
+    async def main() -> None:
+        result = await Runner([isolated(tools.raises)]).run("raises", {"kind": "busy"})
+        assert result.metadata["retry_after"] == 9
 
     go(main())
 
@@ -290,6 +320,6 @@ def test_a_script_is_never_run_again_and_its_own_functions_are_refused(tmp_path:
 
 
 def test_importing_ferrule_starts_and_imports_nothing_of_this() -> None:
-    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.isolation.workers', 'subprocess')])"
+    code = "import sys, ferrule; print([m for m in sys.modules if m in ('ferrule.isolation', 'subprocess')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout.replace("'", '"')) in ([], ["subprocess"]), done.stderr

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from watched import BOUND
 
+import probe
 from ferrule import Event, Runner, Tool, ToolCall, ToolContext, tool
 from ferrule.executors import threads as pool
 
@@ -31,14 +32,18 @@ CALLS, ISOLATED, CHUNK = 10_000, 300, 100
 MOST_TURNS = 12
 OURS = ("ferrule", "asyncio", "_asyncio")
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at processes in /proc"),
+]
 
 
 @pytest.fixture(scope="module")
 def left() -> dict[str, Any]:
     """What the program says is left."""
     command = [sys.executable, "-W", "error::ResourceWarning", __file__]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr, ran.stderr  # no warning of what was never awaited, closed or retrieved
     found: dict[str, Any] = json.loads(ran.stdout)
@@ -260,10 +265,10 @@ async def in_a_loop() -> dict[str, Any]:
         "begun": traffic.kinds["tool:pre"],
         "ended": traffic.kinds["tool:post"] + traffic.kinds["tool:error"],
         "tasks": len(asyncio.all_tasks()) - 1,
-        "timers": sum(not handle.cancelled() for handle in loop._scheduled),
-        "slots": sum(limiter.running for plan in runner._plans.values() for limiter in plan.limiters),
-        "keys": len(runner._keys._queues),
-        "live": len(runner._live),
+        "timers": probe.timers(loop),
+        "slots": probe.slots_taken(runner),
+        "keys": probe.keys_held(runner),
+        "live": len(probe.live_calls(runner)),
         "left_running": runner.left_running,
         "waiting": runner.waiting,
         "most_threads": traffic.most_threads,
@@ -275,7 +280,7 @@ async def in_a_loop() -> dict[str, Any]:
 def main() -> None:
     pool._IDLE_SECONDS = 0.2
     before = descriptors()
-    from ferrule.isolation import workers
+    from ferrule.isolation import pool as workers
 
     found = asyncio.run(in_a_loop())
     workers.shared().close()

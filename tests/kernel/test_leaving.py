@@ -1,4 +1,4 @@
-"""Leaving a runner: from several places at once, from another loop than its calls run on, and from its own calls."""
+"""Leaving a runner: it waits, drains and cancels; where that cannot work, an error says what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from watched import BOUND, go
 
-from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
+import probe
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule.pipeline import authorize
 
 LONG = 10 * BOUND
 """For a `drain`: who waits for the whole of it is late."""
@@ -27,6 +29,19 @@ async def leave(runner: Runner) -> None:
         pass
 
 
+class Waits:
+    """A tool whose handler waits until it is released."""
+
+    def __init__(self) -> None:
+        self.started, self.release = asyncio.Event(), asyncio.Event()
+        self.tool = tool(self.run, name="waits", parallel=True)
+
+    async def run(self) -> str:
+        self.started.set()
+        await self.release.wait()
+        return "through"
+
+
 class Elsewhere:
     """A handler under way on a loop in another thread."""
 
@@ -40,17 +55,7 @@ class Elsewhere:
             self.release.wait(BOUND)
             return "through"
 
-        @tool
-        async def waits() -> str:
-            self.started.set()
-            await asyncio.Event().wait()
-            return "through"
-
-        @tool
-        async def blocks_its_loop() -> str:
-            return blocks.handler()  # type: ignore[no-any-return]
-
-        self.runner = Runner([blocks, waits, blocks_its_loop], **options)
+        self.runner = Runner([blocks], **options)
         self.thread = threading.Thread(target=lambda: self.results.append(run(self)), daemon=True)
 
     async def __aenter__(self) -> Elsewhere:
@@ -59,6 +64,10 @@ class Elsewhere:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        await self.end()
+
+    async def end(self) -> None:
+        """Let the handler end, and the loop that it runs on."""
         self.release.set()
         await asyncio.to_thread(self.thread.join, BOUND)
 
@@ -66,194 +75,291 @@ class Elsewhere:
 # -- on another loop ---------------------------------------------------------------------------------------------------
 
 
-def test_leaving_waits_for_a_call_on_another_loop() -> None:
+def test_leaving_while_calls_run_on_another_loop_is_an_error_that_says_what_to_do_and_cancels_nothing() -> None:
+    async def main() -> None:
+        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), drain=0) as place:
+            with pytest.raises(RuntimeError, match="on another event loop: leave it there, or once they ended"):
+                await leave(place.runner)
+            assert len(probe.live_calls(place.runner)) == 1
+        assert place.results[0].output == "through"
+
+    go(main())
+
+
+def test_leaving_where_calls_run_on_another_loop_works_once_they_ended() -> None:
     async def main() -> None:
         async with Elsewhere(lambda place: place.runner.run_sync("blocks"), drain=LONG) as place:
-            leaving = asyncio.ensure_future(leave(place.runner))
-            await turns()
-            assert not leaving.done()
-            place.release.set()
-            await leaving
-            assert not place.runner._live
-        assert place.results[0].output == "through"
-
-    go(main())
-
-
-def test_leaving_cancels_what_outlives_the_drain_on_another_loop() -> None:
-    async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("waits"), drain=0.01) as place:
+            await place.end()
             await leave(place.runner)
-            assert not place.runner._live
-        assert (place.results[0].status, place.results[0].executed) == ("cancelled", None)
+        assert place.results[0].output == "through" and probe.is_at_rest(place.runner)
 
     go(main())
 
 
-def test_leaving_does_not_wait_for_another_loop_that_is_blocked() -> None:
-    async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks_its_loop"), drain=0.01, grace=0.01) as place:
-            await leave(place.runner)
-            assert not place.results
-        assert place.results[0].output == "through"
-
-    go(main())
-
-
-def test_leaving_outlives_the_other_loop() -> None:
-    async def run(place: Elsewhere) -> None:
-        going = asyncio.ensure_future(place.runner.run("waits"))
-        await asyncio.to_thread(place.release.wait, BOUND)
-        assert not going.done()
+def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not() -> None:
+    async def there(place: Elsewhere) -> str:
+        async with place.runner:
+            return str((await place.runner.run("blocks")).output)
 
     async def main() -> None:
-        async with Elsewhere(lambda place: asyncio.run(run(place)), drain=LONG) as place:
-            leaving = asyncio.ensure_future(leave(place.runner))
-            await turns()
-            assert not leaving.done()
-            place.release.set()  # the loop ends, and cancels all that is on it
-            await leaving
+        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG) as place:
+            with pytest.raises(RuntimeError, match="on another event loop"):
+                await leave(place.runner)
+        assert place.results == ["through"] and probe.is_at_rest(place.runner)
 
     go(main())
 
 
-def test_who_gives_up_leaving_cancels_nothing_on_another_loop() -> None:
+def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_error() -> None:
+    written = threading.Event()
+
+    class Journal:
+        async def intent(self, record: Any) -> None: ...
+
+        async def result(self, record: Any) -> None:
+            await asyncio.to_thread(written.wait, BOUND)
+
+    async def there(place: Elsewhere) -> None:
+        call = asyncio.ensure_future(place.runner.run("blocks"))
+        await asyncio.to_thread(place.started.wait, BOUND)
+        call.cancel()
+        await asyncio.wait({call})
+        assert not probe.live_calls(place.runner)
+        with pytest.raises(RuntimeError, match="on another event loop"):
+            await asyncio.to_thread(asyncio.run, leave(place.runner))
+        written.set()
+        await leave(place.runner)
+
     async def main() -> None:
-        async with Elsewhere(lambda place: place.runner.run_sync("blocks"), drain=LONG) as place:
-            leaving = asyncio.ensure_future(leave(place.runner))
-            await turns()
-            leaving.cancel()
-            await asyncio.wait([leaving])
-            assert leaving.cancelled() and len(place.runner._live) == 1
-        assert place.results[0].output == "through"
-        assert place.runner._idle is None
+        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG, grace=0, journal=Journal()) as place:
+            await asyncio.to_thread(place.thread.join, BOUND)
+        assert place.results == [None]
 
     go(main())
 
 
-def test_leaving_does_not_wait_for_a_loop_that_does_not_run() -> None:
-    started = asyncio.Event()
-
-    @tool
-    async def waits() -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    runner = Runner([waits], drain=LONG)
+def test_a_runner_whose_calls_went_with_a_closed_loop_may_be_left() -> None:
+    waits = Waits()
+    runner = Runner([waits.tool], drain=LONG)
     loop = asyncio.new_event_loop()
     call = loop.create_task(runner.run("waits"))
-    loop.run_until_complete(started.wait())
-    go(leave(runner))
-    assert not call.done()
-    call.cancel()
-    loop.run_until_complete(asyncio.wait([call]))
+    loop.run_until_complete(waits.started.wait())
+    call._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
+    go(leave(runner))
+    assert probe.is_at_rest(runner)
 
 
-# -- several at once ---------------------------------------------------------------------------------------------------
+# -- several -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [2, 5])
-def test_all_that_leave_at_once_have_left_when_the_last_call_ends(count: int) -> None:
+def test_who_leaves_while_another_leaves_gets_an_error_and_the_first_leaves_as_if_alone() -> None:
     async def main() -> None:
-        release = asyncio.Event()
-
-        @tool
-        async def waits() -> None:
-            await release.wait()
-
-        runner = Runner([waits], drain=LONG)
+        waits = Waits()
+        runner = Runner([waits.tool], drain=LONG)
         call = asyncio.ensure_future(runner.run("waits"))
+        await waits.started.wait()
+        first = asyncio.ensure_future(leave(runner))
         await turns()
-        leaving = [asyncio.ensure_future(leave(runner)) for _ in range(count)]
-        await turns()
-        assert not any(one.done() for one in leaving)
-        leaving.pop().cancel()  # nobody waits for it
-        release.set()
-        await asyncio.gather(*leaving)
-        assert (await call).success and runner._idle is None
+        with pytest.raises(RuntimeError, match="is being left already: await that"):
+            await leave(runner)
+        assert not first.done()
+        waits.release.set()
+        await first
+        assert (await call).success and probe.is_at_rest(runner)
+
+    go(main())
+
+
+def test_after_one_that_gave_up_leaving_the_next_may_leave_and_nothing_was_cancelled() -> None:
+    async def main() -> None:
+        waits = Waits()
+        runner = Runner([waits.tool], drain=LONG)
+        call = asyncio.ensure_future(runner.run("waits"))
+        await waits.started.wait()
+        for _ in range(2):
+            leaving = asyncio.ensure_future(leave(runner))
+            await turns()
+            leaving.cancel()
+            await asyncio.wait({leaving})
+            assert leaving.cancelled() and len(probe.live_calls(runner)) == 1
+        waits.release.set()
+        await leave(runner)
+        assert (await call).output == "through" and probe.is_at_rest(runner)
+
+    go(main())
+
+
+def test_a_runner_that_was_left_may_be_entered_and_left_again_and_takes_calls_in_between() -> None:
+    async def main() -> None:
+        waits = Waits()
+        waits.release.set()
+        runner = Runner([waits.tool], drain=LONG)
+        for _ in range(3):
+            async with runner:
+                assert (await runner.run("waits")).success
+            closed = await runner.run("waits")
+            assert (closed.status, closed.executed) == ("cancelled", False)
+        assert probe.is_at_rest(runner)
+
+    go(main())
+
+
+def test_one_leaves_after_the_other_and_each_cancels_what_outlives_its_drain() -> None:
+    async def main() -> None:
+        runner = Runner([(waits := Waits()).tool], drain=0.01)
+        for _ in range(2):
+            async with runner:
+                waits.started.clear()
+                call = asyncio.ensure_future(runner.run("waits"))
+                await waits.started.wait()
+            result = await call
+            assert (result.status, result.executed) == ("cancelled", None)
+        assert probe.is_at_rest(runner)
 
     go(main())
 
 
 # -- from inside -------------------------------------------------------------------------------------------------------
 
+PLACES = ["handler", "generator", "thread", "child", "task", "around", "inside", "approver"]
+
 
 @pytest.mark.parametrize("timeout", [None, BOUND])
-@pytest.mark.parametrize("where", ["handler", "child", "task", "middleware"])
-def test_a_call_that_leaves_its_runner_does_not_wait_for_itself(where: str, timeout: float | None) -> None:
+@pytest.mark.parametrize("where", PLACES)
+def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str, timeout: float | None) -> None:
+    told: list[str] = []
+
+    async def leaves_at(place: str) -> None:
+        if place == where:
+            with pytest.raises(RuntimeError) as raised:
+                await leave(runner)
+            told.append(str(raised.value))
+
+    @tool(parallel=True)
+    async def handler(context: ToolContext) -> str:
+        await leaves_at("handler")
+        await asyncio.create_task(leaves_at("task"))
+        return str((await context.run("child")).status)
+
+    @tool(parallel=True)
+    async def child() -> None:
+        await leaves_at("child")
+
+    @tool
+    async def generator() -> Any:
+        yield "one"
+        await leaves_at("generator")
+
+    @tool
+    def thread() -> None:
+        asyncio.run(leaves_at("thread"))
+
+    async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await leaves_at("around")
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await leaves_at("inside")
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        return ask("?") if where == "approver" and not told else None
+
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        await leaves_at("approver")
+        return True
+
+    runner = Runner(
+        [handler, child, generator, thread],
+        around=[around],
+        inside=[inside],
+        guards=[guard],
+        approve=approve,
+        drain=LONG,
+        timeout=timeout,
+    )
+
     async def main() -> None:
-        @tool
-        async def stop(context: ToolContext) -> str:
-            if where == "child":
-                return str((await context.run("leaves")).output)
-            if where == "task":
-                await asyncio.create_task(leave(runner))
-            if where == "handler":
-                await leave(runner)
-            return "left"
+        assert (await runner.run(where if where in ("generator", "thread") else "handler")).success
+        assert told and set(told) == {"a call cannot leave the runner that runs it: leave it where it was entered"}
+        assert (await runner.run("handler")).status == "cancelled"  # it takes no new calls all the same
+        assert probe.is_at_rest(runner)
 
-        @tool
-        async def leaves() -> str:
+    go(main())
+
+
+def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorize, "GUARD_SECONDS", 0.05)
+
+    @tool
+    async def read() -> None: ...
+
+    async def guard(call: ToolCall, context: ToolContext) -> None:
+        await leave(runner)
+
+    runner = Runner([read], guards=[guard], drain=LONG)
+    result = go(runner.run("read"))
+    assert (result.status, result.executed) == ("denied", False) and "in time" in str(result.error)
+    assert probe.is_at_rest(runner)
+
+
+def test_an_error_of_leaving_from_inside_ends_the_call_and_no_other() -> None:
+    async def main() -> None:
+        waits = Waits()
+
+        @tool(parallel=True)
+        async def stop() -> None:
             await leave(runner)
-            return "left"
 
-        async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-            if where == "middleware":
-                await leave(runner)
-            return await next(call, context)  # type: ignore[no-any-return]
+        runner = Runner([waits.tool, stop], drain=0.01)
+        other = asyncio.ensure_future(runner.run("waits"))
+        await waits.started.wait()
+        stopped = await runner.run("stop")
+        assert (stopped.status, type(stopped.exception)) == ("failed", RuntimeError)
+        await asyncio.sleep(0.05)
+        waits.release.set()
+        assert (await other).output == "through"
 
-        runner = Runner([stop, leaves], drain=LONG, timeout=timeout, around=[around])
-        result = await runner.run("stop")
-        assert (result.status, result.output) == ("ok", "left")
+    go(main())
+
+
+def test_what_a_call_left_behind_may_leave_the_runner_once_the_call_has_ended() -> None:
+    async def main() -> None:
+        ended = asyncio.Event()
+        left: list[asyncio.Task[None]] = []
+
+        async def later() -> None:
+            await ended.wait()
+            await leave(runner)
+
+        @tool
+        async def stop() -> None:
+            left.append(asyncio.create_task(later()))
+
+        runner = Runner([stop], drain=LONG)
+        assert (await runner.run("stop")).success
+        ended.set()
+        await left[0]
         assert (await runner.run("stop")).status == "cancelled"
 
     go(main())
 
 
-def test_a_call_that_leaves_its_runner_waits_for_the_others_and_is_not_cancelled_with_them() -> None:
+def test_a_call_of_one_runner_may_leave_another_one() -> None:
     async def main() -> None:
-        inside = asyncio.Event()
-
-        @tool
-        async def waits() -> None:
-            inside.set()
-            await asyncio.Event().wait()
+        waits = Waits()
+        other = Runner([waits.tool], drain=LONG)
 
         @tool
         async def stop() -> str:
-            await leave(runner)
+            asyncio.get_running_loop().call_soon(waits.release.set)
+            await leave(other)
             return "left"
 
-        runner = Runner([waits, stop], drain=0.01, timeout=BOUND)
-        other = asyncio.ensure_future(runner.run("waits"))
-        await inside.wait()
-        assert (await runner.run("stop")).output == "left"
-        assert (await other).status == "cancelled"
-
-    go(main())
-
-
-def test_two_calls_that_leave_do_not_wait_for_each_other_and_who_leaves_from_outside_waits_for_both() -> None:
-    async def main() -> None:
-        go_on, both_run, ended = asyncio.Event(), asyncio.Barrier(2), []
-
-        @tool
-        async def stop(n: int) -> str:
-            await both_run.wait()
-            await leave(runner)
-            await go_on.wait()
-            ended.append(n)
-            return "left"
-
-        runner = Runner([stop], drain=LONG)
-        both = [asyncio.ensure_future(runner.run("stop", {"n": n})) for n in range(2)]
-        await turns()
-        outside = asyncio.ensure_future(leave(runner))
-        await turns()
-        assert not outside.done() and not ended
-        go_on.set()
-        await outside
-        assert sorted(ended) == [0, 1] and [one.result().output for one in both] == ["left", "left"]
+        call = asyncio.ensure_future(other.run("waits"))
+        await waits.started.wait()
+        assert (await Runner([stop]).run("stop")).output == "left"
+        assert call.done() and (await call).success
 
     go(main())

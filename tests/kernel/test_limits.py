@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
+import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, tool
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -40,12 +41,6 @@ class Counted:
         self.tool = tool(work, **options)
 
 
-def slots(*runners: Runner) -> int:
-    """Taken slots of all limits."""
-    limiters = {limiter for runner in runners for plan in runner._plans.values() for limiter in plan.limiters}
-    return sum(limiter.running for limiter in limiters)
-
-
 # -- how many --------------------------------------------------------------------------------------------------------
 
 
@@ -63,7 +58,7 @@ def test_a_tools_limit_is_shared_by_copies_direct_calls_and_runners(limit: int) 
         ]
         work += [one() for _ in range(3)] + [mounted.run("work") for _ in range(3)]
         await asyncio.gather(*work)
-        assert slots(*runners, mounted) == 0
+        assert probe.slots_taken(*runners, mounted) == 0
 
     go(main())
     assert counted.most == limit and len(counted.order) == 15
@@ -106,7 +101,7 @@ def test_a_tools_limit_holds_across_loops_in_several_threads() -> None:
         thread.join(BOUND)
         assert not thread.is_alive()
     assert [result.status for result in results] == ["ok"] * 300
-    assert counted.most <= 2 and counted.tool._limiters[0].running == 0
+    assert counted.most <= 2 and probe.slots_taken_by(counted.tool) == 0
 
 
 def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
@@ -124,7 +119,7 @@ def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
         assert "Nothing was run" in str(result.error) and watch.ends("b") == ["tool:error"]
         first.cancel()
         await asyncio.wait([first])
-        assert slots(runner) == 0
+        assert probe.slots_taken(runner) == 0
 
     go(main())
 
@@ -149,7 +144,9 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
             assert limiter.try_acquire()
         tasks = [asyncio.create_task(one(n, fate)) for n, fate in enumerate(fates)]
         await asyncio.sleep(0)
-        while len(limiter._waiters) > sum(fate != "late" for fate in fates):  # until the late ones have given up
+        while probe.waits_for_slot(limiter) > sum(
+            fate != "late" for fate in fates
+        ):  # until the late ones have given up
             await asyncio.sleep(0)
         for task, fate in zip(tasks, fates, strict=True):
             if fate == "cancel":
@@ -159,7 +156,7 @@ def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str
         await asyncio.wait(tasks)
         assert served == sorted(served)
         assert set(served) == {n for n, fate in enumerate(fates) if fate == "stay"}
-        assert limiter.running == 0 and not limiter._waiters
+        assert limiter.running == 0 and not probe.waits_for_slot(limiter)
 
     go(main())
 
@@ -179,6 +176,7 @@ def test_a_newcomer_does_not_overtake_those_that_wait() -> None:
     assert counted.order == list(range(10))
 
 
+@pytest.mark.slow
 def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> None:
     counted = Counted(concurrency=1)
 
@@ -192,11 +190,12 @@ def test_thousands_that_give_up_at_once_do_not_keep_the_slot_from_the_next() -> 
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results[:-1]} == {asyncio.CancelledError}
         last: Any = results[-1]
-        assert last.success and slots(runner) == 0
+        assert last.success and probe.slots_taken(runner) == 0
 
     go(main())
 
 
+@pytest.mark.slow
 def test_ten_thousand_that_wait_cost_no_more_each_than_a_hundred() -> None:
     async def cost(count: int) -> float:
         limiter = Limiter(4)
@@ -238,7 +237,7 @@ def test_a_tool_that_calls_itself_does_not_wait_for_itself(timeout: float | None
     runner = Runner([down], concurrency=1, queue_timeout=1, timeout=timeout)
     result = go(runner.run("down", {"n": 5}))
     assert result.output == 5, result.error
-    assert slots(runner) == 0 and not runner._keys._queues
+    assert probe.slots_taken(runner) == 0 and not probe.keys_held(runner)
 
 
 def test_nested_calls_from_a_thread_and_direct_ones_do_not_wait_either() -> None:
@@ -274,12 +273,12 @@ def test_a_nested_call_goes_before_those_that_wait_for_its_parent() -> None:
         parent = asyncio.create_task(runner.run("work", {"nested": True}))
         await started.wait()
         other = asyncio.create_task(runner.run("work", {"nested": False}))
-        while sum(map(len, runner._keys._queues.values())) < 2:
+        while probe.joined(runner) < 2:
             await asyncio.sleep(0)
         queued.set()
         assert (await parent).output == "ok"
         assert (await other).output == "leaf"
-        assert not runner._keys._queues
+        assert not probe.keys_held(runner)
 
     go(main())
 
@@ -318,9 +317,8 @@ def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: li
         done: list[int] = []
 
         async def one(n: int, keys: set[str], shared: bool, turns: int) -> None:
-            hold = locks.join(keys, object(), [], shared=shared)
-            while not hold.begin():
-                assert await hold.wait(None)
+            hold = locks.join(keys, shared=shared)
+            assert await hold.wait(None)
             assert not any(keys & others and not (shared and beside) for others, beside in inside)
             inside.append((keys, shared))
             for _ in range(turns):
@@ -331,7 +329,7 @@ def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: li
 
         await asyncio.gather(*(one(n, *want) for n, want in enumerate(wanted)))
         assert sorted(done) == list(range(len(wanted)))
-        assert not locks._queues
+        assert not probe.keys_held(locks)
 
     go(main())
 
@@ -406,6 +404,68 @@ def test_every_slot_and_key_comes_back(ends: list[str]) -> None:
 
     async def main() -> None:
         await asyncio.gather(*map(one, ends))
-        assert slots(runner) == 0 and not runner._keys._queues and not runner.left_running and not runner._live
+        assert (
+            probe.slots_taken(runner) == 0
+            and not probe.keys_held(runner)
+            and not runner.left_running
+            and not probe.live_calls(runner)
+        )
+
+    go(main())
+
+
+def test_each_attempt_that_is_given_up_keeps_its_slot_until_it_ends_and_then_all_come_back() -> None:
+    release = threading.Event()
+
+    @tool(parallel=True, timeout=0.02)
+    def stuck() -> None:
+        release.wait(BOUND)
+
+    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        await next(call, context)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    async def main() -> None:
+        runner = Runner([stuck], around=[twice], concurrency=4, grace=0)
+        assert (await runner.run("stuck")).status == "timeout"
+        assert (runner.left_running, probe.slots_taken(runner)) == (2, 2)
+        release.set()
+        while runner.left_running:
+            await asyncio.sleep(0)
+        assert probe.is_at_rest(runner)
+
+    go(main())
+
+
+@pytest.mark.parametrize("what", ["key", "slot"])
+def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: str) -> None:
+    release = threading.Event()
+    inside: list[str] = []
+
+    @tool(parallel=True, timeout=0.02)
+    def stuck() -> None:
+        inside.append("stuck")
+        release.wait(BOUND)
+        inside.remove("stuck")
+
+    async def parent(context: ToolContext) -> str:
+        return (await context.run("stuck")).status
+
+    async def other() -> list[str]:
+        return list(inside)
+
+    async def main() -> None:
+        keyed: dict[str, Any] = {"resources": lambda arguments: ["k"]} if what == "key" else {"parallel": True}
+        runner = Runner(
+            [stuck, tool(parent, **keyed), tool(other, **keyed)], concurrency=2 if what == "key" else 1, grace=0
+        )
+        assert (await runner.run("parent")).output == "timeout"
+        assert runner.left_running == 1
+        waits = asyncio.ensure_future(runner.run("other"))
+        await asyncio.sleep(0.02)
+        assert runner.waiting == 1
+        release.set()
+        assert (await waits).output == []
+        assert probe.is_at_rest(runner)
 
     go(main())

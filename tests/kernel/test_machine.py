@@ -25,14 +25,17 @@ from typing import Any
 
 import hypothesis.strategies as st
 import isolated_tools
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from watched import BOUND, TERMINAL, Watch
 
+import probe
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
-from ferrule.executors import threads
-from ferrule.isolation import workers as processes
+from ferrule.isolation import pool as processes
 from ferrule.pipeline.batch import Batch
+
+pytestmark = pytest.mark.slow
 
 MACHINES = int(os.environ.get("FERRULE_MACHINES", "1"))
 CHANGED, EDITED, FORBIDDEN = 100, 7, 13
@@ -139,7 +142,7 @@ class Isolated(Hand):
 
     @property
     def inside(self) -> bool:
-        live = any(state.call.arguments["n"] == self.n for state in self.runner._live)
+        live = any(state.call.arguments["n"] == self.n for state in probe.live_calls(self.runner))
         return live and not self.told and bool(self.notes)
 
     @property
@@ -262,7 +265,7 @@ class Calls(RuleBasedStateMachine):
         self.settled = True
         self.leaving: asyncio.Task[None] | None = None
         self.folder = tempfile.TemporaryDirectory() if self.isolated else None
-        _until(lambda: not _busy_threads())
+        _until(lambda: not probe.threads_busy())
 
     @initialize(
         concurrency=st.sampled_from([1, 2, 3]),
@@ -374,7 +377,7 @@ class Calls(RuleBasedStateMachine):
             if one.tool in EXCLUSIVE and any(not _related(one, other) for other in beside):
                 self.faults.append(f"{one} ran beside another on the same key: {beside}")
 
-    # -- who judges and who is asked -----------------------------------------------------------------------------------
+    # -- guards and who is asked ---------------------------------------------------------------------------------------
 
     def changes(self, call: ToolCall, context: ToolContext) -> Any:
         mode, m = call.arguments["mode"], call.arguments["m"]
@@ -581,7 +584,7 @@ class Calls(RuleBasedStateMachine):
     def is_late(self, hand: Hand, seconds: float) -> bool:
         """Whether its handler has run into its deadline by then, and makes nothing of it."""
         timed = self.timeout is not None or hand.tries[-1].sent.timed
-        live = any(state.call.arguments["n"] == hand.n for state in self.runner._live)
+        live = any(state.call.arguments["n"] == hand.n for state in probe.live_calls(self.runner))
         return live and timed and seconds > TIMEOUT and hand.inside and hand.tool != "stubborn" and not hand.parent
 
     @rule(kind=kind, settled=st.booleans(), pace=pace)
@@ -590,13 +593,13 @@ class Calls(RuleBasedStateMachine):
             self.pump(None)
         for sent in self.sent:
             sent.disturb("off", kind)
-        begun = [state for state in self.runner._live if state.executed is not False]
+        begun = [state for state in probe.live_calls(self.runner) if state.executed is not False]
         self.off[kind] = {state.call.arguments["n"] for state in begun}
         self.runner.disable(kind, "not now")
         if settled:
             self.pump(None)
-            waits = [state for state in self.runner._live if state.plan.name == kind and state.executed is False]
-            assert not waits, "what waited is denied at once"
+            waits = [state for state in probe.live_calls(self.runner) if state.executed is False]
+            assert not [state for state in waits if state.plan.name == kind], "what waited is denied at once"
         self.pump(pace)
 
     @precondition(lambda self: self.off)
@@ -635,7 +638,8 @@ class Calls(RuleBasedStateMachine):
     async def rest(self) -> None:
         until = time.monotonic() + PATIENCE[0]
         await asyncio.sleep(0)
-        while self.moves() or self.loop._ready:  # in this order: what has just stopped moving may have left something
+        # In this order: what has just stopped moving may have left something.
+        while self.moves() or probe.is_ready(self.loop):
             if time.monotonic() > until:
                 PATIENCE[0] = 0.5
                 raise AssertionError(f"it does not come to rest: {self.hands}")
@@ -644,9 +648,9 @@ class Calls(RuleBasedStateMachine):
     def moves(self) -> bool:
         """Whether something moves outside of the loop."""
         blocked = sum(hand.inside and not hand.told for hand in self.hands.values() if hand.tool == "block")
-        if _busy_threads() > blocked:
+        if probe.threads_busy() > blocked:
             return True
-        for state in self.runner._live:
+        for state in probe.live_calls(self.runner):
             hand = self.hands[state.call.arguments["n"]]
             if hand.outside and state.executed is None and not (hand.inside and not hand.told):
                 return True
@@ -679,10 +683,11 @@ class Calls(RuleBasedStateMachine):
             return  # who waits for two slots may have the first of them
         inside = [hand for hand in self.hands.values() if hand.inside]
         roots = [hand for hand in inside if hand.parent is None]
-        running = self.runner._plans["think"].limiters[-1].running
+        running = probe.slots_taken_of(self.runner)
         assert len(roots) <= running <= min(len(inside), self.concurrency), inside  # a child's may be its parent's
-        assert self.runner._plans["few"].limiters[0].running == sum(hand.tool == "few" for hand in inside)
-        live = {state.call.arguments["n"] for state in self.runner._live}
+        few = self.runner.tools.find("few")
+        assert few is not None and probe.slots_taken_by(few) == sum(hand.tool == "few" for hand in inside)
+        live = {state.call.arguments["n"] for state in probe.live_calls(self.runner)}
         left = [hand for hand in inside if hand.n not in live]
         assert self.runner.left_running == len(left), left
 
@@ -731,7 +736,7 @@ class Calls(RuleBasedStateMachine):
                 self.folder.cleanup()
 
     def end(self) -> None:
-        """Let everything end, without any time passing, and look at what is left."""
+        """Let everything end, without any time passing but where calls wait in a ring, and look at what is left."""
         for hand in self.hands.values():
             hand.thought.set()
             hand.answer = hand.answer or "yes"
@@ -739,6 +744,7 @@ class Calls(RuleBasedStateMachine):
             if not hand.told:
                 hand.tell("return")
         self.pump(None)
+        self.let_rings_end()
         assert all(sent.task.done() for sent in self.sent), [sent.tries for sent in self.sent if not sent.task.done()]
         assert self.leaving is None or self.leaving.done()
         for sent in self.sent:
@@ -750,14 +756,26 @@ class Calls(RuleBasedStateMachine):
             self.check_events()
         self.nothing_is_left()
 
+    def let_rings_end(self) -> None:
+        """Let the wait of calls be over that wait for what others have, which wait for a slot beneath another call."""
+        for _ in self.hands:
+            live = probe.live_calls(self.runner)
+            if not any(state.parent is not None and state.executed is False for state in live):
+                return
+            assert self.runner.waiting, live
+            for sent in self.sent:
+                sent.disturb("clock")
+            self.loop.now += PAST_ALL
+            self.pump(None)
+
     def check_cancelled_batches(self) -> None:
         """One that was cut off has all its results nevertheless."""
         for sent in self.sent:
             if sent.batch is not None:
                 known = {one.hand.n: one for one in sent.tries}
-                for seat, result in zip(sent.batch._seats, sent.batch.results, strict=True):
-                    assert result.call_id == seat.call.id
-                    self.check(known[seat.call.arguments["n"]], result)
+                for call, result in zip(probe.batched(sent.batch), sent.batch.results, strict=True):
+                    assert result.call_id == call.id
+                    self.check(known[call.arguments["n"]], result)
 
     def check_events(self) -> None:
         """One beginning, and one end for each way that a call went."""
@@ -778,14 +796,9 @@ class Calls(RuleBasedStateMachine):
                 self.check(hand.tries[0], ends[0])
 
     def nothing_is_left(self) -> None:
-        runner = self.runner
-        assert not runner._live and not runner._writing and not runner._keys._queues
-        assert (runner.left_running, runner.waiting) == (0, 0)
-        for plan in runner._plans.values():
-            limiters = [*plan.limiters, *(one for shares in plan.shares for one in shares._limiters.values())]
-            assert not [one for one in limiters if one.running or one._waiters]
+        assert probe.is_at_rest(self.runner)
         assert not asyncio.all_tasks(self.loop)
-        assert not [handle for handle in self.loop._scheduled if not handle.cancelled()]
+        assert not probe.timers(self.loop)
 
 
 class CallsInProcesses(Calls):
@@ -826,7 +839,7 @@ class CallsInProcesses(Calls):
     def kill_the_idle(self, pace: int | None) -> None:
         """End the processes that wait for a call, of which no call is to notice anything."""
         self.pump(None)
-        for worker in list(processes.shared()._idle):
+        for worker in probe.workers_idle(processes.shared()):
             if worker.pid is not None:
                 os.kill(worker.pid, signal.SIGKILL)
         self.pump(pace)
@@ -835,13 +848,13 @@ class CallsInProcesses(Calls):
     def processes_are_busy_with_what_is_inside(self) -> None:
         if self.settled and self.hands:
             inside = sum(isinstance(hand, Isolated) and hand.inside for hand in self.hands.values())
-            _until(lambda: processes.shared()._busy == inside)
+            _until(lambda: processes.shared().busy == inside)
 
     def nothing_is_left(self) -> None:
         super().nothing_is_left()
         workers = processes.shared()
         assert not workers._queue
-        _until(lambda: workers.idle and not workers._busy)
+        _until(lambda: workers.idle and not workers.busy)
         assert len(workers.pids) <= workers.workers + 1
 
 
@@ -868,11 +881,6 @@ def _answer(answer: str, arguments: dict[str, Any]) -> Decision | bool:
 
 def _same(one: ToolResult, other: ToolResult) -> bool:
     return (one.status, one.executed, one.output) == (other.status, other.executed, other.output)
-
-
-def _busy_threads() -> int:
-    pool = threads.shared()
-    return pool._alive - pool._idle
 
 
 async def _turns(count: int) -> None:

@@ -611,7 +611,7 @@ def test_a_direct_call_raises_what_stood_in_the_way() -> None:
         with pytest.raises(HandlerError):
             await returning(ToolResult(error="no"))()
         with pytest.raises(TypeError):
-            await add(1, 2)
+            await add(1, 2, 3)
 
     go(main())
 

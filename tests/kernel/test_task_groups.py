@@ -6,6 +6,7 @@ Before Python 3.13 a failing group leaves `cancelling()` of its task raised.
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import pytest
@@ -54,13 +55,13 @@ async def through_an_awaitable(times: int) -> str:
     return await Awaitable(times)  # type: ignore[no-any-return]
 
 
-async def pieces(times: int) -> Any:
+async def chunks(times: int) -> Any:
     yield await outlives(times)
 
 
 async def through_a_generator(times: int) -> str:
-    async for piece in pieces(times):
-        return str(piece)
+    async for chunk in chunks(times):
+        return str(chunk)
     return "nothing"
 
 
@@ -73,12 +74,13 @@ async def goes_round(call: ToolCall, context: ToolContext, next: Any) -> ToolRes
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "straight": {},
+    "plain": {},
     "watched by an observer": {"observers": [lambda event: None]},
     "with a deadline": {"timeout": 5.0},
-    "with a middleware inside that has one too": {"inside": [goes_round]},
-    "both": {"inside": [goes_round], "timeout": 5.0},
 }
+if sys.version_info >= (3, 13):  # before, a group of a middleware's own is a documented limit
+    WAYS["with a middleware inside that has one too"] = {"inside": [goes_round]}
+    WAYS["both"] = {"inside": [goes_round], "timeout": 5.0}
 
 
 @pytest.mark.parametrize("handler", [outlives, within_a_group, through_an_awaitable, through_a_generator])
@@ -86,7 +88,7 @@ WAYS: dict[str, dict[str, Any]] = {
 def test_a_handler_outlives_its_failing_groups(handler: Any, way: str) -> None:
     async def main() -> None:
         runner = Runner([tool(handler)], **WAYS[way])
-        await runner.run(handler.__name__, "{")  # the first call on a loop does not go the short way
+        await runner.run(handler.__name__, "{")  # the first call on a loop may go another way
         result = await runner.run(ToolCall("c1", handler.__name__, '{"times": 3}'))
         assert (result.status, result.output) == ("ok", "done")
 
@@ -177,14 +179,16 @@ PLACES: dict[str, dict[str, Any]] = {
     "around": {"around": [round_it]},
     "before": {"around": [before(early)]},
     "after": {"around": [after(late)]},
-    "after, inside": {"inside": [after(late)]},
     "guard and approver": {"guards": [guards_it], "approve": approves},
     "journal": {"journal": Journal()},
 }
+PLACES["after, inside"] = {"inside": [after(late)]}
+CASES = [(place, timeout) for place in PLACES for timeout in (None, 5.0)]
+if sys.version_info < (3, 13):  # a documented limit, except where a deadline gives what is inside a task of its own
+    CASES = [("after, inside", 5.0)]
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "timeout"), CASES)
 def test_groups_that_fail_in_other_places_do_not_cancel_either(place: str, timeout: float | None) -> None:
     async def main() -> None:
         runner = Runner([tool(outlives)], timeout=timeout, **PLACES[place])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from watched import Watch, go
 
+import probe
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ask, tool
 
 
@@ -85,7 +86,7 @@ def test_turning_off_denies_at_once_what_waits_for_a_slot_and_lets_finish_what_r
         gate, watch = Gate(), Watch()
         runner = Runner([tool(gate.wait, name="wait", parallel=True)], concurrency=1, observers=[watch])
         batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "wait", "{}") for n in range(3)]))
-        await until(lambda: runner.waiting == 2)
+        await until(lambda: runner.waiting == 2 and gate.runs == 1)
         runner.disable("wait", "stop")
         await until(lambda: runner.waiting == 0)
         assert gate.runs == 1 and not batch.done()
@@ -94,7 +95,7 @@ def test_turning_off_denies_at_once_what_waits_for_a_slot_and_lets_finish_what_r
         assert [result.status for result in results] == ["ok", "denied", "denied"]
         assert [result.executed for result in results] == [True, False, False]
         assert [len(watch.ends(f"c{n}")) for n in range(3)] == [1, 1, 1]
-        assert runner._plans["wait"].limiters[0].running == 0
+        assert probe.slots_taken(runner) == 0
 
     go(main())
 
@@ -143,7 +144,7 @@ def test_around_sees_the_denial_of_a_call_that_was_turned_off_while_it_waited() 
 
         runner = Runner([tool(gate.wait, name="wait", parallel=True)], concurrency=1, around=[sees])
         batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "wait", "{}") for n in range(2)]))
-        await until(lambda: runner.waiting == 1)
+        await until(lambda: runner.waiting == 1 and gate.runs == 1)
         runner.disable("wait", "stop")
         await until(lambda: seen)
         gate.open.set()
@@ -211,7 +212,7 @@ def test_leaving_waits_no_longer_than_its_bound_and_gives_every_call_its_result(
         result = await going
         assert (result.status, result.executed) == ("cancelled", None)
         assert "its effect may have happened" in str(result.error)
-        assert watch.ends() == ["tool:error"] and not runner._live
+        assert watch.ends() == ["tool:error"] and not probe.live_calls(runner)
 
     go(main())
 

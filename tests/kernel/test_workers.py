@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
@@ -25,15 +26,16 @@ from pydantic import SecretStr
 from watched import BOUND, go
 
 from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
-from ferrule.errors import NotStartedError, WorkerDiedError
+from ferrule.errors import NotStartedError, RemoteError, WorkerDiedError
 from ferrule.executors.threads import Raised
-from ferrule.isolation import workers
-from ferrule.isolation.orders import Order, Recipe
-from ferrule.isolation.protocol import CannotCross, Transfer
-from ferrule.isolation.workers import Job, WorkerPool
+from ferrule.isolation import Job, Order, Recipe, shared
+from ferrule.isolation.pool import WorkerPool
+from ferrule.isolation.transfer import Transfer
 
 HERE = str(Path(__file__).parent)
 BUFFERED = {"PYTHONUNBUFFERED": ""}
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +63,22 @@ def order(
     **options: Any,
 ) -> Order:
     made = handler if isinstance(handler, Tool) else tool(handler, **options)
+    made = made.replace(isolation="process", transfer=transfer)
     call = ToolCall("c1", made.name, json.dumps(arguments or {}), parent="p1")
-    return Order(Recipe(made, transfer), call, (context or ToolContext())._given, values, remaining)
+    return Order(Recipe(made), call, (context or ToolContext()).fields, values, remaining)
 
 
 async def outcome(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
     on_progress = options.pop("on_progress", None)
-    return await pool.submit(order(handler, arguments, **options), on_progress).future
+    return await ended(pool.submit(order(handler, arguments, **options), on_progress))
+
+
+async def ended(job: Job) -> Any:
+    """What the handler returned, or `Raised`, also with what the pool says of it."""
+    try:
+        return await job.future
+    except (NotStartedError, WorkerDiedError) as error:
+        return Raised(error)
 
 
 def value(pool: WorkerPool, handler: Any, arguments: Any = None, **options: Any) -> Any:
@@ -146,7 +157,7 @@ def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
 
 def test_bound_and_private_parameters_come_with_the_judged_text(pool: WorkerPool) -> None:
     for made in (tool(tools.add).bind(b=40), tool(tools.add, private=("b",)).bind(b=40).replace(name="plus")):
-        text = made._handling.parameters.decode(made.name, '{"a": 2}')[1]
+        text = made.handling.parameters.decode(made.name, '{"a": 2}')[1]
         assert value(pool, made, json.loads(text)) == 42
 
 
@@ -161,7 +172,7 @@ def test_values_that_json_cannot_hold_cross_pickled_by_choice(pool: WorkerPool) 
     assert value(pool, tools.gives, {"what": "complex"}, values={"what": "complex"}, transfer="pickle") == 1j
     item = value(pool, tools.gives, {"what": "item"}, values={"what": "item"}, transfer="pickle")
     assert type(item) is tools.Item
-    with pytest.raises(CannotCross, match="its arguments cannot be pickled"):
+    with pytest.raises(NotStartedError, match="its arguments cannot be pickled"):
         order(tools.takes_any, {"value": 1}, values={"value": threading.Lock()}, transfer="pickle")
 
 
@@ -181,7 +192,7 @@ def test_results_of_the_kernels_own_kinds_arrive_as_they_were(pool: WorkerPool) 
 
 def test_a_result_without_a_json_form_fails_and_says_what_to_choose(pool: WorkerPool) -> None:
     wrong = error(pool, tools.gives, {"what": "object"})
-    assert isinstance(wrong, CannotCross) and "transfer='pickle'" in str(wrong) and "object" in str(wrong)
+    assert isinstance(wrong, ToolError) and "transfer='pickle'" in str(wrong) and "object" in str(wrong)
     assert value(pool, tools.add, {"a": 1}) == 3
 
 
@@ -293,37 +304,60 @@ def test_calling_another_tool_from_there_says_where_it_is_possible(pool: WorkerP
     ("kind", "made", "text"),
     [
         ("value", ValueError, "no such value"),
-        ("stock", tools.OutOfStock, "none left"),
-        ("coded", tools.Coded, "code 7: so"),
-        ("unpicklable", tools.Unpicklable, "1 and 2"),
         ("key", KeyError, "'k'"),
-        ("exit", SystemExit, "3"),
-        ("interrupt", RuntimeError, "KeyboardInterrupt raised in an isolated process"),
         ("file", FileNotFoundError, "[Errno 2] No such file or directory: '/no/such/file'"),
-        ("unicode", UnicodeDecodeError, "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-        ("group", Exception, "several (1 sub-exception)"),
-        ("local", LookupError, "of no module"),
+        ("ferrule", ToolError, "come back later"),
     ],
 )
-def test_exceptions_keep_kind_and_text(pool: WorkerPool, kind: str, made: type, text: str) -> None:
+def test_built_in_exceptions_and_ferrules_own_come_back_as_themselves(
+    pool: WorkerPool, kind: str, made: type, text: str
+) -> None:
+    raised: Any = error(pool, tools.raises, {"kind": kind})
+    assert type(raised) is made and str(raised) == text
+    assert "isolated_tools.py" in "".join(traceback.format_exception(raised))
+    if kind == "file":
+        assert (raised.errno, raised.filename) == (2, "/no/such/file")
+    if kind == "ferrule":
+        assert (raised.retry_after, raised.result) == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_a", "text"),
+    [
+        ("stock", tools.OutOfStock, "none left"),
+        ("stock", ToolError, "none left"),
+        ("coded", tools.Coded, "code 7: so"),
+        ("unpicklable", tools.Unpicklable, "1 and 2"),
+        ("exit", SystemExit, "3"),
+        ("interrupt", KeyboardInterrupt, ""),
+        ("unicode", UnicodeDecodeError, "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        ("group", ExceptionGroup, "several (1 sub-exception)"),
+        ("local", LookupError, "of no module"),
+        ("nested", tools.Coded, "code 7: so"),
+    ],
+)
+def test_other_exceptions_come_back_as_remote_errors_with_the_names_of_their_classes(
+    pool: WorkerPool, kind: str, is_a: type[BaseException], text: str
+) -> None:
     raised = error(pool, tools.raises, {"kind": kind})
-    assert isinstance(raised, made) and str(raised) == text
-    assert "raises" in str(raised.__cause__) and "isolated_tools.py" in str(raised.__cause__)
+    assert isinstance(raised, RemoteError) and str(raised) == text
+    assert raised.matches((OSError, is_a)) and not raised.matches((OSError, TypeError))
+    assert raised.kinds[-1] == "builtins.BaseException"
+    assert "in raises" in raised.traceback and raised.traceback in "".join(traceback.format_exception(raised))
 
 
-def test_exceptions_keep_simple_attributes_and_names(pool: WorkerPool) -> None:
-    coded: Any = error(pool, tools.raises, {"kind": "coded"})
-    assert (coded.code, coded.because, type(coded).__name__) == (7, "so", "Coded")
-    missing: Any = error(pool, tools.raises, {"kind": "file"})
-    assert (missing.errno, missing.filename) == (2, "/no/such/file")
-    stock: Any = error(pool, tools.raises, {"kind": "stock"})
-    assert isinstance(stock, ToolError) and stock.result is None
-    assert type(error(pool, tools.raises, {"kind": "local"})).__name__ == "Local"
+def test_a_remote_error_has_the_name_of_its_class_and_when_to_try_again(pool: WorkerPool) -> None:
+    busy = error(pool, tools.raises, {"kind": "busy"})
+    assert isinstance(busy, RemoteError) and (busy.name, busy.retry_after) == ("OutOfStock", 9)
+    assert busy.kinds[:2] == ("isolated_tools.OutOfStock", "ferrule.errors.ToolError")
+    local = error(pool, tools.raises, {"kind": "local"})
+    assert isinstance(local, RemoteError) and local.name == "Local" and local.retry_after is None
 
 
 def test_leaving_in_a_handler_ends_the_call_and_not_the_worker(own_pool: WorkerPool) -> None:
     before = value(own_pool, tools.pid)
-    assert isinstance(error(own_pool, tools.exits_async), SystemExit)
+    exited = error(own_pool, tools.exits_async)
+    assert isinstance(exited, RemoteError) and exited.name == "SystemExit"
     for kind in ("exit", "interrupt"):
         error(own_pool, tools.raises, {"kind": kind})
     assert before in own_pool.pids
@@ -411,7 +445,7 @@ def test_a_crash_fails_its_own_call_only(own_pool: WorkerPool, handler: Any, arg
     async def main() -> None:
         crashed = own_pool.submit(order(handler, arguments))
         behind = [own_pool.submit(order(tools.add, {"a": n})) for n in range(3)]
-        died = await crashed.future
+        died = await ended(crashed)
         assert isinstance(died, Raised) and isinstance(died.error, WorkerDiedError) and why in str(died.error)
         assert [await job.future for job in behind] == [2, 3, 4]
 
@@ -427,7 +461,7 @@ def test_a_kill_ends_the_whole_group_within_200_ms(pool: WorkerPool, tmp_path: P
         assert job.kill() is False
         await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
         assert time.monotonic() - begin < 0.2
-        assert isinstance((await job.future).error, WorkerDiedError)
+        assert isinstance((await ended(job)).error, WorkerDiedError)
         assert job.kill() is False
         assert await outcome(pool, tools.add, {"a": 1}) == 3
 
@@ -449,7 +483,7 @@ def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, t
             assert all(map(lives, pids))
             job.kill()
         await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
-        assert isinstance((await job.future).error, WorkerDiedError)
+        assert isinstance((await ended(job)).error, WorkerDiedError)
 
     go(main())
 
@@ -485,7 +519,7 @@ def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, 
                 job.kill()
             else:
                 assert deadline <= busy(lambda pid=pid: not lives(pid)) <= deadline + 0.2
-            assert isinstance((await job.future).error, WorkerDiedError)
+            assert isinstance((await ended(job)).error, WorkerDiedError)
 
     go(main())
 
@@ -500,35 +534,11 @@ def test_what_is_late_before_a_process_is_free_is_not_started_while_the_loop_is_
         busy(lambda: time.monotonic() > (late.order.deadline or 0))
         os.kill(pid, signal.SIGKILL)
         busy((tmp_path / "after").exists)
-        assert isinstance((await late.future).error, NotStartedError) and await after.future is None
+        assert isinstance((await ended(late)).error, NotStartedError) and await after.future is None
         assert not (tmp_path / "late").exists()
-        assert isinstance((await first.future).error, WorkerDiedError)
+        assert isinstance((await ended(first)).error, WorkerDiedError)
 
     go(main())
-
-
-def test_the_thread_that_watches_deadlines_ends_when_there_are_none_for_a_while() -> None:
-    others = set(threading.enumerate())
-
-    def watching() -> bool:
-        return any(thread.name == "ferrule-deadlines" for thread in set(threading.enumerate()) - others)
-
-    async def main() -> None:
-        for _ in range(2):
-            assert await outcome(pool, tools.add, {"a": 1}) == 3  # a worker is there
-            job = pool.submit(order(tools.naps, {"seconds": BOUND}, remaining=0.5))
-            await asyncio.to_thread(until, watching)
-            await job.future
-            await asyncio.to_thread(until, lambda: not watching())
-        pool.idle_seconds = BOUND
-        assert await outcome(pool, tools.add, {"a": 1}, remaining=BOUND) == 3
-
-    pool = WorkerPool(1, idle_seconds=0.05)
-    try:
-        go(main())
-    finally:
-        pool.close()
-    until(lambda: not watching(), 1)
 
 
 def test_what_a_crashed_handler_had_started_ends_with_it(pool: WorkerPool, tmp_path: Path) -> None:
@@ -546,45 +556,26 @@ def test_a_worker_that_dies_while_it_is_idle_is_replaced_unnoticed(own_pool: Wor
         assert value(own_pool, tools.add, {"a": 2}) == 4
 
 
-def test_a_worker_whose_warden_is_killed_does_not_go_on_alone(pool: WorkerPool, tmp_path: Path) -> None:
+def test_a_worker_whose_supervisor_is_killed_does_not_go_on_alone(pool: WorkerPool, tmp_path: Path) -> None:
     async def main() -> None:
         job, (pid,) = await started(pool, tools.waits, tmp_path / "pid")
-        warden = int(Path(f"/proc/{pid}/stat").read_text().split()[3])
-        os.kill(warden, signal.SIGKILL)
-        assert isinstance((await job.future).error, WorkerDiedError)
-
-    go(main())
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_warden_that_its_handler_stopped_is_not_left_behind(
-    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    monkeypatch.setattr(workers, "_END_SECONDS", 0.1)
-
-    async def main() -> None:
-        path = tmp_path / "pids"
-        job = pool.submit(order(tools.stops_its_warden, {"path": str(path), "again": again}))
-        pids = await asyncio.to_thread(noted, path)
-        job.kill()
-        await asyncio.to_thread(until, lambda: not any(map(lives, pids)), BOUND / 2)
-        assert isinstance((await job.future).error, WorkerDiedError)
+        supervisor = int(Path(f"/proc/{pid}/stat").read_text().split()[3])
+        os.kill(supervisor, signal.SIGKILL)
+        assert isinstance((await ended(job)).error, WorkerDiedError)
 
     go(main())
 
 
 @needs_proc
-def test_a_warden_that_was_stopped_does_not_outlive_the_program(tmp_path: Path) -> None:
-    path = tmp_path / "pids"
-    text = "print(asyncio.run(call(tools.stops_its_warden, path=sys.argv[1], then='returns')))"
-    with program(text, str(path)) as parent:
-        pids = noted(path)
-        assert parent.communicate(timeout=BOUND) == ("returns\n", None)
-        until(lambda: not any(map(runs, pids)), BOUND / 2)
+def test_what_a_handler_returned_before_its_supervisor_was_killed_is_not_lost(pool: WorkerPool) -> None:
+    def reads_on_when_it_is_dead(progress: Any) -> None:
+        until(lambda: not runs(progress["done"]))
+
+    assert value(pool, tools.kills_its_supervisor, on_progress=reads_on_when_it_is_dead) == "done"
 
 
 def runs(pid: int) -> bool:
-    """Whether it lives, or may again; one that has ended stays until the first process of the system collects it."""
+    """Whether it lives; one that has ended stays until the first process of the system collects it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -617,7 +608,7 @@ def test_a_queued_call_that_is_killed_never_runs(own_pool: WorkerPool, tmp_path:
         await asyncio.to_thread(until, lambda: own_pool.idle)  # the spare, which is no more than that
         assert queued.pid is None and after.pid is None
         assert queued.kill() is True
-        assert isinstance((await queued.future).error, NotStartedError)
+        assert isinstance((await ended(queued)).error, NotStartedError)
         job.kill()
         await after.future
         assert (tmp_path / "after").exists() and not (tmp_path / "touched").exists()
@@ -649,8 +640,6 @@ def test_idle_workers_beyond_one_end_after_a_while() -> None:
         pool.warm(3)
         until(lambda: len(pool.pids) == 3)
         until(lambda: len(pool.pids) == 1)
-        (last,) = pool._idle
-        assert not pool._retires(last)
         assert value(pool, tools.add, {"a": 1}) == 3
     finally:
         pool.close()
@@ -706,7 +695,7 @@ def test_it_works_under_uvloop(pool: WorkerPool, tmp_path: Path) -> None:
             assert await outcome(pool, tools.echo, {"text": "x" * 1_000_000}) == "x" * 1_000_000
             job, _ = await started(pool, tools.waits, tmp_path / "pid")
             job.kill()
-            assert isinstance((await job.future).error, WorkerDiedError)
+            assert isinstance((await ended(job)).error, WorkerDiedError)
 
     uvloop.run(main())
 
@@ -717,11 +706,9 @@ def test_a_forked_child_has_workers_of_its_own_and_keeps_none_alive(pool: Worker
     child = os.fork()
     if child == 0:
         try:
-            from ferrule.isolation import workers
-
-            assert value(workers.shared(), tools.add, {"a": 1}) == 3
+            assert value(shared(), tools.add, {"a": 1}) == 3
             os.write(writing, b"1")
-            workers.shared().close()
+            shared().close()
         finally:
             os._exit(0)
     os.close(writing)
@@ -737,13 +724,13 @@ def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.
         import asyncio, atexit, os, signal, sys, threading
         import isolated_tools as tools
         from ferrule import ToolCall, ToolContext, tool
-        from ferrule.isolation import orders, workers
+        from ferrule.isolation import Order, Recipe, shared
         import json
-        pool = workers.shared()
+        pool = shared()
         def order(handler, arguments):
             made = tool(handler)
             call = ToolCall("c1", made.name, json.dumps(arguments))
-            return orders.Order(orders.Recipe(made), call, ToolContext()._given, None, None)
+            return Order(Recipe(made), call, ToolContext().fields, None, None)
         async def call(handler, **arguments):
             return await pool.submit(order(handler, arguments)).future
     """
@@ -823,26 +810,15 @@ def test_isolated_calls_work_while_the_program_is_being_shut_down() -> None:
         assert (out, parent.returncode) == ("5\n4\n", 0)
 
 
-def test_workers_start_without_the_programs_standard_streams(tmp_path: Path) -> None:
-    path = tmp_path / "found"
-    text = """
-        os.closerange(0, 3)
-        sys.stdin = sys.stdout = sys.stderr = None
-        tools.note(sys.argv[1], asyncio.run(call(tools.add, a=1)))
-    """
-    with program(text, str(path)):
-        assert noted(path) == [3]
-
-
 def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, sys\nprint('top')\nsys.path.insert(0, sys.argv[1])\nimport isolated_tools as tools\n"
-        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import orders, workers\n"
-        "recipe = orders.Recipe(tool(tools.add))\n"
+        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import Order, Recipe, shared\n"
+        "recipe = Recipe(tool(tools.add))\n"
         "async def main():\n"
-        "    made = orders.Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext()._given, None, None)\n"
-        "    print(await workers.shared().submit(made).future)\n"
+        "    made = Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext().fields, None, None)\n"
+        "    print(await shared().submit(made).future)\n"
         "asyncio.run(main())\n"
     )
     ended = subprocess.run([sys.executable, script, HERE], capture_output=True, text=True, timeout=BOUND)

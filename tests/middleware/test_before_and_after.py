@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ferrule.definition.tool import tool
+from ferrule.definition.decorator import tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.middleware import after, before

@@ -136,6 +136,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), STEPS)
 def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
@@ -516,6 +517,7 @@ def test_a_tool_that_never_failed_takes_no_room_and_forget_closes() -> None:
     go(main())
 
 
+@pytest.mark.slow
 def test_ten_thousand_others_that_fail_do_not_make_it_forget_one_that_is_open() -> None:
     service = Service()
     circuit = breaker(2, by="session", clock=ManualClock())
@@ -535,6 +537,7 @@ def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("ferrule.middleware.breaker"), "_KEYS_AT_MOST", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("room_for_three")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["advance", "mend"])), max_size=40))

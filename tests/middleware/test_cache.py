@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernel.watched import BOUND, Watch, go
 
+import probe
 from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.middleware import cache
 from ferrule.testing import ManualClock
@@ -320,8 +321,9 @@ def test_a_leader_that_ran_into_its_deadline_does_not_take_the_others_along() ->
     assert go(main()) == ("timeout", ["a", 10, 2])
 
 
-def test_nobody_waits_for_a_leader_that_was_given_up_and_runs_on() -> None:
-    release = asyncio.Event()
+@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
+def test_who_waits_for_a_leader_that_was_given_up_runs_once_its_handler_has_ended(how: str) -> None:
+    cancelled, release = asyncio.Event(), asyncio.Event()
     runs: list[int] = []
 
     @tool(read_only=True)
@@ -332,134 +334,25 @@ def test_nobody_waits_for_a_leader_that_was_given_up_and_runs_on() -> None:
             try:
                 await release.wait()
             except asyncio.CancelledError:
-                pass
+                cancelled.set()
         return mine
 
-    async def main() -> list[Any]:
-        runner = Runner([read], inside=[cache()], grace=0)
-        leader = asyncio.ensure_future(runner.run("read", None, timeout=0.01))
-        await ManualClock().advance(0)
-        waits = asyncio.ensure_future(runner.run("read"))
-        await ManualClock().advance(0)
-        assert (await leader).status == "timeout"
-        arrives = await runner.run("read")
-        found = [arrives.output, (await waits).output]
-        release.set()
-        while runner.left_running:
-            await asyncio.sleep(0)
-        return [*found, (await runner.run("read")).output]
-
-    assert go(main()) == [2, 2, 2]
-
-
-class Stubborn:
-    """A tool that reads; its first run takes no notice of being cancelled until it is released."""
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.cancelled, self.release = asyncio.Event(), asyncio.Event()
-        self.tool = tool(self.read, name="read", read_only=True)
-
-    async def read(self) -> int:
-        self.runs += 1
-        mine = self.runs
-        while mine == 1 and not self.release.is_set():
-            try:
-                await self.release.wait()
-            except asyncio.CancelledError:
-                self.cancelled.set()
-        return mine
-
-
-@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled", "its caller gave it up and goes on"])
-def test_who_waits_for_a_leader_that_was_given_up_runs_at_once_and_not_when_somebody_else_asks(how: str) -> None:
     async def main() -> None:
-        stubborn = Stubborn()
-        runner = Runner([stubborn.tool], inside=[cache()], grace=0)
-        gave_up, goes_on = asyncio.Event(), asyncio.Event()
-        seconds = 0.01 if how == "its deadline came" else BOUND
-
-        async def lead() -> None:
-            try:
-                await runner.run("read", timeout=seconds)
-            except asyncio.CancelledError:
-                gave_up.set()
-                if how == "its caller gave it up and goes on":
-                    await goes_on.wait()
-                raise
-
-        leader = asyncio.ensure_future(lead())
+        runner = Runner([read], inside=[cache()], grace=0)
+        leader = asyncio.ensure_future(runner.run("read", timeout=0.01 if how == "its deadline came" else BOUND))
         await ManualClock().advance(0)
         waiting = [asyncio.ensure_future(runner.run("read")) for _ in range(3)]
         await ManualClock().advance(0)
-        if how != "its deadline came":
-            leader.cancel()
-        await stubborn.cancelled.wait()
-        try:
-            results = await asyncio.gather(*waiting)
-            assert [result.output for result in results] == [2, 2, 2]
-            goes_on.set()
-            await asyncio.wait([leader])
-            assert gave_up.is_set() == (how != "its deadline came")
-            assert runner.left_running == 1 and stubborn.runs == 2
-        finally:
-            stubborn.release.set()
-        while runner.left_running:
-            await asyncio.sleep(0)
-        assert (await runner.run("read")).output == 2  # and not what came too late
-
-    go(main())
-
-
-@pytest.mark.parametrize("how", ["its deadline came", "it was cancelled"])
-@pytest.mark.parametrize("when", ["waits already", "comes in its grace"])
-def test_a_leader_that_is_given_up_makes_another_the_leader_although_it_has_its_grace(how: str, when: str) -> None:
-    async def main() -> None:
-        stubborn = Stubborn()
-        runner = Runner([stubborn.tool], inside=[cache()], grace=BOUND)
-        leader = asyncio.ensure_future(runner.run("read", timeout=0.02 if how == "its deadline came" else BOUND))
-        await ManualClock().advance(0)
-        other = asyncio.ensure_future(runner.run("read")) if when == "waits already" else None
-        await ManualClock().advance(0)
         if how == "it was cancelled":
             leader.cancel()
-        await stubborn.cancelled.wait()
-        try:
-            assert (await (other or runner.run("read"))).output == 2
-            assert not leader.done()
-        finally:
-            stubborn.release.set()
-        await asyncio.wait([leader])
+        await cancelled.wait()
+        await ManualClock().advance(0)
+        assert not any(one.done() for one in waiting) and len(runs) == 1
+        release.set()
+        await asyncio.wait({leader})
+        assert [(await one).success for one in waiting] == [True] * 3
         assert leader.cancelled() if how == "it was cancelled" else leader.result().status == "timeout"
-        assert (await runner.run("read")).output == 2
-
-    go(main())
-
-
-def test_who_waits_for_a_leader_that_a_middleware_gave_up_runs_when_that_call_has_its_result() -> None:
-    async def main() -> None:
-        source, left = Source(), list[asyncio.Future[Any]]()
-        gate = source.gate = asyncio.Event()
-        give_up = asyncio.Event()
-
-        async def impatient(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-            if left:
-                return await next(call, context)  # type: ignore[no-any-return]
-            left.append(asyncio.ensure_future(next(call, context)))
-            await give_up.wait()
-            return ToolResult("gone")
-
-        runner = Runner([source.tool], inside=[impatient, cache()])
-        leader = asyncio.ensure_future(runner.run("read"))
-        await ManualClock().advance(0)
-        follower = asyncio.ensure_future(runner.run("read"))
-        await ManualClock().advance(0)
-        source.gate = None
-        give_up.set()
-        assert (await leader).output == "gone"
-        assert (await follower).output == ["a", 10, 2]
-        gate.set()
-        await asyncio.wait(left)
+        assert probe.is_at_rest(runner)
 
     go(main())
 
@@ -479,41 +372,6 @@ def test_while_a_leader_handles_a_timeout_of_its_own_the_others_wait_for_it() ->
 
     results = go(Runner([read], inside=[cache()]).run_all([ToolCall(id, "read") for id in "abc"]))
     assert ([result.output for result in results], len(runs)) == (["the other source"] * 3, 1)
-
-
-def test_a_leader_of_another_loop_that_was_given_up_is_not_waited_for() -> None:
-    kept = cache()
-    stubborn: list[Stubborn] = []
-    began = threading.Event()
-    stop: list[Callable[[], object]] = []
-
-    async def leads() -> str:
-        stubborn.append(Stubborn())
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        stop.append(lambda: loop.call_soon_threadsafe(ended.set))
-        runner = Runner([made], inside=[kept], grace=0)
-        leader = asyncio.ensure_future(runner.run("read", timeout=0.05))
-        await ManualClock().advance(0)
-        began.set()
-        await ended.wait()
-        stubborn[0].release.set()
-        return (await leader).status
-
-    @tool(read_only=True, name="read")
-    async def made() -> int:
-        return await stubborn[0].read()
-
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.append(go(leads())))
-    thread.start()
-    assert began.wait(BOUND)
-    try:
-        assert go(Runner([made], inside=[kept]).run("read")).output == 2
-    finally:
-        stop[0]()
-        thread.join(BOUND)
-    assert found == ["timeout"]
 
 
 def test_a_call_made_by_the_one_it_would_wait_for_runs_by_itself() -> None:

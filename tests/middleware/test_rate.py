@@ -193,6 +193,7 @@ def giving_way() -> Iterator[None]:
     threading.settrace(usual)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("giving_way")
 def test_loops_in_two_threads_share_one_count() -> None:
     limit = rate(1, 3600, by="session")

@@ -307,11 +307,11 @@ def test_what_was_run_before_is_not_denied_where_a_middleware_denies_it() -> Non
     assert (result.status, result.executed) == ("ok", None)
 
 
-def test_after_a_piece_of_the_output_was_shown_there_is_no_other_attempt() -> None:
+def test_after_a_chunk_of_the_output_was_shown_there_is_no_other_attempt() -> None:
     flaky = Flaky(DOWN, read_only=True)
 
     async def shows(call: ToolCall, context: ToolContext[Any], next: Any) -> ToolResult:
-        context._state.pieces = ["half"]  # type: ignore[union-attr]
+        context.running.chunks = ["half"]  # type: ignore[union-attr,misc]
         return await next(call, context)  # type: ignore[no-any-return]
 
     assert attempt(flaky, inside=[shows])[0].status == "failed"

@@ -157,7 +157,7 @@ def test_the_type_of_media_cannot_close_the_envelope() -> None:
     ],
 )
 def test_the_seal_of_the_runner_leaves_the_envelope_whole(output: Any) -> None:
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
 
@@ -183,7 +183,7 @@ def test_the_seal_of_the_runner_leaves_the_envelope_whole(output: Any) -> None:
 
 
 def test_the_words_of_the_kernel_are_no_data() -> None:
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
     from ferrule.runner import Runner
     from ferrule.values.decision import deny
@@ -224,7 +224,7 @@ def test_a_megabyte_of_brackets_takes_no_time() -> None:
 
 def test_in_a_runner_the_envelope_outside_of_a_limit_stays_whole() -> None:
     runner_module = pytest.importorskip("ferrule.runner")
-    from ferrule.definition.tool import tool
+    from ferrule.definition.decorator import tool
     from ferrule.definition.toolset import Toolset
     from ferrule.middleware import limit_output
 

@@ -165,7 +165,9 @@ def _interactions(name: str, *, base_url: str, on_text: OnText | None = None, **
     def user(text: str) -> list[dict[str, Any]]:
         return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
 
-    return Streamed(providers.gemini, ask, said=said, counted=counted, user=user, on_text=on_text, close=calls.aclose)
+    return Streamed(
+        providers.gemini, ask, event_text=said, event_usage=counted, user=user, on_text=on_text, close=calls.aclose
+    )
 
 
 async def _bedrock_once(address: str, messages: Any, definitions: Any) -> Any:

@@ -18,9 +18,11 @@ from ferrule import Runner, Toolset, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models.cohere import _said
+from ferrule.models.cohere import _event_text
 
 ROOT = Path(__file__).parent.parent.parent
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -345,4 +347,4 @@ def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> No
 )
 def test_a_piece_of_coheres_that_says_nothing_is_no_error(delta: Any, said: str) -> None:
     event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
-    assert _said(event) == said
+    assert _event_text(event) == said

@@ -21,6 +21,8 @@ GROUPED = ("anthropic", "gemini", "vertex", "bedrock")
 HISTORY = {"openai": "input", "interactions": "input", "gemini": "contents", "vertex": "contents"}
 CONTENT = {"gemini": "parts", "vertex": "parts"}
 
+pytestmark = pytest.mark.slow
+
 
 def history(case: Case, body: Body) -> list[Body]:
     found: list[Body] = body[HISTORY.get(case.name, "messages")]

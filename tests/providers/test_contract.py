@@ -68,6 +68,8 @@ WHOLE = {name: api for name, api in ALL.items() if name != "gemini_partial"}
 IN_ONE = {"anthropic", "bedrock", "gemini", "gemini_partial"}
 WAYS = ("dict", "sdk", "stream", "sdk stream")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=ALL)
 def api(request: pytest.FixtureRequest) -> Any:

@@ -17,6 +17,8 @@ MALFORMED: list[dict[str, Any]] = json.loads((DATA / "malformed_calls.json").rea
 BFCL: list[dict[str, Any]] = json.loads((DATA / "bfcl_calls.json").read_text(encoding="utf-8"))["cases"]
 TEXT_ALWAYS = {"openai_chat", "openai_responses", "mistral", "cohere"}
 TEXT_STREAMED = {"anthropic", "bedrock", "interactions"}
+
+pytestmark = pytest.mark.slow
 """Arguments are an object in a response, and pieces of JSON text in a stream. With the others they are never text."""
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from test_contract import ALL, WAYS, answer, read
-from test_providers import PNG, TOOLS
+from test_providers import PNG, TOOLS, add
 
 from ferrule import Runner, Toolset, build_tool, tool
 from ferrule.providers import anthropic, mistral, openai_chat, openai_responses
@@ -279,6 +281,17 @@ def test_nothing_that_is_done_to_an_export_shows_in_the_next(name: str, strict: 
     before = copy.deepcopy(first)
     spoil(first)
     assert ALL[name].module.tools(TOOLS, **options) == before != first
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_a_tool_that_was_exported_is_freed_with_its_last_user(name: str, strict: bool) -> None:
+    exported = add.replace(description="Add two numbers to each other.")
+    ALL[name].module.tools([exported], **getattr(ALL[name], "options", {}), strict=strict and name in STRICT)
+    alive = weakref.ref(exported)
+    del exported
+    gc.collect()
+    assert alive() is None
 
 
 def many(count: int, parameters: int) -> Toolset:

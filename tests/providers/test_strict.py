@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+import probe
 from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
@@ -19,6 +20,8 @@ from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENA
 from ferrule.values.frozen import thaw
 
 Schema = dict[str, Any]
+pytestmark = pytest.mark.slow
+
 ALL = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL, COHERE], ids=lambda rules: rules.provider)
 CLOSED = pytest.mark.parametrize("rules", [OPENAI, ANTHROPIC, BEDROCK, MISTRAL], ids=lambda rules: rules.provider)
 
@@ -496,7 +499,7 @@ def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
     value = data.draw(values(strict, strict.get("$defs", {})))
     assume(jsonschema_rs.is_valid(strict, value))
     try:
-        decoded = subject._handling.parameters.decode("odd", json.dumps(value))[0]
+        decoded = probe.parameters(subject).decode("odd", json.dumps(value))[0]
     except Invalid:
         dropped = '"description": "{' in json.dumps(strict) or "\\n\\n{" in json.dumps(strict) or "oneOf" in str(schema)
         assert dropped, value
@@ -514,4 +517,4 @@ def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:
     assume(jsonschema_rs.is_valid(strict, value))
     value["pairs"] = [[pair[0], "a"] for pair in value["pairs"] if pair and isinstance(pair[0], int)]
     value["short"] = None  # both are said in the description alone
-    typed._handling.parameters.decode("typed", json.dumps(value))
+    probe.parameters(typed).decode("typed", json.dumps(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,6 @@ from ferrule import (
     Runner,
     Tool,
     ToolCall,
-    ToolSelector,
     ValidationError,
 )
 
@@ -318,20 +316,3 @@ def test_the_limit_counts_runs_and_not_waiting_guards() -> None:
 
     assert asyncio.run(several()) == [0, 1, 2, 3, 4]
     assert most == 2
-
-
-class ByWord:
-    """Keeps the tools whose name stands in the last message."""
-
-    async def select(self, messages: Iterable[Any], tools: Iterable[Tool]) -> Iterable[Tool]:
-        *_, last = messages
-        return [tool for tool in tools if tool.name in last["content"]]
-
-
-def test_a_selector_is_any_object_with_select_and_narrows_what_the_model_is_shown() -> None:
-    assert isinstance(ByWord(), ToolSelector)
-    assert not isinstance(object(), ToolSelector)
-    runner = Runner([Tool(name="search", handler=search), Tool(name="write_file", handler=write_file)])
-    messages = [{"role": "user", "content": "please search for it"}]
-    chosen = asyncio.run(ByWord().select(messages, runner.tools))
-    assert [tool.name for tool in chosen] == ["search"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -20,7 +20,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from ferrule import Runner, ToolCall, ToolContext, ToolHandler, Toolset, tool
 from ferrule.definition.tool import Tool
@@ -67,7 +67,8 @@ def numbers(kind: str) -> st.SearchStrategy[Any]:
         lower, upper = ("minimum", "maximum") if closed else ("exclusiveMinimum", "exclusiveMaximum")
         return {"type": kind, lower: low, upper: low + width}
 
-    whole = st.builds(made, st.integers(-(2**60), 2**60), st.integers(2, 50), st.booleans())
+    most = 2**60 if kind == "integer" else 2**40  # floating point keeps 53 bits
+    whole = st.builds(made, st.integers(-most, most), st.integers(2, 50), st.booleans())
     multiples = st.builds(lambda n, low: {"type": kind, "multipleOf": n, "minimum": low}, st.integers(1, 30), whole_low)
     real = st.builds(
         made, st.integers(-50, 50).map(lambda n: n / 8), st.integers(8, 64).map(lambda n: n / 4), st.booleans()
@@ -89,33 +90,14 @@ def texts(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
-FORMATS = [
-    "date-time", "date", "time", "duration", "uuid", "email", "uri", "uri-reference", "ipv4", "ipv6", "hostname",
-    "binary", "byte", "json-pointer", "regex",
-]  # fmt: skip
+FORMATS = ["date-time", "date", "time", "duration", "uuid", "email", "uri", "ipv4"]
 FORMATTED = st.sampled_from(FORMATS).map(lambda form: {"type": "string", "format": form})
-PATTERNS = (
-    r"^[A-Z]{2}-\d{4}$",
-    r"^(red|green|blue)(-\w+)?$",
-    r"^\+?[1-9]\d{1,14}$",
-    r"[^aeiou]{3,}",
-    r"^(?:[a-f0-9]{2}:){5}[a-f0-9]{2}$",
-    r"^(?=.*\d)[a-z\d]{8,12}$",
-    r"^[\w.-]+@[\w.-]+\.\w{2,}$",
-    r"^\p{Lu}\p{L}*$",
-    r"^(?!x)[a-z]+$",
-    r"^[\u0410-\u042f]{3}$",
-    r"^\S+\s\S+$",
-    r"",
-)
-PATTERNED = st.sampled_from(PATTERNS).map(lambda pattern: {"type": "string", "pattern": pattern})
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text(max_size=5), st.just([1, {"a": None}]))
 LEAVES = st.one_of(
     numbers("integer"),
     numbers("number"),
     texts(),
     FORMATTED,
-    PATTERNED,
     st.builds(lambda value: {"const": value}, VALUES),
     st.builds(lambda values: {"enum": values}, st.lists(VALUES, min_size=1, max_size=4)),
     st.sampled_from([{"type": "null"}, {"type": "boolean"}, {"type": ["string", "null"]}, {}, True]),
@@ -178,6 +160,7 @@ def wrapped(name: str, schema: Any) -> dict[str, Any]:
 SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(arrays(inner), objects(inner), composed(inner)), max_leaves=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(schema=SCHEMAS)
 def test_what_a_fake_gives_fits_the_output_schema(schema: Any) -> None:
@@ -197,32 +180,25 @@ def test_the_same_seed_and_arguments_have_the_same_answer(schema: Any, seed: int
     [
         {"type": "integer", "multipleOf": 0.5, "minimum": 1, "maximum": 1.4},
         {"type": "number", "multipleOf": 0.1, "exclusiveMinimum": 0, "maximum": 0.3},
-        {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.001},
         {"type": "integer", "minimum": 10**30, "maximum": 10**30 + 1},
         {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308},
-        {"minimum": 3},
         {"required": ["a"]},
-        {"not": {"type": ["string", "object", "null"]}},
-        {"type": "string", "not": {"pattern": "^[a-l]"}},
-        {"type": "string", "pattern": "^[a-z]+$", "minLength": 40, "maxLength": 41},
-        {"allOf": [{"type": "string", "pattern": "a"}, {"pattern": "^[ab]{3}$"}, {"pattern": "b"}]},
+        {"type": "string", "minLength": 40, "maxLength": 41},
+        {"type": "string", "minLength": 2, "maxLength": 2},
         {"type": "array", "uniqueItems": True, "minItems": 3, "items": {"enum": ["a", "b", "c"]}},
-        {"type": "array", "items": {"type": "integer"}, "contains": {"const": 7}, "minContains": 2},
         {"type": "array", "prefixItems": [{"const": 1}], "items": False, "minItems": 1},
-        {"allOf": [{"type": "number", "minimum": 5}, {"type": "integer", "maximum": 6, "multipleOf": 2}]},
-        {"allOf": [{"properties": {"a": {}}, "additionalProperties": False}, {"properties": {"b": {}}}]},
+        {"allOf": [{"type": "integer", "minimum": 5}, {"type": "integer", "maximum": 6, "multipleOf": 2}]},
         {"oneOf": [{"type": "integer", "minimum": 0}, {"type": "integer", "maximum": 5}]},
-        {"if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "required": ["a"], "type": "object"},
-        {"type": "object", "patternProperties": {"^x-[a-z]+$": {"type": "integer"}}, "minProperties": 2,
-         "additionalProperties": False},
-        {"type": "object", "propertyNames": {"pattern": "^[A-Z]{3}$"}, "minProperties": 2},
-        {"type": "object", "properties": {"a": {}, "b": {}}, "required": ["a"], "dependentRequired": {"a": ["b"]},
-         "additionalProperties": False},
+        {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}, "required": ["a"],
+         "anyOf": [{"required": ["c"]}, {"properties": {"a": {"minLength": 30}}, "required": ["b"]}]},
         {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 1},
         {"properties": {"a": {"$ref": "#/$defs/q~1r"}}, "required": ["a"], "$defs": {"q/r": {"enum": [[1]]}}},
-        {"$ref": "#word", "$defs": {"w": {"$anchor": "word", "type": "string"}}, "minLength": 20},
-        {"anyOf": [False, {"type": "string", "enum": [1]}, {"const": 2}]},
-        {"type": "string", "contentEncoding": "base64"},
+        {"$ref": "#/$defs/w", "$defs": {"w": {"type": "string"}}, "minLength": 20},
+        {"anyOf": [False, {"const": 2}]},
+        {"anyOf": [{"type": "string", "pattern": "^a$"}, {"type": "null"}]},
+        {"type": "array", "items": {"type": "string", "pattern": "^a$"}},
+        {"type": "object", "properties": {"a": {"not": {}}}, "additionalProperties": {"pattern": "^a$"}},
+        {"type": "string", "pattern": "^a$", "default": "a"},
         {"type": "string", "format": "a-format-of-our-own"},
     ],
 )  # fmt: skip
@@ -263,16 +239,21 @@ def test_an_example_of_the_schema_is_an_answer_and_a_wrong_example_is_none() -> 
 @pytest.mark.parametrize(
     ("schema", "where", "why"),
     [
-        ({"type": "object", "properties": {"code": {"type": "string", "pattern": r"^(a)\1$"}}, "required": ["code"]},
-         "'code'", r"'\\1'"),
-        ({"type": "array", "minItems": 1, "items": {"type": "string", "pattern": "^a$", "minLength": 2}},
-         "'0'", "no text was found for the pattern '^a$'"),
+        ({"type": "object", "properties": {"code": {"type": "string", "pattern": "^a$"}}, "required": ["code"]},
+         "'code'", "its schema has 'pattern', for which no value is made up"),
+        ({"type": "array", "minItems": 1, "items": {"not": {"type": "string"}}}, "'0'", "'not'"),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}, "type": "object"}, "as a whole", "'if'"),
+        ({"type": "array", "contains": {"const": 7}}, "as a whole", "'contains'"),
         ({"type": "object", "properties": {"n": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["n"]},
-         "'n'", 'no whole number is within {"minimum": 2, "maximum": 1}'),
-        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "as a whole", "two types"),
+         "'n'", "no whole number is within {'minimum': 2, 'maximum': 1}"),
+        ({"type": "string", "minLength": 2, "maxLength": 1}, "as a whole", "no text has from 2 to 1 characters"),
+        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "as a whole", "'type' twice: 'string' and 'null'"),
+        ({"$ref": "#word", "$defs": {"w": {"$anchor": "word", "type": "string"}}}, "as a whole", "only '#/…' is"),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "'a'", "without end"),
-        ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"type": "boolean"}}, "as a", "different"),
+        ({"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}, "'0'", "without end"),
+        ({"type": "array", "minItems": 3, "uniqueItems": True, "items": {"type": "boolean"}}, "'2'", "must differ"),
         ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "'a'", "false"),
+        ({"type": "integer", "enum": []}, "as a whole", "does not fit"),
     ],
 )  # fmt: skip
 def test_a_schema_that_nothing_was_found_for_is_refused_with_the_place_and_the_way_out(
@@ -317,7 +298,6 @@ class Everything(BaseModel):
     id: UUID
     total: Decimal = Field(gt=0, max_digits=6, decimal_places=2)
     v4: IPv4Address
-    v6: IPv6Address
     colour: Colour
     pet: Annotated[Cat | Dog, Field(discriminator="kind")]
     points: list[Point] = Field(min_length=2)
@@ -325,8 +305,8 @@ class Everything(BaseModel):
     tags: frozenset[Literal["a", "b"]]
     by_name: dict[str, float]
     raw: bytes
-    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    even: Annotated[int, AfterValidator(lambda n: n if n % 2 == 0 else never())] = Field(alias="evenNumber")
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$", examples=["LIS", "OPO"])]
+    written: int = Field(alias="writtenOtherwise")
     parent: Everything | None = None
 
 
@@ -354,27 +334,16 @@ def untold(city: str):  # type: ignore[no-untyped-def]
 def test_a_tool_with_a_return_type_answers_with_an_object_of_it() -> None:
     for seed in range(20):
         result = answers(everything, seed=seed)
-        assert isinstance(result.output, Everything) and result.output.even % 2 == 0
+        assert isinstance(result.output, Everything) and result.output.code in ("LIS", "OPO")
         assert isinstance(result.output.points[0], Point)
         assert fits(json.loads(json.dumps(everything.output_schema)), json.loads(result.text))
 
 
-class InPython(BaseModel):
-    model_config = ConfigDict(regex_engine="python-re")
-    code: Annotated[str, Field(pattern=r"^[a-z]{3}\Z")]
+def test_what_a_check_in_code_refuses_is_no_answer() -> None:
+    def even() -> Annotated[int, AfterValidator(lambda n: n if n % 2 == 0 else never())]:
+        return int(never())
 
-
-class InRust(BaseModel):
-    code: Annotated[str, Field(pattern=r"\A[a-z]{3}\z")]
-
-
-@pytest.mark.parametrize("kind", [InPython, InRust])
-def test_a_pattern_in_one_of_pydantics_dialects_is_met(kind: type[Any]) -> None:
-    def code() -> Any:
-        never()
-
-    code.__annotations__["return"] = kind
-    assert len(answers(tool(code)).output.code) == 3
+    assert all(answers(tool(even), seed=seed).output % 2 == 0 for seed in range(20))
 
 
 @pytest.mark.parametrize("told", [forecast, untold])

@@ -70,6 +70,7 @@ def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -
 # -- how often --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(), errors=st.floats(0, 0.5), hangs=st.floats(0, 0.5), before=st.floats(0, 1))
 def test_rates_hold_over_many_calls(seed: int, errors: float, hangs: float, before: float) -> None:

@@ -409,6 +409,7 @@ def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pyt
     assert "stopped at the deadline" in search(tree, pattern="needle", glob="none")
 
 
+@pytest.mark.slow
 def test_a_passage_that_occurs_everywhere_is_not_counted_to_the_end(root: Path) -> None:
     (root / "a").write_text("a" * 3_000_000)
     with pytest.raises(ValueError, match=r"more than 1000 times .* lines 1, 1"):

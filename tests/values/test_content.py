@@ -33,6 +33,7 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 @given(json_values, st.integers(1, 400))
 def test_any_json_value_within_any_limit_is_valid_json(value: Any, limit: int) -> None:
     short = cut(to_text(value), limit)

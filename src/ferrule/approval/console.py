@@ -27,7 +27,7 @@ except ImportError:  # pragma: no cover
 else:
     termios = _termios
 
-ConsoleApprover: TypeAlias = Callable[[ToolCall, Decision, ToolContext[Any]], Any]
+ConsoleApprover: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Any]
 
 # A terminal belongs to the process and not to a loop, so one lock of threads is for all loops.
 _ONE_AT_A_TIME = threading.Lock()
@@ -53,7 +53,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
         output: Where the question is shown; standard error where it is left out.
     """
 
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision:
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         source: TextIO | None = input or sys.stdin
         shown: TextIO | None = output or sys.stderr
         if source is None or shown is None or not _is_terminal(source):

@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from ferrule.cli.pieces import written
+from ferrule.cli.chunks import written
 from ferrule.cli.screen import one_line, told
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -110,28 +110,28 @@ class Row:
         self._share: float | None = None
         self._count = ""
         self._words = ""
-        self._pieces = self._characters = 0
+        self._chunks = self._characters = 0
         self._last = ""
 
     def take(self, what: Mapping[str, Any]) -> None:
         """Keep what it said last."""
-        if "piece" in what:
-            self._piece(what["piece"])
+        if "chunk" in what:
+            self._chunk(what["chunk"])
         elif "done" in what:
             done, total = what["done"], what.get("total")
             self._share = share(done, total)
             self._count = counted(done, total)
             self._words = told(what.get("message", ""), _WORDS)
 
-    def _piece(self, piece: Any) -> None:
-        self._pieces += 1
-        if not isinstance(piece, str):
-            self._words = one_line(written(piece), _WORDS)
-            self._count = f"{self._pieces:,} pieces"
+    def _chunk(self, chunk: Any) -> None:
+        self._chunks += 1
+        if not isinstance(chunk, str):
+            self._words = one_line(written(chunk), _WORDS)
+            self._count = f"{self._chunks:,} chunks"
             return
-        self._characters += len(piece)
+        self._characters += len(chunk)
         self._count = f"{self._characters:,} characters"
-        self._last = (self._last + piece[-_WORDS:])[-_WORDS:]
+        self._last = (self._last + chunk[-_WORDS:])[-_WORDS:]
         self._words = ""
 
     def line(self, width: int, labels: int, now: float, *, plain: bool) -> Text:

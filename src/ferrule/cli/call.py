@@ -42,7 +42,7 @@ def command(options: argparse.Namespace) -> int:
     """Make the call; content goes to standard output, an error and progress to standard error."""
     console = screen(errors=True)
     # On one terminal for both, the content is below soon enough.
-    timeline = Timeline(console, time.monotonic, Bars(console), pieces=not sys.stdout.isatty())
+    timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
     runner = find.runner(options.tools, timeline.paused)
     tool = runner.tools.find(options.name)
     if tool is None:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import console
 from ferrule.cli.usage import UsageError
-from ferrule.definition.function import is_async
+from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
@@ -48,10 +48,10 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
     """
     found = [(place, _found(place)) for place in places or [DEFAULT]]
     alone = found[0][1] if len(found) == 1 else None
-    if isinstance(alone, Runner) and alone._settings.guards:
-        own = alone._approve
-        alone._approve = _asked_last(console(), pause, asyncio.Lock()) if own is None else _asked_last(own, pause)
-        return alone
+    if isinstance(alone, Runner) and alone.guards:
+        own = alone.approve
+        asked = _asked_last(console(), pause, asyncio.Lock()) if own is None else _asked_last(own, pause)
+        return alone.replace(approve=asked)
     tools = Toolset([])
     for place, what in found:
         try:
@@ -76,7 +76,7 @@ def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManag
         turn: Held meanwhile: of several questions, each is put after what was held back for the one before it.
     """
 
-    async def asked(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
+    async def asked(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         async with turn:
             await asyncio.sleep(0)
             with pause():
@@ -85,12 +85,12 @@ def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManag
     return asked
 
 
-async def _answer(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Decision | bool:
+async def _answer(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
     answer: Any
     if is_async(approve):
         answer = approve(call, decision, context)
     else:  # as the runner does: it may wait for a person
-        answer = await pool.apart(lambda: approve(call, decision, context))
+        answer = await pool.in_own_thread(lambda: approve(call, decision, context))
         if isinstance(answer, pool.Raised):
             raise answer.error
     found: Decision | bool = await answer if isinstance(answer, Awaitable) else answer

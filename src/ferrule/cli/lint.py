@@ -16,7 +16,7 @@ from ferrule.cli import find
 from ferrule.cli.screen import lay, one_line, screen
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, choices
-from ferrule.providers._lint import LEVELS, LIMITS, Cost, Finding, costs, findings
+from ferrule.providers.lint import LEVELS, LIMITS, Cost, Finding, costs, findings
 
 NAME = "lint"
 HELP = "say what a provider would refuse, what a model may mix up, and what each tool costs; exit code 1 with errors"

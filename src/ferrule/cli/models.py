@@ -78,7 +78,7 @@ def named(
     Args:
         name: `PROVIDER:NAME`, or `scripted:FILE`.
         base_url: Another address for it.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         heard: Called when all has come.
 
     Raises:

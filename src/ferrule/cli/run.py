@@ -64,7 +64,7 @@ def command(options: argparse.Namespace) -> int:
 
 def _as_it_comes(bars: Bars) -> tuple[Callable[[str], object], Callable[[], object]]:
     """Shows the end of what the model is saying, while it says it; the whole of it stands in a line afterwards."""
-    return lambda piece: bars.show("", "model", {"piece": piece}), lambda: bars.drop("")
+    return lambda chunk: bars.show("", "model", {"chunk": chunk}), lambda: bars.drop("")
 
 
 def _head(console: Console, task: str, model: models.Named, runner: Runner) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import pkgutil
 import sys
 
-import ferrule.providers
 from ferrule.cli import find
 from ferrule.cli.usage import UsageError, choices
+from ferrule.providers import NAMES as PROVIDERS
 
 NAME = "schema"
 HELP = "print the tools as a model API gets them, as JSON"
@@ -18,19 +17,13 @@ HELP = "print the tools as a model API gets them, as JSON"
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Which API."""
-    parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(providers()))
-
-
-def providers() -> list[str]:
-    """The names of the provider modules."""
-    found = pkgutil.iter_modules(ferrule.providers.__path__)
-    return sorted(module.name for module in found if not module.name.startswith("_"))
+    parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(PROVIDERS))
 
 
 def command(options: argparse.Namespace) -> int:
     """Print the definitions."""
-    if options.provider not in providers():
-        raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, providers())}")
+    if options.provider not in PROVIDERS:
+        raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, PROVIDERS)}")
     provider = importlib.import_module(f"ferrule.providers.{options.provider}")
     text = json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False)
     print("".join(map(_escaped, text)) if sys.stdout.isatty() else text)

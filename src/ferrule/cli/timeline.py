@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ferrule import Decision, Event, ToolResult
 from ferrule.cli.bars import Bars, counted
-from ferrule.cli.pieces import Pieces, written
+from ferrule.cli.chunks import Chunks, written
 from ferrule.cli.screen import printable, refusal, short, told
 
 _SIGNS = {
@@ -44,20 +44,20 @@ class Timeline:
         console: Where to.
         clock: Gives seconds; offsets count from the first line.
         bars: Where progress is shown; without them, and where they cannot be shown, it has a line now and then.
-        pieces: Whether what a handler yields has lines, too.
+        chunks: Whether what a handler yields has lines, too.
     """
 
     def __init__(
-        self, console: Console, clock: Callable[[], float], bars: Bars | None = None, *, pieces: bool = True
+        self, console: Console, clock: Callable[[], float], bars: Bars | None = None, *, chunks: bool = True
     ) -> None:
         self._console = console
         self._clock = clock
         self._bars = bars or Bars(console)
         self._rows = bars is not None and bars.shown
-        self._with_pieces = pieces
+        self._with_chunks = chunks
         self._began: float | None = None
         self._numbers: dict[str, int] = {}
-        self._pieces: dict[str, Pieces] = {}
+        self._chunks: dict[str, Chunks] = {}
         self._told: dict[str, float] = {}
         self._held: list[Text] = []
         self._pauses = 0
@@ -122,9 +122,9 @@ class Timeline:
         if "attempt" in what:
             self._call(event, "attempt", _attempt(what))
             return
-        if "piece" in what:
-            if self._with_pieces:
-                self._lines(event, self._pieces.setdefault(key, Pieces()).take(what["piece"]))
+        if "chunk" in what:
+            if self._with_chunks:
+                self._lines(event, self._chunks.setdefault(key, Chunks()).take(what["chunk"]))
         elif (not self._rows or "done" not in what) and self._is_due(key):
             self._call(event, event.kind, _progress(what))
         if self._rows:
@@ -134,8 +134,8 @@ class Timeline:
         key = event.call.id
         self._bars.drop(key)
         self._told.pop(key, None)
-        if (pieces := self._pieces.pop(key, None)) is not None:
-            self._lines(event, pieces.end())
+        if (chunks := self._chunks.pop(key, None)) is not None:
+            self._lines(event, chunks.end())
 
     def _is_due(self, key: str) -> bool:
         """Whether a call that may report thousands of times gets another line."""

@@ -1,1 +1,5 @@
-"""From what a developer wrote to a `Tool`."""
+"""From what a developer wrote to a `Tool`.
+
+A file for each way to write one: function.py, model_class.py, payload.py, mapping.py. Each makes a `Handler`
+(handler.py) with its `Parameters`. The options of a tool are one table, in options.py.
+"""

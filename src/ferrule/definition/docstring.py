@@ -14,7 +14,7 @@ _GOOGLE = re.compile(
     re.IGNORECASE,
 )
 _NUMPY = re.compile(r"^-{3,}\s*$")
-_SPHINX = re.compile(r"^:(\w+)(?:\s+([^:]*?))?:\s*(.*)$")
+_SPHINX = re.compile(r"^:(\w+)(?:[ \t]+([^:\n]*?))?:[ \t]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
 _PARAMETER = re.compile(r"^(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 _PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
 _SPHINX_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
@@ -22,9 +22,16 @@ _SPHINX_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
 def parse(doc: str | None) -> tuple[str, dict[str, str]]:
     """The description (all before the first section) and the text for each parameter."""
-    lines = inspect.cleandoc(doc or "").splitlines()
     description: list[str] = []
     parameters: dict[str, str] = {}
+
+    def read_sphinx(field: re.Match[str]) -> str:
+        kind, name, text = field.groups()
+        if kind.lower() in _SPHINX_PARAMETERS and name:
+            parameters[name.split()[-1].lstrip("*")] = " ".join(line.strip() for line in text.splitlines()).strip()
+        return ""
+
+    lines = _SPHINX.sub(read_sphinx, inspect.cleandoc(doc or "")).splitlines()
     position = 0
     while position < len(lines):
         line = lines[position]
@@ -37,9 +44,6 @@ def parse(doc: str | None) -> tuple[str, dict[str, str]]:
             if name in _PARAMETERS:
                 read = _read_numpy if numpy else _read_google
                 parameters |= read(lines[start:position])
-        elif _SPHINX.match(line):
-            start, position = position, _end_of_field(lines, position + 1)
-            parameters |= _read_sphinx(lines[start:position])
         else:
             description.append(line)
             position += 1
@@ -54,13 +58,6 @@ def _end(lines: list[str], start: int, *, numpy: bool) -> int:
             continue
         underlined = position + 1 < len(lines) and bool(_NUMPY.match(lines[position + 1]))
         if _GOOGLE.match(line) or underlined or (not numpy and not line[0].isspace()):
-            return position
-    return len(lines)
-
-
-def _end_of_field(lines: list[str], start: int) -> int:
-    for position in range(start, len(lines)):
-        if not lines[position].strip() or not lines[position][0].isspace():
             return position
     return len(lines)
 
@@ -90,11 +87,3 @@ def _read_numpy(lines: list[str]) -> dict[str, str]:
             for name in names:
                 found[name].append(line.strip())
     return {key: " ".join(parts) for key, parts in found.items() if parts}
-
-
-def _read_sphinx(lines: list[str]) -> dict[str, str]:
-    match = _SPHINX.match(lines[0])
-    if not match or match.group(1).lower() not in _SPHINX_PARAMETERS or not match.group(2):
-        return {}
-    name = match.group(2).split()[-1].lstrip("*")
-    return {name: " ".join([match.group(3), *(line.strip() for line in lines[1:])]).strip()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
 
 from ferrule.errors import DefinitionError
 
@@ -12,7 +11,7 @@ Place = tuple[str, str, str | None]
 """Where something is imported from: module, qualified name, and the module's file."""
 
 
-def importable(function: Any, name: str | None = None) -> Place:
+def importable(function: object, name: str | None = None) -> Place:
     """Where another process finds `function`, a function or class, as far as its definition tells.
 
     Raises:
@@ -43,7 +42,7 @@ def importable(function: Any, name: str | None = None) -> Place:
     return module, qualname, getattr(sys.modules.get(module), "__file__", None)
 
 
-def _is_bound(function: Any) -> bool:
+def _is_bound(function: object) -> bool:
     """Whether it needs an object that no name leads to; a class is found by its name."""
     owner = getattr(function, "__self__", None)
     return owner is not None and not isinstance(owner, type | type(sys))

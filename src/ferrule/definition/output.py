@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ferrule.arguments import core_schema
-from ferrule.arguments.parameters import _schema_validator
-from ferrule.definition.function import _UNKNOWN
+from ferrule.arguments.exporting import MOST_DEPTH, json_schema_of_output, too_deep
+from ferrule.arguments.schema_parameters import schema_validator
+from ferrule.definition.handler import UNKNOWN
 from ferrule.errors import DefinitionError
 from ferrule.values.content import Media, Text, jsonable
-from ferrule.values.frozen import FrozenDict, freeze
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult
 
-_FREE = (_UNKNOWN, Any, object, ToolResult, Text, Media)
+_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media)
 _SCALARS = (str, int, float, bool)
 
 
@@ -33,59 +34,54 @@ class Output:
         free: Whether anything fits.
     """
 
-    __slots__ = ("_adapter", "_built", "_given", "_name", "_returns", "_schema", "_validator", "exact", "free")
-
-    def __init__(self, name: str, returns: Any, given: Mapping[str, Any] | None) -> None:
-        self._name = name
+    def __init__(self, name: str, returns: Any, given: JsonObject | None) -> None:
         self._returns = returns
-        self._given = given
-        self._adapter: TypeAdapter[Any] | None = None
+        self.exact: type | None = None
+        if given is None and (returns is None or returns in _SCALARS):
+            self.exact = types.NoneType if returns is None else returns
+        self.free = given is None and any(returns is kind for kind in _FREE)
         self._schema: FrozenDict | None = None
         self._validator: Any = None
-        self.exact: type | None = returns if given is None and returns in _SCALARS else None
-        if given is None and returns is None:
-            self.exact = types.NoneType
-        self.free = given is None and any(returns is kind for kind in _FREE)
-        self._built = self.free
         if given is not None:
             if not isinstance(given, Mapping):
                 raise DefinitionError(f"tool {name!r}: output_schema must be a JSON Schema object, not {given!r}")
-            if core_schema.too_deep(given):
-                raise DefinitionError(f"tool {name!r}: output_schema nests more than {core_schema.MOST_DEPTH} deep")
+            if too_deep(given):
+                raise DefinitionError(f"tool {name!r}: output_schema nests more than {MOST_DEPTH} deep")
             self._schema = freeze(given)
-            self._validator = _schema_validator(dict(given))
-            self._built = True
+            self._validator = schema_validator(dict(given))
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[Any] | None:
+        """Pydantic's adapter of the return type, where that is what is checked."""
+        if self.free or self._validator is not None:
+            return None
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(self._returns)
+            self._schema = freeze(json_schema_of_output(adapter))
+        except Exception:  # a return type that JSON cannot carry says nothing about what the model gets
+            self.free = True
+            return None
+        return adapter
 
     @property
     def schema(self) -> FrozenDict | None:
         """The JSON Schema, or `None` where nothing is known."""
-        self._build()
+        _ = self.adapter  # fills it in
         return self._schema
 
-    def _build(self) -> None:
-        if self._built:
-            return
-        self._built = True
-        try:
-            adapter: TypeAdapter[Any] = TypeAdapter(self._returns)
-            self._schema = freeze(core_schema.json_schema_of_output(adapter))
-            self._adapter = adapter
-        except Exception:  # a return type that JSON cannot carry says nothing about what the model gets
-            self.free = True
-
-    def check(self, value: Any) -> None:
+    def check(self, value: object) -> None:
         """Raises `OutputMismatch` where `value` does not fit."""
-        self._build()
+        adapter = self.adapter
         if self.free or isinstance(value, ToolResult | Text | Media):
             return
-        if self._adapter is not None:
+        if adapter is not None:
             try:
-                self._adapter.validate_python(value, strict=True)
+                adapter.validate_python(value, strict=True)
                 return
             except ValidationError:
                 pass
             try:  # another type whose JSON is the same will do, such as a tuple for a list
-                self._adapter.validate_json(dumps(value), strict=True)
+                adapter.validate_json(dumps(value), strict=True)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 raise OutputMismatch(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()) from None

@@ -8,14 +8,16 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
 
 from pydantic import BaseModel
 
-from ferrule.arguments.argument_errors import nearest
+from ferrule.arguments.names import Names, folded
+from ferrule.definition.decorator import tool
 from ferrule.definition.mapping import as_tool
-from ferrule.definition.tool import Tool, tool
+from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.types import ToolForm, ToolInput
 
 
 class Toolset:
@@ -28,26 +30,19 @@ class Toolset:
         DefinitionError: for two tools of one name, and for what is no tool.
     """
 
-    __slots__ = ("_by_name", "_by_wire", "_folded", "_tools")
-
-    def __init__(self, tools: Iterable[Any] = ()) -> None:
+    def __init__(self, tools: Iterable[ToolInput] = ()) -> None:
         if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
             raise DefinitionError(f"Toolset takes a list of tools, not {tools!r}")
         flat: list[Tool] = []
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
-        fill = object.__setattr__
-        fill(self, "_tools", tuple(flat))
-        fill(self, "_by_name", {})
-        fill(self, "_by_wire", {})
-        fill(self, "_folded", None)
+        vars(self).update(_tools=tuple(flat), _by_name={}, _by_wire={})
         for item in flat:
             self._admit(item)
 
     _tools: tuple[Tool, ...]
     _by_name: dict[str, Tool]
     _by_wire: dict[str, Tool]
-    _folded: dict[str, Tool | None] | None
 
     def _admit(self, item: Tool) -> None:
         other = self._by_name.get(item.name) or self._by_wire.get(item.wire_name)
@@ -61,23 +56,23 @@ class Toolset:
         self._by_wire[item.wire_name] = item
 
     @classmethod
-    def of(cls, thing: Any, prefix: str = "") -> Toolset:
+    def of(cls, thing: object, prefix: str = "") -> Toolset:
         """The tools of an instance (its public methods), a class (its static and class methods, the class itself where
         it is a handler class), or a module (its tools; where it has none, its own public functions).
 
         Raises:
             DefinitionError: where there is nothing to offer.
         """
-        found = cls(_found_in(thing))
+        found = cls(_offered_by(thing))
         if not found:
             raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")
         return found.prefixed(prefix) if prefix else found
 
-    def register(self, item: Any) -> Toolset:
+    def register(self, item: ToolForm) -> Toolset:
         """A new toolset with one tool more."""
         return Toolset([*self._tools, item])
 
-    def replace(self, item: Any) -> Toolset:
+    def replace(self, item: ToolForm) -> Toolset:
         """A new toolset with `item` in the place of the tool of its name.
 
         Raises:
@@ -95,9 +90,17 @@ class Toolset:
         """
         found = self.find(name)
         if found is None:
-            near = nearest(str(name), self._by_name)
+            near = self.nearest(str(name))
             raise KeyError(f"Unknown tool: {name!r}" + (f"; the nearest are {near!r}" if near else ""))
         return found
+
+    def nearest(self, name: str) -> list[str]:
+        """The names of tools that look most like `name`, best first; at most three."""
+        return self._names.nearest(name)
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self._by_name)
 
     def meant(self, name: str) -> Tool | None:
         """The one tool that a model can only have meant by a name that none has.
@@ -105,18 +108,19 @@ class Toolset:
         It may differ in case, in `-` for `_`, and by a namespace before it (`functions.add`, `default_api:add`). Two
         that fit are none, and so is a name that is another tool's.
         """
-        if self._folded is None:
-            folded: dict[str, Tool | None] = {}
-            for item in self._tools:
-                for key in {_folded(item.name), _folded(item.wire_name)}:
-                    folded[key] = item if folded.get(key, item) is item else None
-            object.__setattr__(self, "_folded", folded)
-        known = self._folded or {}
-        whole = _folded(name[:200])
+        known, whole = self._by_folded, folded(name[:200])
         if whole in known or len(name) > 200:
             return known.get(whole)
-        found = {known[part] for part in map(_folded, _without_namespaces(name)) if part in known}
+        found = {known[part] for part in map(folded, _without_namespaces(name)) if part in known}
         return found.pop() if len(found) == 1 else None
+
+    @cached_property
+    def _by_folded(self) -> dict[str, Tool | None]:
+        by_folded: dict[str, Tool | None] = {}
+        for item in self._tools:
+            for key in {folded(item.name), folded(item.wire_name)}:
+                by_folded[key] = item if by_folded.get(key, item) is item else None
+        return by_folded
 
     def find(self, name: str) -> Tool | None:
         """The tool of that name, or of that wire name, or `None`."""
@@ -145,17 +149,17 @@ class Toolset:
             raise DefinitionError(f"renamed: there is no tool {missing[0]!r}; there are {list(self._by_name)!r}")
         return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._tools)
 
-    def map(self, function: Callable[[Tool], Any]) -> Toolset:
+    def map(self, function: Callable[[Tool], ToolInput]) -> Toolset:
         """What `function` makes of each tool."""
         return Toolset(function(item) for item in self._tools)
 
-    def bind(self, /, **values: Any) -> Toolset:
+    def bind(self, /, **values: object) -> Toolset:
         """All, with these arguments fixed and hidden from the model in every tool that has them.
 
         Raises:
             DefinitionError: for a parameter that no tool has.
         """
-        names = {name: item._handling.parameters.schema["properties"].keys() for name, item in self._by_name.items()}
+        names = {name: item.handling.parameters.schema["properties"].keys() for name, item in self._by_name.items()}
         for key in values:
             if not any(key in known for known in names.values()):
                 raise DefinitionError(f"bind: no tool has a parameter {key!r}")
@@ -169,7 +173,7 @@ class Toolset:
         """A hash of what a model is shown, in order; the same in every run and process."""
         return hashlib.sha256("\n".join(item.fingerprint for item in self._tools).encode()).hexdigest()[:32]
 
-    def __add__(self, other: Any) -> Toolset:
+    def __add__(self, other: object) -> Toolset:
         if not isinstance(other, Toolset):
             return NotImplemented
         return Toolset([*self._tools, *other])
@@ -193,7 +197,7 @@ class Toolset:
 
 
 def _origin(item: Tool) -> str:
-    function = item._handling.function
+    function = item.handling.function
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     return f"{module}.{name}" if module and name else repr(function)
 
@@ -213,17 +217,13 @@ def _without_namespaces(name: str) -> Iterator[str]:
         yield name[start:]
 
 
-def _folded(name: str) -> str:
-    return name.casefold().replace("-", "_")
-
-
-def _found_in(thing: Any) -> list[Any]:
+def _offered_by(thing: object) -> list[ToolInput]:
     if isinstance(thing, types.ModuleType):
-        return _found_in_module(thing)
+        return _offered_by_module(thing)
     owner = thing if isinstance(thing, type) else type(thing)
     if isinstance(thing, type) and issubclass(thing, BaseModel):
         return [thing]
-    found: list[Any] = []
+    found: list[ToolInput] = []
     for name in _public_names(owner):
         raw = inspect.getattr_static(owner, name)
         if isinstance(raw, property):
@@ -246,7 +246,7 @@ def _public_names(owner: type) -> list[str]:
     return list(names)
 
 
-def _found_in_module(module: types.ModuleType) -> list[Any]:
+def _offered_by_module(module: types.ModuleType) -> list[ToolInput]:
     members = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     tools = {id(value): value for value in members.values() if isinstance(value, Tool)}
     if tools:
@@ -254,7 +254,9 @@ def _found_in_module(module: types.ModuleType) -> list[Any]:
     return [value for value in members.values() if inspect.isfunction(value) and value.__module__ == module.__name__]
 
 
-def assemble_tool_pool(built_in: Iterable[Any], mcp_tools: Iterable[Any], deny_rules: Iterable[str]) -> Toolset:
+def assemble_tool_pool(
+    built_in: Iterable[ToolForm], mcp_tools: Iterable[ToolForm], deny_rules: Iterable[str]
+) -> Toolset:
     """Built-in tools and MCP tools as one toolset, in an order that prompt caches can rely on.
 
     Each part is sorted by name, the built-in tools come first and win where both have a name; what fits one of

@@ -1,1 +1,106 @@
-"""Where a handler runs."""
+"""Where a handler runs: in the loop, in a thread, in a process.
+
+Each executor is made for one tool. The smallest of your own:
+
+    class Immediate:
+        limiter = None
+
+        def __init__(self, handler): self.handler = handler
+        def prepare(self): ...
+        async def run(self, values, call): return self.handler.call(values, call.context)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, Protocol
+
+from ferrule.scheduling.limiter import Limiter
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ContextFields, ToolContext
+
+
+class NotStarted(Exception):
+    """The handler was not started, which only an executor can know. The text says why; `__cause__` may too.
+
+    Args:
+        status: `"limited"` where it may go well later, else `"failed"`.
+    """
+
+    def __init__(self, text: str, status: Literal["limited", "failed"]) -> None:
+        super().__init__(text)
+        self.status: Literal["limited", "failed"] = status
+
+
+class Job(Protocol):
+    """Something that goes on after its call was answered."""
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once it has ended; from any thread."""
+        ...
+
+
+class StartedCall(Protocol):
+    """What an executor needs of the call whose handler it runs.
+
+    Attributes:
+        call: As it was judged.
+        fields: The context as plain fields, for where no context can go.
+        nested: Whether another call made it.
+        chunks: What the handler has yielded so far.
+    """
+
+    call: ToolCall
+    fields: ContextFields
+    chunks: list[object]
+
+    @property
+    def context(self) -> ToolContext: ...
+
+    @property
+    def nested(self) -> bool: ...
+
+    @property
+    def group(self) -> tuple[str, str | None]:
+        """Among whom calls that wait take turns: tool and principal."""
+        ...
+
+    def announce(self, data: Mapping[str, object]) -> None:
+        """Emit a `tool:progress`."""
+        ...
+
+    def not_started(self) -> None:
+        """Say that the handler was not started after all."""
+        ...
+
+    def abandon(self, job: Job) -> None:
+        """Say that the handler goes on after it was given up."""
+        ...
+
+
+class Executor(Protocol):
+    """Where the handler of one tool runs.
+
+    Attributes:
+        limiter: Slots of its own that each call takes besides those of tool and runner; `None` for no limit.
+    """
+
+    @property
+    def limiter(self) -> Limiter | None: ...
+
+    def prepare(self) -> None:
+        """Make ready when a runner is constructed.
+
+        Raises:
+            DefinitionError: where the tool could not run here.
+        """
+        ...
+
+    def run(self, values: object, call: StartedCall) -> Awaitable[object]:
+        """The handler's value.
+
+        Raises:
+            NotStarted: where it was not started.
+            BaseException: whatever the handler raised.
+        """
+        ...

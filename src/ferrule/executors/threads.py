@@ -1,4 +1,4 @@
-"""The threads that blocking functions run in.
+"""The threads that blocking handlers run in.
 
 Daemon threads of our own: a function that never returns must not keep the program from ending, and one that outlived
 its deadline must not take a thread from those that come after it, up to a bound.
@@ -7,27 +7,23 @@ its deadline must not take a thread from those that come after it, up to a bound
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import queue
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
-from ferrule.scheduling.fair_queue import Turns
+from ferrule.definition.handler import Handler
+from ferrule.executors import NotStarted, StartedCall
+from ferrule.scheduling.fair_queue import FairQueue
 
 THREADS = 32
 ABANDONED = 64
 _IDLE_SECONDS = 10.0
-
-
-class PoolExhausted(Exception):
-    """No thread is to be had, or so many functions outlived their deadlines that no more are started."""
-
-
-class Unstarted(Exception):
-    """The handler was not started, for the reason that is its cause: only the kernel can say so."""
 
 
 class Raised:
@@ -44,15 +40,15 @@ class Job:
 
     __slots__ = ("_context", "_function", "_lock", "_loop", "_pool", "_state", "_when_done", "future")
 
-    def __init__(self, pool: ThreadPool, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: ThreadPool, function: Callable[[], object], loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
-        self._function: Callable[[], Any] | None = function
+        self._function: Callable[[], object] | None = function
         self._loop = loop
         self._context: Context = copy_context()
         self._state = "queued"
         self._lock = threading.Lock()
         self._when_done: list[Callable[[], object]] = []
-        self.future: asyncio.Future[Any] = loop.create_future()
+        self.future: asyncio.Future[object] = loop.create_future()
 
     def cancel(self) -> bool:
         """Take it back; whether it had not been started. What has been started runs on, and is counted."""
@@ -97,14 +93,14 @@ class Job:
         for callback in self._when_done:
             self._soon(callback)
 
-    def _soon(self, callback: Callable[..., object], *args: Any) -> None:
+    def _soon(self, callback: Callable[..., object], *args: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the loop is closed: nobody waits any more, but slots are to be given back
             if callback != self._finish:
                 callback(*args)
 
-    def _finish(self, outcome: Any) -> None:
+    def _finish(self, outcome: object) -> None:
         if not self.future.done():
             self.future.set_result(outcome)
 
@@ -121,17 +117,17 @@ class ThreadPool:
         self._waiting = 0  # jobs that no thread has taken; the queue's own count runs ahead of `_idle`
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry for each job
-        self._jobs: Turns[Job] = Turns()
+        self._jobs: FairQueue[Job] = FairQueue()
 
-    def submit(self, function: Callable[[], Any], *, group: Hashable = None, nested: bool = False) -> Job:
+    def submit(self, function: Callable[[], object], *, group: Hashable = None, nested: bool = False) -> Job:
         """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
 
         Raises:
-            PoolExhausted: where too many abandoned functions still run, or no thread can be started and none is there
+            NotStarted: where too many abandoned functions still run, or no thread can be started and none is there
                 that would come to it.
         """
         if self.abandoned >= self.most_abandoned:
-            raise PoolExhausted(f"{self.abandoned} earlier calls still run past their deadlines")
+            raise NotStarted(f"{self.abandoned} earlier calls still run past their deadlines", "limited")
         job = Job(self, function, asyncio.get_running_loop())
         with self._lock:
             full = self._alive - self.abandoned >= self.threads and self._queue.qsize() >= self._idle
@@ -141,7 +137,7 @@ class ThreadPool:
             self._waiting += 1
             try:
                 self._start_if_needed()
-            except PoolExhausted:
+            except NotStarted:
                 if nested or self._alive <= self.abandoned:  # nobody would come to it
                     self._waiting -= 1
                     raise
@@ -157,7 +153,7 @@ class ThreadPool:
     def _count_abandoned(self, change: int) -> None:
         with self._lock:
             self.abandoned += change
-            with suppress(PoolExhausted):  # what waits is taken by the next thread that is free
+            with suppress(NotStarted):  # what waits is taken by the next thread that is free
                 self._start_if_needed()
 
     def _work(self) -> None:
@@ -188,12 +184,12 @@ def _begin(work: Callable[[], None], name: str) -> None:
     """Do `work` in a thread of its own.
 
     Raises:
-        PoolExhausted: where none can be started.
+        NotStarted: where none can be started.
     """
     try:
         threading.Thread(target=work, name=name, daemon=True).start()
     except RuntimeError as error:  # no more threads, or the interpreter is ending
-        raise PoolExhausted(f"no thread can be started: {error}") from error
+        raise NotStarted(f"no thread can be started: {error}", "limited") from error
 
 
 _POOL = ThreadPool()
@@ -213,9 +209,40 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def apart(function: Callable[[], Any]) -> asyncio.Future[Any]:
+def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
     """Run `function` in a thread of its own, for what may wait for a person; its value or `Raised`."""
     loop = asyncio.get_running_loop()
     job = Job(_POOL, function, loop)
-    threading.Thread(target=job._run, name="ferrule-apart", daemon=True).start()
+    threading.Thread(target=job._run, name="ferrule-own", daemon=True).start()
     return job.future
+
+
+class InThread:
+    """Runs a blocking handler in the pool, with the context variables copied."""
+
+    limiter = None
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def prepare(self) -> None:
+        """Nothing is needed: threads are started when there is work."""
+
+    async def run(self, values: Any, call: StartedCall) -> Any:
+        """The handler's value. Where this is cancelled the function runs on, and is reported as abandoned."""
+        function, handle = self._handler.by_keywords, self._handler.call
+        work = partial(handle, values, call.context) if function is None else partial(function, **values)
+        job = shared().submit(work, group=call.group, nested=call.nested)
+        try:
+            value = await job.future
+        except asyncio.CancelledError:
+            if job.cancel():
+                call.not_started()
+            elif job.running:
+                call.abandon(job)
+            raise
+        if isinstance(value, Raised):
+            if isinstance(value.error, KeyboardInterrupt | GeneratorExit | StopIteration):
+                raise RuntimeError(f"{type(value.error).__name__} raised in a thread") from value.error
+            raise value.error
+        return await value if inspect.isawaitable(value) else value

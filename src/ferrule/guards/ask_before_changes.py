@@ -14,7 +14,7 @@ _EACH = 80
 _ALTOGETHER = 400
 
 
-def ask_before_changes(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
     """Ask a person before a call that is not read-only for its arguments, and say what it would do.
 
     A tool that says nothing about itself changes things. Private parameters are named but not shown.

@@ -32,7 +32,7 @@ _SHOWN = 120
 
 def within(
     *roots: str | os.PathLike[str], parameters: Iterable[str] | None = None
-) -> Callable[[ToolCall, ToolContext[Any]], Decision | None]:
+) -> Callable[[ToolCall, ToolContext], Decision | None]:
     """A guard that denies every path outside `roots`, and makes every other one its real path.
 
     Symbolic links are followed before a path is judged, and the tool is given what they led to. Paths, and roots
@@ -54,7 +54,7 @@ def within(
     named = _names(parameters)
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
 
-    def guard(call: ToolCall, context: ToolContext[Any]) -> Decision | None:
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
         base = context.working_directory
         judge = _Judge([real(root, base) for root in written], base, named, allowed)
         try:
@@ -110,7 +110,7 @@ def _is_one_of(name: str, words: frozenset[str]) -> bool:
     return "_".join(_words(name)) in words
 
 
-def _paths_by_schema(context: ToolContext[Any]) -> frozenset[str]:
+def _paths_by_schema(context: ToolContext) -> frozenset[str]:
     """The parameters whose schema says that they are paths."""
     schema = {} if context.tool is None else context.tool.input_schema
     properties = schema.get("properties", {})

@@ -1,13 +1,13 @@
-"""What a worker process comes from: a warden, which forks the worker, waits for its end, and leaves nothing behind.
+"""What a worker process comes from: a supervisor, which forks the worker, waits to be told to end it, and leaves
+nothing behind.
 
-    program ══ life ══ warden      ends the worker's group with the program, and collects what has died of it
-       └────── line ────── worker  the leader of a group of its own; takes calls, one at a time
+    program ══════ life ══════ supervisor  ends the worker's group with the program, and collects what has died of it
+       └─────── connection ─── worker      the leader of a group of its own; takes calls, one at a time
 
-`life` is a socket whose other end the program alone holds, so the warden is told of every end of the program, a SIGKILL
-too, whatever the worker does meanwhile: it may hold the GIL in C. On Linux it adopts the orphans of the worker, so that
-it finds what went to a group or a session of its own, and so that killed processes are gone at once and do not wait for
-whoever is the first process of a container. Until it is told that the program kills no more it leaves the dead worker
-uncollected, so that the group's id cannot become another's.
+`life` is a socket whose other end the program alone holds. The program closes it to have the worker ended; and it
+closes with the program, whatever ends that, a SIGKILL too, and whatever the worker does meanwhile: it may hold the GIL
+in C. On Linux the supervisor adopts the orphans of the worker, so that it finds what went to a group or a session of
+its own, and so that killed processes are gone at once and do not wait for whoever is the first process of a container.
 
 Run by its path and not by `-m`, which would import the whole package before the first line here, and only where the
 program's own `sys.path` was not needed to find it. The standard library alone, and little of it.
@@ -23,44 +23,43 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-WORD = struct.Struct("!q")
-"""What the warden says over `life`: the worker's process id, and at the end its exit code, or the negative signal."""
+NUMBER = struct.Struct("!q")
+"""What the supervisor says over `life`: the worker's process id, and at the end its exit code or negative signal."""
 _BECOME_REAPER = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
 
 
-def main(life: socket.socket, line: int, path: list[str]) -> None:
-    """Fork a worker that speaks over the socket `line` and imports from `path`."""
+def main(life: socket.socket, connection: int, path: list[str]) -> None:
+    """Fork a worker that speaks over the socket `connection` and imports from `path`."""
     # A thread that had signals blocked would have left them so.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     worker = os.fork()
     with suppress(OSError):  # both do it, because neither knows which is first
         os.setpgid(worker, worker or os.getpid())
     if worker:
-        _watch(life, line, worker)
+        _watch(life, connection, worker)
     life.close()
-    os.set_inheritable(line, False)
+    os.set_inheritable(connection, False)
     sys.path[:] = path
     sys.argv[:] = ["ferrule-worker"]
     from ferrule.isolation.worker import serve
 
-    serve(socket.socket(fileno=line))
+    serve(socket.socket(fileno=connection))
 
 
-def _watch(life: socket.socket, line: int, worker: int) -> NoReturn:
+def _watch(life: socket.socket, connection: int, worker: int) -> NoReturn:
     try:
         for one in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(one, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: _collect(worker))
-        for descriptor in (0, 1, 2, line):  # who reads the program's output waits for all its writers
-            with suppress(OSError):  # the program had closed it
-                os.close(descriptor)
+        for descriptor in (0, 1, 2, connection):  # who reads the program's output waits for all its writers
+            os.close(descriptor)
         _adopt()  # before the program has the worker import anything that could start a process
-        life.sendall(WORD.pack(worker))
+        life.sendall(NUMBER.pack(worker))
         while life.recv(1):
             pass
     finally:
         try:
-            life.sendall(WORD.pack(_ended(worker)))
+            life.sendall(NUMBER.pack(_ended(worker)))
         finally:
             os._exit(0)
 
@@ -77,28 +76,23 @@ def _ended(worker: int) -> int:
         for child in left:
             try:
                 os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
             except PermissionError:  # it became another user's
                 spared.add(child)
-        for child in left - spared:
-            os.waitpid(child, 0)
     return code
 
 
 def _children() -> set[int]:
     """The children of this process, adopted ones among them; none where there is no /proc."""
     own = str(os.getpid())
-    try:
-        with open(f"/proc/self/task/{own}/children") as told:
-            return set(map(int, told.read().split()))
-    except OSError:  # not every Linux has this list
-        found = os.listdir("/proc") if os.path.isdir("/proc") else []
-        return {int(pid) for pid in found if pid.isdigit() and _parent(pid) == own}
+    found = os.listdir("/proc") if os.path.isdir("/proc") else []
+    return {int(pid) for pid in found if pid.isdigit() and _parent(pid) == own}
 
 
 def _parent(pid: str) -> str:
     try:
-        with open(f"/proc/{pid}/stat") as told:
-            return told.read().rpartition(")")[2].split()[1]
+        with open(f"/proc/{pid}/stat") as fields:
+            return fields.read().rpartition(")")[2].split()[1]
     except OSError:  # it has ended
         return ""
 

@@ -6,6 +6,9 @@ A middleware takes the call, its context and what comes next, and gives a result
     async def stamped(call, context, next):
         result = await next(call, context)
         return result.replace(metadata={**result.metadata, "host": platform.node()})
+
+What it may know of the call (how often it ran, whether it was cancelled, how long it may wait) is on its context, and
+Ferrule's own use no more than that; docs/execution.md has a small `retry` as an example.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeAlias
 
-from ferrule.definition.function import is_async
+from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CallState, ToolContext
+from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-Key: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Hashable]
+Key: TypeAlias = Callable[[ToolCall, ToolContext], Hashable]
 By: TypeAlias = str | Iterable[str] | Key
 """`"tool"`, `"principal"`, `"session"` or `"all"`, several of them, or a function of call and context."""
 
@@ -52,7 +52,7 @@ def keyed(name: str, by: Any) -> tuple[Key, str]:
 def _own(name: str, function: Key) -> Key:
     """A function of the user's: an answer that is never equal to another would be no limit at all."""
 
-    def key(call: ToolCall, context: ToolContext[Any]) -> Hashable:
+    def key(call: ToolCall, context: ToolContext) -> Hashable:
         answer: Any = function(call, context)
         if inspect.isawaitable(answer) or answer != answer:
             raise TypeError(f"{name}: by gave {answer!r}, which is no key")
@@ -111,35 +111,19 @@ _MANY = 1000
 _ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
 
 
-def runs(context: ToolContext[Any]) -> int:
-    """How often the kernel has started the handler of this call."""
-    state = context._state
-    return 0 if state is None else state.runs
-
-
-def ran(result: ToolResult, context: ToolContext[Any], before: int) -> bool | None:
+def ran(result: ToolResult, context: ToolContext, before: int) -> bool | None:
     """Whether anything was run since the handler had been started `before` times; `None` where that is not known.
 
     A middleware further in may say that nothing was, although it had called its `next`: the kernel has counted.
     """
-    return result.executed if runs(context) == before else result.executed or None
+    return result.executed if context.runs == before else result.executed or None
 
 
-def ran_nothing(result: ToolResult | None, context: ToolContext[Any], before: int) -> bool:
+def ran_nothing(result: ToolResult | None, context: ToolContext, before: int) -> bool:
     """Whether nothing was run since then; also where there is no result, because it was cancelled or raised."""
     if not isinstance(result, ToolResult):
-        return runs(context) == before
+        return context.runs == before
     return ran(result, context, before) is False
-
-
-def is_inside(state: CallState) -> bool:
-    """Whether what goes round a call at present stands inside; outside of that, `next` has yet to enter it."""
-    return state.entered or state.plan.around is None
-
-
-def own_time(state: CallState) -> float | None:
-    """Seconds until the deadline of this very call, whatever that of the call that made it."""
-    return None if state.deadline is None else state.plan.remaining(state.deadline)
 
 
 def rounded_up(seconds: float) -> float:

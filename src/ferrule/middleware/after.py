@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ferrule.middleware.before import takes_two
-from ferrule.pipeline.hooks import Half
+from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
@@ -24,13 +24,13 @@ def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
     """
     with_context = takes_two("after", function)
 
-    def behind(result: ToolResult, context: ToolContext[Any]) -> Any:
+    def changed_result(result: ToolResult, context: ToolContext) -> Any:
         answer: Any = function(result, context) if with_context else function(result)
         if answer is None or isinstance(answer, ToolResult):
             return answer
         return _awaited(result, answer) if inspect.isawaitable(answer) else result.replace(output=answer)
 
-    return Half(behind=behind)
+    return Hook(after=changed_result)
 
 
 async def _awaited(result: ToolResult, answer: Awaitable[Any]) -> ToolResult | None:

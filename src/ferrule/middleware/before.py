@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule.arguments.repair import to_object
 from ferrule.errors import DefinitionError
-from ferrule.pipeline.hooks import Half
+from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -28,7 +28,7 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
     """
     with_context = takes_two("before", function)
 
-    def ahead(call: ToolCall, context: ToolContext[Any]) -> Any:
+    def changed_call(call: ToolCall, context: ToolContext) -> Any:
         answer: Any = function(call.arguments, context) if with_context else function(call.arguments)
         if answer is None or isinstance(answer, Mapping):
             return _changed(call, answer)
@@ -41,7 +41,7 @@ def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
             raise TypeError(f"{function!r} returned {type(answer).__name__} and must return a mapping or None")
         return _changed(call, answer)
 
-    return Half(ahead=ahead)
+    return Hook(before=changed_call)
 
 
 def _changed(call: ToolCall, arguments: Changed) -> ToolCall | None:

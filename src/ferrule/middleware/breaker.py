@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ferrule.middleware._counted import By, function, keyed, number, own_time, rounded_up, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, number, rounded_up, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -102,7 +102,7 @@ class Breaker:
         self._open: dict[Hashable, _Circuit] = {}  # and half-open; the first whose time is up is the first
         self._lock = threading.Lock()
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
         probe: _Probe | None = None
         if key in self._open or len(self._open) >= _KEYS_AT_MOST:
@@ -126,13 +126,12 @@ class Breaker:
             if failed or probe is not None or key in self._closed:
                 self._ended(key, probe, failed)
 
-    def _judged(self, result: ToolResult, context: ToolContext[Any]) -> bool | None:
+    def _judged(self, result: ToolResult, context: ToolContext) -> bool | None:
         """Whether it is a failure; `None` where it tells nothing."""
         if result.executed is False and (result.status == "ok" or result.metadata.get("cached")):
             return None
         if result.status == "ok":
-            state = context._state
-            return state is not None and own_time(state) == 0  # its deadline came first
+            return context.remaining(own=True) == 0  # its deadline came first
         if result.status == "failed" or (result.status == "timeout" and result.executed is not False):
             return True if self._when is None or self._when(result) else None
         return None

@@ -10,7 +10,7 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, function, keyed, number, ran_nothing, runs, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, number, ran_nothing, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -30,7 +30,7 @@ def budget(
     tokens: float | None = None,
     cost: float | None = None,
     seconds: float | None = None,
-    reserve: Amounts | Callable[[ToolCall, ToolContext[Any]], Amounts] | None = None,
+    reserve: Amounts | Callable[[ToolCall, ToolContext], Amounts] | None = None,
     usage: Callable[[ToolResult], Amounts | None] | None = None,
     by: By = "session",
     clock: Clock = MONOTONIC,
@@ -115,7 +115,7 @@ class Budget:
             for unit, limit in zip(self._units, self._limits, strict=True)
         ]
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
         if not self._only_calls:
             return await self._settled(key, call, context, next)
@@ -128,8 +128,7 @@ class Budget:
             used[0] += _SCALE
         finally:
             self._lock.release()
-        state = context._state
-        before = 0 if state is None else state.runs
+        before = context.runs
         result: ToolResult | None = None
         try:
             result = await next(call, context)
@@ -139,7 +138,7 @@ class Budget:
                 with self._lock:
                     used[0] -= _SCALE
 
-    async def _settled(self, key: Hashable, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def _settled(self, key: Hashable, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         wanted = self._fixed
         if wanted is None:
             remaining = context.remaining()
@@ -150,7 +149,7 @@ class Budget:
         result: ToolResult | None = None
         unused = [0] * len(wanted)
         try:
-            before, began = runs(context), self._time()
+            before, began = context.runs, self._time()
             try:
                 result = await next(call, context)
                 return result

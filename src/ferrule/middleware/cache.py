@@ -6,27 +6,24 @@ import asyncio
 import copy
 import json
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, is_inside, keyed, number, own_time, ticking, whole
+from ferrule.middleware._counted import By, keyed, number, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CallState, ToolContext
+from ferrule.values.context import ToolContext, ToolFacts
 from ferrule.values.result import ToolResult
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""
 _Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
-_Key: TypeAlias = tuple[Tool, str, Hashable]
+_Key: TypeAlias = tuple[ToolFacts, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
-_NO_TIME = 0.002  # seconds: a timer may come a little before its time
 
 
 def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock = MONOTONIC) -> Cache:
@@ -34,8 +31,8 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 
     An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
     order, and what of the context may change it. Calls for the same at the same time run once, and all get what that
-    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs: at once where there
-    is a deadline, else when the handler has ended. What comes from the cache or was shared has `metadata["cached"]`
+    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs, once its handler has
+    ended. What comes from the cache or was shared has `metadata["cached"]`
     and was not `executed`; its output is a copy.
 
     It belongs inside: further out, an answer would go round the guards. Calls of other tools pass. A result with
@@ -59,51 +56,18 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
 class _Flight:
     """A call that runs, and who waits for what it comes to."""
 
-    __slots__ = ("_landed", "_task", "_watched", "leader", "loop", "waiters")
+    __slots__ = ("loop", "parent", "waiters")
 
-    def __init__(self, leader: CallState, loop: asyncio.AbstractEventLoop) -> None:
-        self.leader = leader
+    def __init__(self, parent: str | None, loop: asyncio.AbstractEventLoop) -> None:
+        self.parent = parent
         self.loop = loop
         self.waiters: list[_Waiter] = []
-        self._landed = False
-        self._task = leader.task
-        self._watched: dict[asyncio.Future[Any], Callable[..., object]] = {}
 
-    @property
-    def given_up(self) -> bool:
-        """Whether the leader's result will be another than this comes to, whatever its handler does."""
-        leader = self.leader
-        if leader.ended or self.loop.is_closed():
-            return True
-        left = own_time(leader)  # where there is none, all wait until the handler has ended
-        return left is not None and (left < _NO_TIME or leader.cancelled_in(self._task))
-
-    def watch(self, give_up: Callable[..., object]) -> None:
-        """Call `give_up` once the leader is given up, at its deadline or from outside; on the leader's loop."""
-        if self._landed:
-            return
-        if self.given_up:
-            give_up()
-            return
-        # Who waits for its handler is woken at the deadline, and cancelled where the call is.
-        for one in (self._task, self.leader.waiter):
-            if one is not None:
-                one.add_done_callback(give_up)
-                self._watched[one] = give_up
-
-    def land(self, shared: _Shared) -> None:
-        """The leader is there: on its loop."""
-        self._landed = True
-        while self._watched:  # emptied, so that no cycle is left for the collector
-            one, give_up = self._watched.popitem()
-            one.remove_done_callback(give_up)
-        self.tell(shared)
-
-    def tell(self, shared: _Shared) -> None:
-        """Tell all who wait."""
+    def end(self, shared: _Shared) -> None:
+        """Tell all who wait what it came to."""
         for loop, waiter in self.waiters:
             with suppress(RuntimeError):  # a loop that is closed, and who waited on it with it
-                loop.call_soon_threadsafe(_tell, waiter, shared)
+                loop.call_soon_threadsafe(_set, waiter, shared)
 
 
 class Cache:
@@ -118,24 +82,23 @@ class Cache:
         self._flights: dict[_Key, _Flight] = {}
         self._lock = threading.Lock()
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        state = context._state
-        if state is None or not state.plan.tool.trait("read_only", call.arguments):
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        tool = context.tool
+        if tool is None or not tool.read_only:
             return await next(call, context)
-        if not is_inside(state):
+        if not context.inside:
             raise DefinitionError("cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards")
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
-        arguments = _canonical(dict(call.arguments))
-        key: _Key = (state.plan.tool, arguments, self._scope(call, context))
+        key: _Key = (tool.definition, _canonical(dict(call.arguments)), self._scope(call, context))
         shared: _Shared = "again"
         while shared == "again":
-            found = self._found(key, state)
-            if isinstance(found, _Flight):
-                return await self._led(key, found, call, context, next)
-            shared = await found if isinstance(found, asyncio.Future) else found
-        return await next(call, context) if isinstance(shared, str) else _again(shared)
+            entry = self._look_up(key, call)
+            if isinstance(entry, _Flight):
+                return await self._lead(key, entry, call, context, next)
+            shared = await entry if isinstance(entry, asyncio.Future) else entry
+        return await next(call, context) if isinstance(shared, str) else _for_another(shared)
 
-    def _found(self, key: _Key, state: CallState) -> _Shared | _Flight | asyncio.Future[_Shared]:
+    def _look_up(self, key: _Key, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
         """What is kept, or what is to be done: to lead a flight, to wait for another's, or to run by itself."""
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -144,34 +107,23 @@ class Cache:
                 self._kept[key] = kept
                 return kept[1]
             flight = self._flights.get(key)
-            if flight is None or flight.given_up:
+            if flight is None or flight.loop.is_closed():
                 if flight is not None:
-                    flight.tell("again")
-                flight = self._flights[key] = _Flight(state, loop)
+                    flight.end("again")
+                flight = self._flights[key] = _Flight(call.parent, loop)
                 return flight
-            if flight.leader.parent is not state.parent:
+            if flight.parent != call.parent:
                 # It may be one of those that the leader itself waits for: only sisters wait for each other.
                 return "alone"
             waiter: asyncio.Future[_Shared] = loop.create_future()
             flight.waiters.append((loop, waiter))
-            if len(flight.waiters) == 1:
-                flight.loop.call_soon_threadsafe(flight.watch, partial(self._gave_up, key, flight))
             return waiter
 
-    def _gave_up(self, key: _Key, flight: _Flight, *_: object) -> None:
-        """Let one of those who wait run instead of a leader that nobody waits for any more."""
-        with self._lock:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
-        flight.tell("again")
-
-    async def _led(
-        self, key: _Key, flight: _Flight, call: ToolCall, context: ToolContext[Any], next: Next
-    ) -> ToolResult:
+    async def _lead(self, key: _Key, flight: _Flight, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         shared: _Shared = "alone"
         try:
             result = await next(call, context)
-            shared = _snapshot(result)
+            shared = "again" if context.remaining(own=True) == 0 else _snapshot(result)  # what came too late is dropped
             return result
         except asyncio.CancelledError:
             shared = "again"
@@ -182,7 +134,7 @@ class Cache:
                     del self._flights[key]
                     if isinstance(shared, ToolResult) and shared.success:
                         self._keep(key, shared)
-            flight.land(shared)
+            flight.end(shared)
 
     def _keep(self, key: _Key, result: ToolResult) -> None:
         self._kept[key] = (self._time() + self._seconds, result)
@@ -214,7 +166,7 @@ class _Same:
         return id(self._object)
 
 
-def _everything(call: ToolCall, context: ToolContext[Any]) -> Hashable:
+def _everything(call: ToolCall, context: ToolContext) -> Hashable:
     where = (context.session, context.principal, context.working_directory)
     try:
         metadata: Hashable = _canonical(dict(context.metadata))
@@ -234,7 +186,7 @@ def _snapshot(result: ToolResult) -> _Shared:
         return "alone"
 
 
-def _again(result: ToolResult) -> ToolResult:
+def _for_another(result: ToolResult) -> ToolResult:
     """A result that was kept or is shared, for another call: nothing was run for that one."""
     copied = _copied(result)
     return copied.replace(executed=False, metadata={**copied.metadata, "cached": True})
@@ -244,9 +196,9 @@ def _copied(result: ToolResult) -> ToolResult:
     if type(result.output) in _UNCHANGING and not result.metadata:
         return result
     output, metadata = copy.deepcopy((result.output, dict(result.metadata)))
-    return result.replace(output=output, metadata=metadata, content=result._content)
+    return result.replace(output=output, metadata=metadata, content=result.content)
 
 
-def _tell(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:
+def _set(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:
     if not waiter.done():
         waiter.set_result(shared)

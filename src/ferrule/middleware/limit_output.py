@@ -25,7 +25,7 @@ def limit_output(characters: int) -> Middleware:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise DefinitionError(f"limit_output(…) takes a number of characters from 1 upwards, not {characters!r}")
 
-    async def limited(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def limited(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = await next(call, context)
         error = result.error
         if error is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from ferrule.middleware._counted import By, Windows, keyed, number, rounded_up, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
@@ -46,7 +45,7 @@ class Rate:
         self._windows = Windows(most, per)
         self._said = f"could not be called: the limit of {most} calls in {per:g} s for {who} is reached."
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         wait = self._windows.take(self._key(call, context), self._time())
         if wait:
             return limited(f"{call.name} {self._said}", rounded_up(wait))

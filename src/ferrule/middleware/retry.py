@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import math
 import random
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import Windows, function, is_inside, number, ran, ticking, whole
+from ferrule.middleware._counted import Windows, function, number, ran, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -85,56 +84,40 @@ class Retry:
         self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
         self._clock = ticking("retry", clock)
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        state = context._state
-        if state is not None and not is_inside(state):
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        if not context.inside:
             raise DefinitionError("retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts")
-        before = 0 if state is None else state.runs
+        before = context.runs
         result = await next(call, context)
         return result if result.status == "ok" else await self._again(call, context, next, result, before)
 
     async def _again(
-        self, call: ToolCall, context: ToolContext[Any], next: Next, result: ToolResult, before: int
+        self, call: ToolCall, context: ToolContext, next: Next, result: ToolResult, before: int
     ) -> ToolResult:
         made: list[dict[str, Any]] = []
         ever = ran(result, context, before)
         while (pause := self._pause(call, context, result, len(made) + 1, ever)) is not None:
             made.append(self._record(result, len(made) + 1, pause))
             context.announce(made[-1])
-            await self._paused(pause, context)
+            await context.pause(pause, self._clock.sleep)  # where there is to be no other attempt, `next` says why
             result = await next(call, context)
             ever = ran(result, context, before) if ever is False else ever
         return self._last(result, made, ever) if made else result
 
-    async def _paused(self, seconds: float, context: ToolContext[Any]) -> None:
-        """Wait; the kernel ends it where there is to be no other attempt, and `next` then says why."""
-        state, loop = context._state, asyncio.get_running_loop()
-        if state is None:
-            return await self._clock.sleep(seconds)
-        woken = state.pausing = loop.create_future()
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        try:
-            await asyncio.wait({sleeping, woken}, return_when=asyncio.FIRST_COMPLETED)
-            if sleeping.done():
-                sleeping.result()
-        finally:
-            state.pausing = None
-            sleeping.cancel()
-
     def _pause(
-        self, call: ToolCall, context: ToolContext[Any], result: ToolResult, attempt: int, ever: bool | None
+        self, call: ToolCall, context: ToolContext, result: ToolResult, attempt: int, ever: bool | None
     ) -> float | None:
         """Seconds until the next attempt; `None` where there is to be none."""
         if attempt >= self._attempts or result.status not in _MAY or not self._when(result):
             return None
-        if (ever is not False and not self._is_safe(call, context)) or context.pieces or _cancelled(context):
+        if (ever is not False and not self._is_safe(call, context)) or context.chunks or context.cancelled:
             return None
         pause, remaining = self._chosen(result, attempt), context.remaining()
         if pause > self._longest or (remaining is not None and pause >= remaining):
             return None
         return None if self._spare.take(call.name, self._clock.time()) else pause
 
-    def _is_safe(self, call: ToolCall, context: ToolContext[Any]) -> bool:
+    def _is_safe(self, call: ToolCall, context: ToolContext) -> bool:
         tool = context.tool
         marked = tool is not None and (tool.read_only or tool.idempotent)
         return marked or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
@@ -178,8 +161,3 @@ def _retry_after(result: ToolResult) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         return None
     return float(min(seconds, _NEVER))
-
-
-def _cancelled(context: ToolContext[Any]) -> bool:
-    """Whether the task was cancelled from outside meanwhile, and the handler made a result of that."""
-    return context._state is not None and context._state.cancelled_in(asyncio.current_task())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import secrets
-from typing import Any
 
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -28,7 +27,7 @@ _BOUNDARY = 32
 _IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 
-async def untrusted(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
     """Wrap what comes back, an error's text too, in an envelope that marks it as data and not as instructions.
 
     The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like

@@ -6,7 +6,7 @@ A model is anything of this shape, and `messages` are its provider's own dicts:
     model.results(results) -> the messages that answer the calls
 
 There is one over each official SDK, whose extra has its name: `anthropic`, `openai` (also for whatever is compatible
-with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream; `on_text` hears each piece of text as it
+with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream; `on_text` hears each chunk of text as it
 comes; retries are the SDK's:
 
     from ferrule.models.anthropic import anthropic
@@ -34,9 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ferrule.errors import FerruleError
+from ferrule.providers import Stop
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 
@@ -44,17 +45,22 @@ if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
 
+Message: TypeAlias = Any
+"""A dict in the form of the model's own API. To type checkers it is whatever that API's SDK calls it, and the SDKs have
+no type in common."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model said in one turn."""
+    """A model's answer: one turn."""
 
     text: str
-    """What it said in words; may be empty."""
+    """Its text; may be empty."""
     calls: Sequence[ToolCall] = ()
     """What it asks for, in order."""
-    messages: Sequence[dict[str, Any]] = ()
+    messages: Sequence[Message] = ()
     """The turn as it is appended to the history."""
-    stop: Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"] = "end"
+    stop: Stop = "end"
     """Why it stopped, as the provider's `stop` says it."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Counts by name, such as `{"input_tokens": 12}`."""
@@ -63,17 +69,17 @@ class Reply:
 
 
 class ModelError(FerruleError):
-    """The API said in the middle of a turn that it failed; the text has its own words."""
+    """The API reported an error in the middle of a turn; the message quotes it."""
 
 
 class Model(Protocol):
     """Asks a model once."""
 
-    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply: ...
+    async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...
 
-    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
+    def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls of a turn."""
         ...
 
 
-__all__ = ["Model", "ModelError", "Reply"]
+__all__ = ["Message", "Model", "ModelError", "Reply"]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models import ModelError, Reply
+from ferrule.models import Message, ModelError, Reply
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ferrule.values.call import ToolCall
     from ferrule.values.result import ToolResult
 
-Messages: TypeAlias = Sequence[dict[str, Any]]
+Messages: TypeAlias = Sequence[Message]
 Ask: TypeAlias = "Callable[[Messages, Toolset], AsyncGenerator[Any, None]]"
 OnText: TypeAlias = Callable[[str], object]
 
@@ -27,7 +27,7 @@ class Stream(Protocol):
 
     def feed(self, event: Any, /) -> Any: ...
     def calls(self) -> list[ToolCall]: ...
-    def turn(self) -> list[dict[str, Any]]: ...
+    def turn(self) -> list[Message]: ...
     @property
     def stop(self) -> Any: ...
     @property
@@ -41,22 +41,22 @@ class Provider(Protocol):
 
     @property
     def Stream(self) -> Callable[[], Stream]: ...
-    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]: ...
+    def results(self, results: Iterable[ToolResult], /) -> list[Message]: ...
 
 
 class Streamed:
     """A model whose turn is one streamed request.
 
     It keeps the connections of the client that it made until `aclose()`, or the end of `async with`; a client that was
-    given to it is its giver's to close. One is for one event loop, as the SDKs' clients are.
+    given to it is closed by whoever made it. One is for one event loop, as the SDKs' clients are.
 
     Args:
         provider: Reads the events and writes the results.
         ask: Sends one request and gives its events.
-        said: The text in an event; empty where there is none.
-        counted: The counts in an event.
+        event_text: The text in an event; empty where there is none.
+        event_usage: The counts in an event.
         user: The messages that say a text as the user.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         close: Ends the client.
     """
 
@@ -65,16 +65,16 @@ class Streamed:
         provider: Provider,
         ask: Ask,
         *,
-        said: Callable[[Any], str],
-        counted: Callable[[Any], Mapping[str, Any]],
-        user: Callable[[str], list[dict[str, Any]]],
+        event_text: Callable[[Any], str],
+        event_usage: Callable[[Any], Mapping[str, Any]],
+        user: Callable[[str], list[Message]],
         on_text: OnText | None = None,
         close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._provider = provider
         self._ask = ask
-        self._said = said
-        self._counted = counted
+        self._event_text = event_text
+        self._event_usage = event_usage
         self._close = close
         self.user = user
         self.on_text = on_text
@@ -83,7 +83,7 @@ class Streamed:
         """One turn.
 
         Raises:
-            ModelError: where the API said in the middle of it that it failed.
+            ModelError: where the API reports an error in the middle of it.
         """
         stream = self._provider.Stream()
         text: list[str] = []
@@ -91,16 +91,16 @@ class Streamed:
         async with aclosing(self._ask(messages, toolset)) as events:
             async for event in events:
                 stream.feed(event)
-                usage.update(self._counted(event))
-                if piece := self._said(event):
-                    text.append(piece)
+                usage.update(self._event_usage(event))
+                if chunk := self._event_text(event):
+                    text.append(chunk)
                     if self.on_text is not None:
-                        self.on_text(piece)
+                        self.on_text(chunk)
         if stream.error is not None:
             raise ModelError(f"the API ended the turn with an error: {stream.error}")
         return Reply("".join(text), stream.calls(), stream.turn(), stream.stop, usage, stream.reason)
 
-    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
+    def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls of a turn."""
         return self._provider.results(results)
 
@@ -118,12 +118,12 @@ class Streamed:
         await self.aclose()
 
 
-def user_message(text: str) -> list[dict[str, Any]]:
+def user_message(text: str) -> list[Message]:
     """What a user says, in the form that most APIs have."""
     return [{"role": "user", "content": text}]
 
 
-def sdk(module: str, extra: str) -> Any:
+def import_sdk(module: str, extra: str) -> Any:
     """The SDK's `module`.
 
     Raises:
@@ -140,14 +140,14 @@ def sdk(module: str, extra: str) -> Any:
         ) from None
 
 
-def offered(request: Mapping[str, Any], definitions: Iterable[Any]) -> dict[str, Any]:
+def with_tools(request: Mapping[str, Any], definitions: Iterable[Any]) -> dict[str, Any]:
     """The request with these tools before those that it has by itself."""
     tools = [*definitions, *(request.get("tools") or ())]
     rest = {key: value for key, value in request.items() if key != "tools"}
     return {**rest, "tools": tools} if tools else rest  # an empty list is refused
 
 
-def without_key(model: str, remedy: str) -> DefinitionError:
+def missing_credentials(model: str, remedy: str) -> DefinitionError:
     """There is nothing to say who asks."""
     return DefinitionError(f"the model {model!r} needs credentials: {remedy}")
 

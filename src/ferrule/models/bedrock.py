@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from ferrule.executors import threads as pool
-from ferrule.models._streamed import Messages, OnText, Streamed, offered, sdk, without_key
+from ferrule.models._streamed import Messages, OnText, Streamed, import_sdk, missing_credentials, with_tools
+from ferrule.providers import Strict
 from ferrule.providers import bedrock as provider
-from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-_COUNTS = {
+_USAGE_NAMES = {
     "inputTokens": "input_tokens",
     "outputTokens": "output_tokens",
     "cacheReadInputTokens": "cache_read_input_tokens",
@@ -27,7 +27,7 @@ def bedrock(
     *,
     client: Any = None,
     base_url: str | None = None,
-    strict: Names = False,
+    strict: Strict = False,
     cache: bool = False,
     deferred: Collection[str] = (),
     on_text: OnText | None = None,
@@ -43,61 +43,63 @@ def bedrock(
         strict: As in `providers.bedrock.tools`.
         cache: As there.
         deferred: As there.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
             those of the toolset.
 
     Raises:
         DefinitionError: where the SDK, credentials or a region are missing.
     """
-    made: Any = None if client is not None else _client(name, base_url)
+    own_client: Any = None if client is not None else _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"modelId": name, "messages": list(messages), **options}
         definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
-        config = offered(request.pop("toolConfig", {}), definitions["tools"])
-        if "tools" in config or (config := _used(messages)):
+        config = with_tools(request.pop("toolConfig", {}), definitions["tools"])
+        if "tools" in config or (config := _tools_in_history(messages)):
             request["toolConfig"] = config
-        async for event in _events(client or made, request):
+        async for event in _events(client or own_client, request):
             yield event
 
     async def close() -> None:
-        made.close()
+        own_client.close()
 
-    ending = close if made is not None else None
-    return Streamed(provider, ask, said=_said, counted=_counted, user=_user, on_text=on_text, close=ending)
+    ending = close if own_client is not None else None
+    return Streamed(
+        provider, ask, event_text=_event_text, event_usage=_event_usage, user=_user, on_text=on_text, close=ending
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    boto3 = sdk("boto3", "bedrock")
+    boto3 = import_sdk("boto3", "bedrock")
     session = boto3.session.Session()
     if not (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or AWS_BEARER_TOKEN_BEDROCK"
-        raise without_key(f"bedrock:{name}", remedy)
+        raise missing_credentials(f"bedrock:{name}", remedy)
     if not session.region_name:
-        raise without_key(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
+        raise missing_credentials(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
     return session.client("bedrock-runtime", endpoint_url=base_url)
 
 
 async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
     """The events of one request. boto3 blocks: each step has a thread, which nobody waits for who is cancelled."""
-    stream = (await _apart(lambda: client.converse_stream(**request)))["stream"]
+    stream = (await _in_thread(lambda: client.converse_stream(**request)))["stream"]
     events = iter(stream)
     try:
-        while (event := await _apart(lambda: next(events, None))) is not None:
+        while (event := await _in_thread(lambda: next(events, None))) is not None:
             yield event
     finally:
-        pool.apart(stream.close)  # nobody waits for it
+        pool.in_own_thread(stream.close)  # nobody waits for it
 
 
-async def _apart(step: Callable[[], Any]) -> Any:
-    done = await pool.apart(step)
+async def _in_thread(step: Callable[[], Any]) -> Any:
+    done = await pool.in_own_thread(step)
     if isinstance(done, pool.Raised):
         raise done.error
     return done
 
 
-def _used(messages: Messages) -> dict[str, Any]:
+def _tools_in_history(messages: Messages) -> dict[str, Any]:
     """The tools in the history: the API refuses one with calls where the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})
@@ -109,10 +111,10 @@ def _user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"text": text}]}]
 
 
-def _said(event: Any) -> str:
+def _event_text(event: Any) -> str:
     return str(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))
 
 
-def _counted(event: Any) -> dict[str, int]:
+def _event_usage(event: Any) -> dict[str, int]:
     usage = event.get("metadata", {}).get("usage", {})
-    return {ours: usage[theirs] for theirs, ours in _COUNTS.items() if theirs in usage}
+    return {ours: usage[theirs] for theirs, ours in _USAGE_NAMES.items() if theirs in usage}

@@ -7,13 +7,22 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
+from ferrule.models._streamed import (
+    Messages,
+    OnText,
+    Streamed,
+    counts,
+    import_sdk,
+    missing_credentials,
+    user_message,
+    with_tools,
+)
 from ferrule.providers import cohere as provider
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-_COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+_USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
 
 def cohere(
@@ -36,45 +45,53 @@ def cohere(
         base_url: Another address for the client that is made.
         strict: Whether all tools are strict, as in `providers.cohere.tools`.
         deferred: As there.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
     """
-    made: Any = None if client is not None else _client(name, base_url)
+    own_client: Any = None if client is not None else _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
-        request = offered(request, provider.tools(toolset, strict=strict, deferred=deferred))
+        request = with_tools(request, provider.tools(toolset, strict=strict, deferred=deferred))
         if strict and "tools" in request:
             request["strict_tools"] = True
-        async with aclosing((client or made).chat_stream(**request)) as events:
+        async with aclosing((client or own_client).chat_stream(**request)) as events:
             async for event in events:
                 yield event
 
     async def close() -> None:
-        await made.__aexit__(None, None, None)  # it has no other way
+        await own_client.__aexit__(None, None, None)  # it has no other way
 
-    ending = close if made is not None else None
-    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=ending)
+    ending = close if own_client is not None else None
+    return Streamed(
+        provider,
+        ask,
+        event_text=_event_text,
+        event_usage=_event_usage,
+        user=user_message,
+        on_text=on_text,
+        close=ending,
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = sdk("cohere", "cohere")
+    module = import_sdk("cohere", "cohere")
     key = os.environ.get("CO_API_KEY")
     if not key:
-        raise without_key(f"cohere:{name}", "set CO_API_KEY")
+        raise missing_credentials(f"cohere:{name}", "set CO_API_KEY")
     return module.AsyncClientV2(api_key=key, **({"base_url": base_url} if base_url else {}))
 
 
-def _said(event: Any) -> str:
+def _event_text(event: Any) -> str:
     if event.type != "content-delta":
         return ""
     content = getattr(getattr(event.delta, "message", None), "content", None)  # each of them may be None
     return getattr(content, "text", None) or ""
 
 
-def _counted(event: Any) -> dict[str, int]:
+def _event_usage(event: Any) -> dict[str, int]:
     usage = event.delta.usage if event.type == "message-end" and event.delta is not None else None
-    return counts(getattr(usage, "tokens", None), _COUNTS)
+    return counts(getattr(usage, "tokens", None), _USAGE_NAMES)

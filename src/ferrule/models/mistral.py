@@ -6,14 +6,23 @@ import os
 from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
+from ferrule.models._streamed import (
+    Messages,
+    OnText,
+    Streamed,
+    counts,
+    import_sdk,
+    missing_credentials,
+    user_message,
+    with_tools,
+)
+from ferrule.providers import Strict
 from ferrule.providers import mistral as provider
-from ferrule.providers._read import Names
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
 
 
@@ -22,7 +31,7 @@ def mistral(
     *,
     client: Any = None,
     base_url: str | None = None,
-    strict: Names = False,
+    strict: Strict = False,
     deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
@@ -36,42 +45,50 @@ def mistral(
         base_url: Another address for the client that is made.
         strict: As in `providers.mistral.tools`.
         deferred: As there.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing.
     """
-    made: Any = None if client is not None else _client(name, base_url)
+    own_client: Any = None if client is not None else _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
-        request = offered(request, provider.tools(toolset, strict=strict, deferred=deferred))
-        async with await (client or made).chat.stream_async(**request) as events:
+        request = with_tools(request, provider.tools(toolset, strict=strict, deferred=deferred))
+        async with await (client or own_client).chat.stream_async(**request) as events:
             async for event in events:
                 yield event
 
     async def close() -> None:
-        await made.__aexit__(None, None, None)  # it has no other way
-        made.__exit__(None, None, None)
+        await own_client.__aexit__(None, None, None)  # it has no other way
+        own_client.__exit__(None, None, None)
 
-    ending = close if made is not None else None
-    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=ending)
+    ending = close if own_client is not None else None
+    return Streamed(
+        provider,
+        ask,
+        event_text=_event_text,
+        event_usage=_event_usage,
+        user=user_message,
+        on_text=on_text,
+        close=ending,
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = sdk("mistralai.client", "mistral")
-    retries = sdk("mistralai.client.utils", "mistral")
+    module = import_sdk("mistralai.client", "mistral")
+    retries = import_sdk("mistralai.client.utils", "mistral")
     key = os.environ.get("MISTRAL_API_KEY")
     if not key:
-        raise without_key(f"mistral:{name}", "set MISTRAL_API_KEY")
+        raise missing_credentials(f"mistral:{name}", "set MISTRAL_API_KEY")
     backoff = retries.BackoffStrategy(_FIRST_RETRY, _LAST_RETRY, 2, _GIVE_UP)
     # Without retry_config, this SDK never retries.
     config = retries.RetryConfig("backoff", backoff, retry_connection_errors=True)
     return module.Mistral(api_key=key, server_url=base_url, retry_config=config)
 
 
-def _said(event: Any) -> str:
+def _event_text(event: Any) -> str:
     chunk = event.data
     content = chunk.choices[0].delta.content if chunk.choices else None
     if isinstance(content, str):
@@ -80,5 +97,5 @@ def _said(event: Any) -> str:
     return "".join(part.text for part in parts if getattr(part, "type", "") == "text")
 
 
-def _counted(event: Any) -> dict[str, int]:
-    return counts(event.data.usage, _COUNTS)
+def _event_usage(event: Any) -> dict[str, int]:
+    return counts(event.data.usage, _USAGE_NAMES)

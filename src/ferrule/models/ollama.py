@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, user_message, with_tools
 from ferrule.providers import ollama as provider
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-_COUNTS = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
+_USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
 
 
 def ollama(
@@ -33,35 +33,37 @@ def ollama(
         client: An `ollama.AsyncClient`; without one, a client is made as the environment says (`OLLAMA_HOST`).
         base_url: Another address for the client that is made.
         deferred: As in `providers.ollama.tools`.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK is missing.
     """
-    made: Any = None if client is not None else sdk("ollama", "ollama").AsyncClient(host=base_url)
+    own_client: Any = None if client is not None else import_sdk("ollama", "ollama").AsyncClient(host=base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), "stream": True, **options}
-        request = offered(request, provider.tools(toolset, deferred=deferred))
-        async with aclosing(await _sent(client or made, request)) as chunks:
+        request = with_tools(request, provider.tools(toolset, deferred=deferred))
+        async with aclosing(await _stream_chat(client or own_client, request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    close = made.close if made is not None else None
-    return Streamed(provider, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=close)
+    close = own_client.close if own_client is not None else None
+    return Streamed(
+        provider, ask, event_text=_event_text, event_usage=_event_usage, user=user_message, on_text=on_text, close=close
+    )
 
 
-async def _sent(client: Any, request: dict[str, Any]) -> Any:
+async def _stream_chat(client: Any, request: dict[str, Any]) -> Any:
     # What `chat` does with the request as it is: `chat` itself drops nested properties, anyOf, $ref and
     # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
-    answer = sdk("ollama", "ollama").ChatResponse
+    answer = import_sdk("ollama", "ollama").ChatResponse
     return await client._request(answer, "POST", "/api/chat", json=request, stream=True)
 
 
-def _said(chunk: Any) -> str:
+def _event_text(chunk: Any) -> str:
     return chunk.message.content or ""
 
 
-def _counted(chunk: Any) -> dict[str, int]:
-    return counts(chunk, _COUNTS)
+def _event_usage(chunk: Any) -> dict[str, int]:
+    return counts(chunk, _USAGE_NAMES)

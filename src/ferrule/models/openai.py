@@ -6,17 +6,25 @@ from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, offered, sdk, user_message, without_key
-from ferrule.providers import openai_chat, openai_responses
-from ferrule.providers._read import Names
+from ferrule.models._streamed import (
+    Messages,
+    OnText,
+    Streamed,
+    counts,
+    import_sdk,
+    missing_credentials,
+    user_message,
+    with_tools,
+)
+from ferrule.providers import Strict, openai_chat, openai_responses
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-_CHAT_COUNTS = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
-_COUNTS = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
+_CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
+_USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 _Options: TypeAlias = dict[str, Any]
-_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+_END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 
 
 def openai(
@@ -25,7 +33,7 @@ def openai(
     client: Any = None,
     base_url: str | None = None,
     api: Literal["responses", "chat"] | None = None,
-    strict: Names = False,
+    strict: Strict = False,
     deferred: Collection[str] = (),
     on_text: OnText | None = None,
     **options: Any,
@@ -36,12 +44,12 @@ def openai(
         name: The model.
         client: An `AsyncOpenAI`; without one, a client is made as the environment says (`OPENAI_API_KEY`).
         base_url: Another address for the client that is made; no key is needed there.
-        api: `"responses"` or `"chat"`. Where it is not said, the Responses API, and where `base_url` is, Chat
+        api: `"responses"` or `"chat"`. Left out: the Responses API, and where `base_url` is, Chat
             Completions, which all that is compatible has. `OPENAI_BASE_URL` in the environment changes nothing about
             it: with an address of OpenAI's own, such as a region's, the Responses API is meant.
         strict: As in the provider's `tools`.
         deferred: As there; the Responses API finds them where a tool search is among the `tools` in `options`.
-        on_text: Called with each piece of text as it comes.
+        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
             the toolset. Where nothing may be stored, a reasoning model needs
             `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
@@ -52,64 +60,76 @@ def openai(
     api = api or ("responses" if base_url is None else "chat")
     if api not in _APIS:
         raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
-    made = None if client is not None else _client(name, base_url)
-    close = made.close if made is not None else None
-    return _APIS[api](name, client or made, {"strict": strict, "deferred": deferred}, options, on_text, close)
+    own_client = None if client is not None else _client(name, base_url)
+    close = own_client.close if own_client is not None else None
+    return _APIS[api](name, client or own_client, {"strict": strict, "deferred": deferred}, options, on_text, close)
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = sdk("openai", "openai")
+    module = import_sdk("openai", "openai")
     try:
         return module.AsyncOpenAI(base_url=base_url)
     except module.OpenAIError:
         if base_url is None:
-            raise without_key(
+            raise missing_credentials(
                 f"openai:{name}", "set OPENAI_API_KEY, or give an address with its own base_url"
             ) from None
     return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not
 
 
-def _responses(name: str, client: Any, how: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
+def _responses(name: str, client: Any, tool_options: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "input": list(messages), **options}
-        request = offered(request, openai_responses.tools(toolset, **how))
+        request = with_tools(request, openai_responses.tools(toolset, **tool_options))
         async with await client.responses.create(stream=True, **request) as events:
             async for event in events:
                 yield event
 
     return Streamed(
-        openai_responses, ask, said=_said, counted=_counted, user=user_message, on_text=on_text, close=close
+        openai_responses,
+        ask,
+        event_text=_event_text,
+        event_usage=_event_usage,
+        user=user_message,
+        on_text=on_text,
+        close=close,
     )
 
 
-def _said(event: Any) -> str:
+def _event_text(event: Any) -> str:
     return str(event.delta) if event.type in {"response.output_text.delta", "response.refusal.delta"} else ""
 
 
-def _counted(event: Any) -> dict[str, int]:
-    return counts(event.response.usage, _COUNTS) if event.type in _ENDS else {}
+def _event_usage(event: Any) -> dict[str, int]:
+    return counts(event.response.usage, _USAGE_NAMES) if event.type in _END_EVENTS else {}
 
 
-def _chat(name: str, client: Any, how: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
+def _chat(name: str, client: Any, tool_options: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), "stream_options": {"include_usage": True}, **options}
-        request = offered(request, openai_chat.tools(toolset, **how))
+        request = with_tools(request, openai_chat.tools(toolset, **tool_options))
         async with await client.chat.completions.create(stream=True, **request) as events:
             async for event in events:
                 yield event
 
     return Streamed(
-        openai_chat, ask, said=_chat_said, counted=_chat_counted, user=user_message, on_text=on_text, close=close
+        openai_chat,
+        ask,
+        event_text=_chat_event_text,
+        event_usage=_chat_event_usage,
+        user=user_message,
+        on_text=on_text,
+        close=close,
     )
 
 
-def _chat_said(event: Any) -> str:
+def _chat_event_text(event: Any) -> str:
     delta = event.choices[0].delta if event.choices else None
     return (delta.content or getattr(delta, "refusal", None) or "") if delta is not None else ""
 
 
-def _chat_counted(event: Any) -> dict[str, int]:
-    return counts(event.usage, _CHAT_COUNTS)
+def _chat_event_usage(event: Any) -> dict[str, int]:
+    return counts(event.usage, _CHAT_USAGE_NAMES)
 
 
 _APIS = {"responses": _responses, "chat": _chat}

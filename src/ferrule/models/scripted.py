@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models import Reply
+from ferrule.models import Message, Reply
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -15,10 +15,10 @@ from ferrule.values.result import ToolResult
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
-Messages: TypeAlias = Sequence[dict[str, Any]]
+Messages: TypeAlias = Sequence[Message]
 Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
-Said: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
-Step: TypeAlias = Said | Callable[[Messages], Said]
+Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
+Step: TypeAlias = Answer | Callable[[Messages], Answer]
 
 
 def scripted(steps: Iterable[Step], *, pause: float = 0.0) -> Scripted:
@@ -46,33 +46,33 @@ class Scripted:
             raise DefinitionError(f"steps is a list of what the model says and calls, turn by turn, not {steps!r}")
         self._steps = list(steps)
         self._pause = pause
-        self._asked = 0
+        self._turns = 0
         self._ids: set[str] = set()
 
     async def __call__(self, messages: Messages, toolset: Toolset, /) -> Reply:
         await asyncio.sleep(self._pause)
-        if self._asked == len(self._steps):
+        if self._turns == len(self._steps):
             raise DefinitionError(
                 f"the script has {len(self._steps)} steps, and the model was asked once more; "
                 f"the last message was {_last(messages)!r}"
             )
-        step = self._steps[self._asked]
-        self._asked += 1
+        step = self._steps[self._turns]
+        self._turns += 1
         return self._reply(step(messages) if callable(step) else step)
 
-    def _reply(self, said: Said) -> Reply:
-        if isinstance(said, Reply):
-            return said
-        text, asked = _parts(said)
-        calls = [self._call(call) for call in asked]
+    def _reply(self, answer: Answer) -> Reply:
+        if isinstance(answer, Reply):
+            return answer
+        text, given = _text_and_calls(answer)
+        calls = [self._with_id(call) for call in given]
         message: dict[str, Any] = {"role": "assistant", "content": text or None}
         if calls:
-            message["tool_calls"] = [_written(call) for call in calls]
+            message["tool_calls"] = [_call_message(call) for call in calls]
         response = {"choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}]}
         return Reply(text, calls, openai_chat.turn(response), openai_chat.stop(response))
 
-    def _call(self, asked: Call) -> ToolCall:
-        call = asked if isinstance(asked, ToolCall) else ToolCall("", *asked)
+    def _with_id(self, given: Call) -> ToolCall:
+        call = given if isinstance(given, ToolCall) else ToolCall("", *given)
         if not call.id:
             number = len(self._ids) + 1
             while f"call_{number}" in self._ids:
@@ -81,22 +81,27 @@ class Scripted:
         self._ids.add(call.id)
         return call
 
-    def results(self, results: Iterable[ToolResult], /) -> list[dict[str, Any]]:
+    def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """One message of the role `tool` for each result."""
         return openai_chat.results(results)
 
 
-def _parts(said: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:
-    if isinstance(said, str):
-        return said, ()
-    if isinstance(said, tuple) and len(said) == 2 and isinstance(said[0], str) and isinstance(said[1], list | tuple):
-        return said[0], said[1]
-    if isinstance(said, list):
-        return "", said
-    raise DefinitionError(f"a step is a text, a list of calls, (text, [calls]), a Reply or a function, not {said!r}")
+def _text_and_calls(answer: str | Sequence[Call] | tuple[str, Sequence[Call]]) -> tuple[str, Sequence[Call]]:
+    if isinstance(answer, str):
+        return answer, ()
+    if (
+        isinstance(answer, tuple)
+        and len(answer) == 2
+        and isinstance(answer[0], str)
+        and isinstance(answer[1], list | tuple)
+    ):
+        return answer[0], answer[1]
+    if isinstance(answer, list):
+        return "", answer
+    raise DefinitionError(f"a step is a text, a list of calls, (text, [calls]), a Reply or a function, not {answer!r}")
 
 
-def _written(call: ToolCall) -> dict[str, Any]:
+def _call_message(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw}}
 
 

@@ -1,8 +1,9 @@
-"""The guards' verdict, and the answer of whoever is asked.
+"""May this call run? The guards' decision, and the answer of whoever is asked.
 
-Changed arguments are validated and judged again by every guard but the one that changed them, at most eight rounds.
-After an answer, and after any wait for a person, all guards judge once more: an ask no longer counts, a deny or a
-further change denies.
+guards     together: deny > ask > allow; changed arguments are validated and judged again by every guard but the
+│          one that changed them, at most eight rounds
+approver   where they ask: allowed, denied, or suspended as a value
+guards     once more after an answer: an ask no longer counts, a deny or a further change denies
 """
 
 from __future__ import annotations
@@ -10,120 +11,176 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
-from ferrule.definition.function import is_async
-from ferrule.errors import DefinitionError
-from ferrule.executors import threads as pool
-from ferrule.pipeline import invoke as execution
-from ferrule.pipeline.guards import Judge, answer_of, broken
+from ferrule.definition.handler import is_async
+from ferrule.executors import threads
+from ferrule.pipeline.guards import GuardFunction, broken, decision_of
 from ferrule.pipeline.plan import Plan
-from ferrule.types import Approver, Guard
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.suspension import resume_data
+from ferrule.pipeline.tasks import start
+from ferrule.types import Approver, Coro, Guard
 from ferrule.values.call import ToolCall, judged_call
-from ferrule.values.content import jsonable
-from ferrule.values.context import CallState, ToolContext
-from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
+from ferrule.values.content import clean, cut
+from ferrule.values.decision import ALLOW, Decision, ask, deny
+from ferrule.values.event import emit
 
 log = logging.getLogger("ferrule")
 ROUNDS = 8
 GUARD_SECONDS = 10.0
+VALUE_MISSING = "a value that only the program or a person can supply is missing"
+_NOT_OURS = (KeyboardInterrupt, GeneratorExit)
+
+Authorized: TypeAlias = tuple[ToolCall, Any]
+"""The call as it was judged, and the values that its handler gets."""
 
 
-class Verdict:
+class Verdict(NamedTuple):
     """A decision, with the call and the values that it is about."""
 
-    __slots__ = ("call", "decision", "values")
-
-    def __init__(self, decision: Decision, call: ToolCall, values: Any) -> None:
-        self.decision = decision
-        self.call = call
-        self.values = values
+    decision: Decision
+    call: ToolCall
+    values: object
 
 
-def first_word(
-    judges: tuple[tuple[Judge, Guard], ...], call: ToolCall, context: ToolContext[Any]
-) -> tuple[int, Any] | None:
-    """The first guard that does not stay silent, by its place, and its answer; most calls are done with this."""
+class FirstAnswer(NamedTuple):
+    """The first guard that was not content, by its place, and what it answered or raised."""
+
+    position: int
+    answer: object
+
+
+def authorize(plan: Plan, call: ToolCall, values: object, state: CallState) -> Authorized | Coro[Authorized]:
+    """The call that may run: at once where every guard is content at once, else by the coroutine that is returned,
+    which asks whoever is to be asked and waits.
+
+    Raises:
+        Rejected: (the coroutine) where the call may not run, or is suspended.
+    """
+    if not plan.guards:
+        return (call, values) if not plan.hidden else _authorize(plan, call, values, state, None)
+    first = _first_answer(plan, call, state)
+    if first is not None or plan.hidden:
+        return _authorize(plan, call, values, state, first)
+    if state.observers:
+        emit(state.observers, "tool:decided", call, ALLOW)
+    return call, values
+
+
+def _first_answer(plan: Plan, call: ToolCall, state: CallState) -> FirstAnswer | None:
+    """Ask the guards in turn, until one is not content; most calls are done with this."""
+    context = state.context
     position = 0
     try:
-        for judge, _ in judges:
-            answer: Any = judge(call, context)
-            if answer is not None:
-                return position, answer
+        for guard, _ in plan.guards:
+            answer: Any = guard(call, context)
+            if answer is not None and answer is not ALLOW:
+                return FirstAnswer(position, answer)
             position += 1
-    except (KeyboardInterrupt, GeneratorExit):
+    except _NOT_OURS:
         raise
     except BaseException as error:
-        return position, pool.Raised(error)
+        return FirstAnswer(position, threads.Raised(error))
     return None
 
 
-async def judged(
-    plan: Plan, call: ToolCall, values: Any, state: CallState, first: tuple[int, Any] | None = None
+async def _authorize(
+    plan: Plan, call: ToolCall, values: object, state: CallState, first: FirstAnswer | None
+) -> Authorized:
+    verdict = await judge(plan, call, values, state, first)
+    if plan.guards and state.observers:
+        emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+    return await decide(plan, verdict, state, plan.runner.approve)
+
+
+async def decide(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Authorized:
+    """What a verdict comes to, once whoever is to be asked has answered.
+
+    Raises:
+        Rejected: where the call may not run, or is suspended.
+    """
+    if verdict.decision.kind == "ask":
+        asked = verdict.decision
+        verdict = await _ask(plan, verdict, state, approve)
+        if state.observers:
+            emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+        if verdict.decision.kind == "ask":
+            raise Rejected(
+                "suspended",
+                f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}. {NOTHING_RUN}",
+                metadata={"resume": resume_data(verdict.call, state, verdict.decision)},
+            )
+    if verdict.decision.kind == "deny":
+        raise denied(verdict.decision.reason)
+    if plan.hidden and plan.parameters.missing(verdict.call.arguments):
+        raise denied(VALUE_MISSING)
+    state.call = verdict.call
+    return verdict.call, verdict.values
+
+
+# -- guards ------------------------------------------------------------------------------------------------------------
+
+
+async def judge(
+    plan: Plan, call: ToolCall, values: object, state: CallState, first: FirstAnswer | None = None
 ) -> Verdict:
     """What all guards say together; changed arguments are judged again.
 
-    `first` is what `first_word` found: those before it are silent, and it is not asked twice.
+    Those before `first` are content, and that one is not asked twice.
     """
     changed_by = -1
     for _ in range(ROUNDS):
         decision = ALLOW
-        for position, (judge, guard) in enumerate(plan.judges):
-            if position == changed_by or (first is not None and position < first[0]):
+        for position, (function, guard) in enumerate(plan.guards):
+            if position == changed_by or (first is not None and position < first.position):
                 continue
-            (_, answer), first = first or (0, _Unasked), None
-            said = await _said(plan, judge, guard, call, state, answer)
-            if said is ALLOW:
-                continue
-            if said.kind == "deny":
-                return Verdict(said, call, values)
-            if said.kind == "ask":
-                decision = _both(decision, said)
-            elif said.arguments is not None:
+            answer, first = (_NOT_ASKED if first is None else first.answer), None
+            answered = await _evaluate_guard(plan, function, guard, call, state, answer)
+            if answered.kind == "deny":
+                return Verdict(answered, call, values)
+            if answered.kind == "ask":
+                decision = _both(decision, answered)
+            elif answered.arguments is not None:
                 changed_by = position
                 try:
-                    values, call = _changed(plan, call, said.arguments, state)
+                    call, values = _with_arguments(plan, call, answered.arguments, state)
                 except Invalid as invalid:
                     log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
-                    return Verdict(
-                        deny(f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"),
-                        call,
-                        values,
-                    )
+                    what = f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"
+                    return Verdict(deny(what), call, values)
                 except Exception as error:  # a mapping of the guard's own may raise anything when it is read
-                    return Verdict(_broken(plan, guard, error), call, values)
+                    return Verdict(_guard_broke(plan, guard, error), call, values)
                 break
         else:
             return Verdict(decision, call, values)
     return Verdict(deny("the guards kept changing the arguments"), call, values)
 
 
-class _Unasked:
-    """In the place of an answer that a guard has still to give."""
+_NOT_ASKED: Any = object()
 
 
-async def _said(plan: Plan, judge: Judge, guard: Any, call: ToolCall, state: CallState, answer: Any) -> Decision:
-    """One guard's answer as a decision."""
+async def _evaluate_guard(
+    plan: Plan, function: GuardFunction, guard: Guard, call: ToolCall, state: CallState, answer: object
+) -> Decision:
+    """One guard's answer as a decision; one that breaks or is late denies."""
     try:
-        if answer is _Unasked:
-            answer = judge(call, state.context)
-        if answer is None:
-            return ALLOW
-        if isinstance(answer, pool.Raised):
+        if answer is _NOT_ASKED:
+            answer = function(call, state.context)
+        if isinstance(answer, threads.Raised):
             raise answer.error
-        if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-            answer = await _in_time(answer)
-        return answer_of(answer, call)
+        if answer is not None and not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
+            answer = await _within_time(answer)
+        return decision_of(answer, call)
     except _NOT_OURS:
         raise
     except _Cancelled:
         raise asyncio.CancelledError from None
     except BaseException as error:
-        return _broken(plan, guard, error)
+        return _guard_broke(plan, guard, error)
 
 
 def _both(one: Decision, other: Decision) -> Decision:
@@ -142,17 +199,14 @@ class _Cancelled(BaseException):
     """A cancellation from outside while a guard was awaited, told from one that the guard raised."""
 
 
-_NOT_OURS = (KeyboardInterrupt, GeneratorExit)
-
-
-def _broken(plan: Plan, guard: Any, error: BaseException) -> Decision:
+def _guard_broke(plan: Plan, guard: Guard, error: BaseException) -> Decision:
     decision = broken(guard, error)
     if decision.reason.startswith("a guard"):
         log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
     return decision
 
 
-async def _in_time(answer: Awaitable[Any]) -> Any:
+async def _within_time(answer: Awaitable[object]) -> Any:
     """A guard's awaited answer, within its time; a late one is cancelled and not waited for.
 
     Raises:
@@ -162,12 +216,12 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
     async def waited() -> Any:
         try:
             return await answer
-        except (KeyboardInterrupt, GeneratorExit):
+        except _NOT_OURS:
             raise
         except BaseException as error:
-            return pool.Raised(error)
+            return threads.Raised(error)
 
-    task = execution.start(waited(), asyncio.get_running_loop())
+    task = start(waited(), asyncio.get_running_loop())
     if not task.done():
         try:
             await asyncio.wait({task}, timeout=GUARD_SECONDS)
@@ -178,24 +232,27 @@ async def _in_time(answer: Awaitable[Any]) -> Any:
         task.cancel()
         raise TimeoutError
     outcome = task.result()
-    if isinstance(outcome, pool.Raised):
+    if isinstance(outcome, threads.Raised):
         raise outcome.error
     return outcome
 
 
-def _changed(plan: Plan, call: ToolCall, arguments: Mapping[str, Any], state: CallState) -> tuple[Any, ToolCall]:
-    values, text, _ = plan.parameters.judge(plan.name, arguments, str(call.raw))
-    changed = judged_call(call, text, values, plan.parameters)
-    state.call = changed
-    return values, changed
+def _with_arguments(plan: Plan, call: ToolCall, arguments: Mapping[str, object], state: CallState) -> Authorized:
+    """The call with other arguments, validated."""
+    values, text, _ = plan.parameters.judge(plan.name, arguments)
+    state.call = changed = judged_call(call, text, values, plan.parameters)
+    return changed, values
 
 
-async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Verdict:
+# -- whoever is asked --------------------------------------------------------------------------------------------------
+
+
+async def _ask(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Verdict:
     """The verdict once somebody has answered the ask; still an ask where it is put off."""
-    asked, call, values = verdict.decision, verdict.call, verdict.values
+    asked, call, values = verdict
     if approve is None:
         return Verdict(deny(f"nobody is there to ask ({asked.reason})"), call, values)
-    answer = await _answer(plan, approve, call, asked, state.context)
+    answer = await _ask_approver(plan, approve, call, asked, state)
     if answer.kind == "ask":
         return Verdict(ask(answer.reason or asked.reason, into=answer.into or asked.into), call, values)
     if answer.kind == "deny":
@@ -203,14 +260,14 @@ async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Appr
     if answer.arguments is not None:
         try:
             edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
-            values, call = _changed(plan, call, edited, state)
+            call, values = _with_arguments(plan, call, edited, state)
         except Invalid as invalid:
             log.warning("an answer for tool %r does not fit: %s", plan.name, invalid)
             return Verdict(deny(f"the answer's arguments do not fit{_misfit(plan, invalid)}"), call, values)
         except Exception as error:
             log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
             return Verdict(deny("the answer's arguments cannot be read"), call, values)
-    final = await judged(plan, call, values, state)
+    final = await judge(plan, call, values, state)
     if final.decision.kind == "deny":
         return final
     if final.call is not call:
@@ -218,17 +275,15 @@ async def answered(plan: Plan, verdict: Verdict, state: CallState, approve: Appr
     return Verdict(ALLOW, call, values)
 
 
-async def _answer(
-    plan: Plan, approve: Approver, call: ToolCall, asked: Decision, context: ToolContext[Any]
-) -> Decision:
-    task = asyncio.current_task()
+async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: Decision, state: CallState) -> Decision:
+    task, context = asyncio.current_task(), state.context
     cancels = task.cancelling() if task is not None else 0
     try:
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]
         else:
-            answer = await pool.apart(lambda: approve(call, asked, context))
-            if isinstance(answer, pool.Raised):
+            answer = await threads.in_own_thread(lambda: approve(call, asked, context))
+            if isinstance(answer, threads.Raised):
                 raise answer.error
             if inspect.isawaitable(answer):
                 answer = await answer
@@ -244,98 +299,3 @@ async def _answer(
     if isinstance(answer, Decision):
         return answer if answer.kind != "deny" or answer.reason else deny("refused")
     return deny("refused by the person who was asked" if answer is False else "refused")
-
-
-# -- suspended calls ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What a record keeps of a suspended call."""
-
-    key: str
-    id: str
-    name: str
-    arguments: dict[str, Any]
-    data: Any
-    parent: str | None
-    decision: Decision
-    context: dict[str, Any]
-
-
-class Resumed:
-    """The answer to a suspended call, on its way to the place where the question was asked."""
-
-    __slots__ = ("answer", "arguments", "decision", "key")
-
-    def __init__(self, key: str, arguments: dict[str, Any], decision: Decision, answer: Any) -> None:
-        self.key = key
-        self.arguments = arguments
-        self.decision = decision
-        self.answer = answer
-
-    async def approve(self, call: ToolCall, decision: Decision, context: ToolContext[Any]) -> Any:
-        return self.answer
-
-
-def remembered(call: ToolCall, state: CallState, decision: Decision) -> dict[str, Any]:
-    """All, as plain JSON, that another process needs to take the call up again."""
-    sent, context = state.sent, state.context
-    kept: dict[str, Any] = jsonable(
-        {
-            "id": sent.id,
-            "name": sent.name,
-            "arguments": _unbound(call.arguments, state.plan.parameters.bound),
-            "data": sent.data,
-            "parent": call.parent,
-            "decision": {"reason": decision.reason, "into": decision.into},
-            "context": {
-                "session": context.session,
-                "principal": context.principal,
-                "working_directory": context._given[2],
-                "metadata": dict(context.metadata),
-            },
-        }
-    )
-    return {"key": os.urandom(16).hex(), **kept}
-
-
-def _unbound(arguments: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without those that the program fixes by itself, here as there."""
-    return {name: value for name, value in arguments.items() if name not in bound or value != bound[name]}
-
-
-def recalled(record: Mapping[str, Any]) -> Memory:
-    """The suspended call that a record keeps.
-
-    Raises:
-        DefinitionError: where it keeps none.
-    """
-    try:
-        kept = record["metadata"]["resume"]
-        decision = ask(str(kept["decision"]["reason"]), into=kept["decision"]["into"])
-        return Memory(
-            str(kept["key"]),
-            str(kept["id"]),
-            str(kept["name"]),
-            dict(kept["arguments"]),
-            kept["data"],
-            kept["parent"],
-            decision,
-            dict(kept["context"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise DefinitionError(f"resume takes the .record() of a suspended result; this is none ({error!r})") from None
-
-
-def recalled_context(memory: Memory, given: ToolContext[Any]) -> ToolContext[Any]:
-    """The context of the suspended call, with the `deps` and `secrets` of this process."""
-    kept = {key: memory.context.get(key) for key in ("session", "principal", "working_directory", "metadata")}
-    return given.replace(**kept)
-
-
-def with_changes(verdict: Verdict, judged: ToolCall) -> Decision:
-    """The verdict's decision, with the arguments where guards would change them."""
-    if verdict.decision.kind == "allow" and verdict.call is not judged:
-        return allow(verdict.call.arguments)
-    return verdict.decision

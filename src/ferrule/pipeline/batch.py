@@ -3,67 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Generator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import same_call
-from ferrule.pipeline import invoke as execution
 from ferrule.pipeline.acquire import resource_keys
+from ferrule.pipeline.call import answer, find_plan, receive
+from ferrule.pipeline.entry import Entry
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN
+from ferrule.pipeline.results import CANCELLED, NOTHING_RUN
+from ferrule.pipeline.runner_state import RunnerState
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.tasks import start
 from ferrule.scheduling.timer import wake
-from ferrule.types import Observer
-from ferrule.values.call import ToolCall
+from ferrule.types import Coro, Observer
+from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean, cut
-from ferrule.values.context import CallState, ToolContext, new_state, running
+from ferrule.values.context import ContextFields
 from ferrule.values.result import ToolResult
-
-if TYPE_CHECKING:
-    from ferrule.runner import Runner
 
 _Task = asyncio.Task[Any]
 _AT_ONCE = 32
-
-
-class Seat:
-    """A call's place in its batch.
-
-    Attributes:
-        call: The call, with an id.
-        observers: See the events of this batch only.
-        twin: The place of the same call, where it came before; the call runs once.
-        reused: Whether another call came before under the same id; then this one is answered, and never run.
-        beside: Whether the arguments as sent are why the call runs beside others.
-        started: Whether it has been.
-        state: What the runner keeps of the call, once it has begun.
-        task: Where it runs.
-        result: What it came to.
-    """
-
-    __slots__ = ("beside", "call", "observers", "result", "reused", "started", "state", "task", "twin")
-
-    def __init__(self, call: ToolCall, observers: tuple[Observer, ...]) -> None:
-        self.call = call
-        self.observers = observers
-        self.twin: Seat | None = None
-        self.reused = self.beside = self.started = False
-        self.state: CallState | None = None
-        self.task: _Task | None = None
-        self.result: ToolResult | None = None
-
-    @property
-    def runs(self) -> bool:
-        """Whether the call has come to its handler."""
-        return self.state is not None and self.state.executed is not False
-
-    def outcome(self) -> ToolResult | None:
-        """The result that was kept when the call was cut off, or that its task came to; `None` before its end."""
-        if self.result is None:
-            task = self.task
-            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-                self.result = task.result()
-        return self.result
 
 
 class Batch:
@@ -77,25 +38,25 @@ class Batch:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: RunnerState,
         calls: list[ToolCall],
-        context: ToolContext[Any],
+        fields: ContextFields,
         observers: tuple[Observer, ...],
     ) -> None:
         self._runner = runner
-        self._context = context
+        self._fields = fields
         self._observers = observers
-        self._seats: list[Seat] = []
-        first: dict[str, Seat] = {}
+        self._entries: list[Entry] = []
+        first: dict[str, Entry] = {}
         for call in calls:
-            seat = Seat(call if call.id else call.replace(id=runner._new_id()), observers)
-            self._seats.append(seat)
-            before = first.setdefault(seat.call.id, seat)
-            if before is not seat:
+            entry = Entry(call if call.id else call.replace(id=new_id()), observers)
+            self._entries.append(entry)
+            before = first.setdefault(entry.call.id, entry)
+            if before is not entry:
                 if same_call(before.call, call):
-                    seat.twin = before
+                    entry.twin = before
                 else:
-                    seat.reused = True
+                    entry.reused = True
         self._cancelled = self._now = False
         self._done: asyncio.Future[list[ToolResult]] | None = None
 
@@ -103,13 +64,13 @@ class Batch:
     def results(self) -> list[ToolResult]:
         """One result for every call, at any time: of one that has not ended, that it has not."""
         found = []
-        for seat in self._seats:
-            place = seat.twin or seat
-            found.append(place.outcome() or self._open(seat.call, started=place.started))
+        for entry in self._entries:
+            first = entry.twin or entry
+            found.append(first.outcome() or self._open(entry.call, started=first.started))
         return found
 
     def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
-        plan = self._runner._plan_of(call.name)
+        plan = find_plan(self._runner, call.name)
         return ToolResult(
             None,
             "The call has not ended; its effect may have happened."
@@ -129,15 +90,14 @@ class Batch:
         """
         self._now = now or self._cancelled
         self._cancelled = True
-        for seat in self._seats:
-            if seat.task is None:
+        for entry in self._entries:
+            if entry.task is None:
                 continue
-            if seat.state is not None:
-                seat.state.stopping = True  # no further attempt of what runs
-                if seat.state.pausing is not None:
-                    wake(seat.state.pausing)
-            if self._now or not seat.runs:
-                seat.task.cancel()
+            if entry.state is not None:
+                entry.state.stopping = True  # no further attempt of what runs
+                entry.state.wake_pausing()
+            if self._now or not entry.runs:
+                entry.task.cancel()
 
     def _stopped(self) -> bool:
         return self._cancelled
@@ -159,33 +119,33 @@ class Batch:
         return results
 
     async def _run(self) -> None:
-        lanes = _Lanes()
+        lanes = _RunningLanes()
         begun = 0
         try:
-            for seat in self._seats:
-                if seat.twin is not None:
+            for entry in self._entries:
+                if entry.twin is not None:
                     continue
                 begun += 1
                 if begun % _AT_ONCE == 0:  # or a thousand begin before the first can go on
                     await asyncio.sleep(0)
                 if self._cancelled:
                     break
-                lane = BESIDE if seat.reused else self._lane(self._runner._plan_of(seat.call.name), seat.call)
+                lane = BESIDE if entry.reused else self._lane(find_plan(self._runner, entry.call.name), entry.call)
                 if self._stopped():  # by what a tool says about its own arguments
                     break
                 if not lane.alone:
                     before = lanes.before(lane)
-                    seat.beside = lane.chosen
-                    lanes.add(self._begin(seat, before), lane)
+                    entry.beside = lane.chosen
+                    lanes.add(self._begin(entry, before), lane)
                     continue
                 await _all(lanes.open)
                 lanes.clear()
                 if not self._stopped():
-                    await _all([self._begin(seat)])
+                    await _all([self._begin(entry)])
             await _all(lanes.open)
         except asyncio.CancelledError:
             self.cancel(now=True)
-            await _all([seat.task for seat in self._seats if seat.task is not None])
+            await _all([entry.task for entry in self._entries if entry.task is not None])
             raise
         finally:
             await self._complete()
@@ -197,53 +157,52 @@ class Batch:
         if isinstance(tool.parallel, bool) and not plan.locks:
             return BESIDE if tool.parallel else ALONE
         try:
-            arguments = plan.parameters.foreseen(plan.name, call.raw)
+            arguments = plan.parameters.read_ahead(plan.name, call.raw)
         except Invalid:
             return BESIDE  # it is answered, and nothing runs
         try:
             parallel = tool.trait("parallel", arguments)
             if not plan.locks:
                 return Lane(alone=not parallel, chosen=parallel)
-            state = new_state(self._context._given, plan, call, call, running(), 0.0)
+            state = CallState(plan, self._fields, call, call, None, None)
             return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException:
             return ALONE  # what it touches is not known
 
-    def _begin(self, seat: Seat, before: Sequence[_Task] = ()) -> _Task:
-        coroutine = self._after(before, seat) if before else self._way(seat)
-        seat.started = True
-        task = seat.task = execution.start(coroutine, asyncio.get_running_loop())
-        if self._cancelled and not task.done() and (self._now or not seat.runs):
+    def _begin(self, entry: Entry, before: Sequence[_Task] = ()) -> _Task:
+        coroutine = self._after(before, entry) if before else self._call(entry)
+        entry.started = True
+        task = entry.task = start(coroutine, asyncio.get_running_loop())
+        if self._cancelled and not task.done() and (self._now or not entry.runs):
             task.cancel()  # what began at once has cancelled its own batch
         return task
 
-    def _way(self, seat: Seat) -> Coroutine[Any, Any, ToolResult]:
-        if seat.reused:
-            error = f"The id {cut(clean(seat.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            return self._runner._answered(seat.call, "invalid", error, seat)
-        return self._runner._started(seat.call, self._context, seat=seat)
+    def _call(self, entry: Entry) -> Coro[ToolResult]:
+        if entry.reused:
+            error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
+            return answer(self._runner, entry.call, "invalid", error, entry)
+        return receive(self._runner, entry.call, self._fields, entry=entry)
 
-    async def _after(self, before: Sequence[_Task], seat: Seat) -> ToolResult:
+    async def _after(self, before: Sequence[_Task], entry: Entry) -> ToolResult:
         await _all(before)
-        return await self._way(seat)
+        return await self._call(entry)
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
         mistakes: list[BaseException] = []
-        for seat in self._seats:
-            if seat.twin is not None or seat.outcome() is not None:
+        for entry in self._entries:
+            if entry.twin is not None or entry.outcome() is not None:
                 continue
-            task = seat.task
+            task = entry.task
             if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
                 mistakes.append(task.exception())  # type: ignore[arg-type]
             elif task is None or task.done():
-                error = f"The call was cancelled. {NOTHING_RUN}"
-                seat.result = await self._runner._answered(seat.call, "cancelled", error, seat)
-        for seat in self._seats:
-            if seat.task is not None and seat.task.done() and not seat.task.cancelled():
-                seat.task.exception()  # marked as seen: the result tells it
+                entry.result = await answer(self._runner, entry.call, "cancelled", CANCELLED, entry)
+        for entry in self._entries:
+            if entry.task is not None and entry.task.done() and not entry.task.cancelled():
+                entry.task.exception()  # marked as seen: the result tells it
         if mistakes:
             raise mistakes[0]
 
@@ -288,7 +247,7 @@ ALONE = Lane(alone=True)
 BESIDE = Lane()
 
 
-class _Lanes:
+class _RunningLanes:
     """Which of the calls that run now a later one has to wait for."""
 
     def __init__(self) -> None:

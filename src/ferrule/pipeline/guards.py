@@ -1,4 +1,4 @@
-"""Guards in all their forms behind one signature, and what their answers mean."""
+"""Guards in all their forms as functions of one signature, and what their answers mean."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 from pydantic import AliasChoices
 
-from ferrule.arguments.argument_errors import Mistakes
-from ferrule.definition.function import Handler
+from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.types import Answer, Guard
@@ -21,10 +21,10 @@ from ferrule.values.decision import ALLOW, Decision, allow, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps, loads, same
 
-Judge: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Answer | Awaitable[Answer]]
+GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Answer | Awaitable[Answer]]
 
 
-def judge_of(guard: Guard, tool: Tool) -> Judge:
+def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     """`guard` as a function of call and context.
 
     An object with `check` is asked by its signature: `check(call, context)`, `check(handler)`, or
@@ -52,7 +52,7 @@ def judge_of(guard: Guard, tool: Tool) -> Judge:
     )
 
 
-def _form(check: Callable[..., Any]) -> str:
+def _form(check: Callable[..., object]) -> str:
     """What `check` wants to be given; else how it is written."""
     try:
         signature = inspect.signature(check)
@@ -72,19 +72,19 @@ def _form(check: Callable[..., Any]) -> str:
     return "instance" if len(required) == 1 else f"check{signature}"
 
 
-def _check_of_arguments(check: Callable[..., Any], guard: Guard, tool: Tool) -> Judge:
+def _check_of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
     taken = _names_taken(check, guard, tool)
 
-    def judge(call: ToolCall, context: ToolContext[Any]) -> Any:
+    def ask_guard(call: ToolCall, context: ToolContext) -> Any:
         arguments = thaw(call.arguments)
         for name in taken & arguments.keys():  # of a tool that takes what it does not declare
             raise GuardError(f"no argument may be called {name!r} here")
         return check(tool, **arguments)
 
-    return judge
+    return ask_guard
 
 
-def _names_taken(check: Callable[..., Any], guard: Guard, tool: Tool) -> set[str]:
+def _names_taken(check: Callable[..., object], guard: Guard, tool: Tool) -> set[str]:
     """The parameters that the guard itself and the tool fill, so that no argument of their name can be given.
 
     Raises:
@@ -96,7 +96,7 @@ def _names_taken(check: Callable[..., Any], guard: Guard, tool: Tool) -> set[str
     taken = {p.name for p in positional[: len(given)] if p.kind is p.POSITIONAL_OR_KEYWORD}
     names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - taken
     required = {p.name for p in parameters if p.name in names and p.default is p.empty}
-    schema = tool._handling.parameters.schema
+    schema = tool.handling.parameters.schema
     arguments = schema.get("properties", {}).keys()
     if clash := sorted(taken & arguments):
         why = f"has an argument {clash[0]!r}, which Python cannot give beside the parameter of that name"
@@ -115,15 +115,15 @@ def _names_taken(check: Callable[..., Any], guard: Guard, tool: Tool) -> set[str
     )
 
 
-def _check_of_instance(check: Callable[..., Any], guard: Guard, tool: Tool) -> Judge:
-    handling: Handler = tool._handling
-    if not handling.instance:
+def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
+    handling: Handler = tool.handling
+    if not handling.makes_instance:
         raise DefinitionError(
             f"the guard {guard!r} wants a handler's instance, and {tool.name!r} is no handler class; "
             "give it check(call, context)"
         )
 
-    async def judge(call: ToolCall, context: ToolContext[Any]) -> Answer:
+    async def ask_guard(call: ToolCall, context: ToolContext) -> Answer:
         instance = handling.parameters.values(str(call.raw))
         before = _fields(instance)
         answer = check(instance)
@@ -132,7 +132,7 @@ def _check_of_instance(check: Callable[..., Any], guard: Guard, tool: Tool) -> J
         if answer is None:
             answer = instance
         if not isinstance(answer, type(instance)):
-            return answer  # type: ignore[no-any-return]
+            return answer  # type: ignore[return-value]  # `decision_of` looks at it
         given = _values(answer)
         after = {key: _json(value) for key, value in given.items()}
         changed = {key: value for key, value in after.items() if key not in before or not same(before[key], value)}
@@ -146,14 +146,14 @@ def _check_of_instance(check: Callable[..., Any], guard: Guard, tool: Tool) -> J
                 raise GuardError(f"a guard changed {key!r} to what JSON does not carry")
         return allow(arguments)
 
-    return judge
+    return ask_guard
 
 
-def _fields(instance: Any) -> dict[str, Any]:
+def _fields(instance: Any) -> dict[str, object]:
     return {key: _json(value) for key, value in _values(instance).items()}
 
 
-def _values(instance: Any) -> dict[str, Any]:
+def _values(instance: Any) -> dict[str, object]:
     """The fields, under the names that a model fills them by."""
     found = dict(instance.model_extra or {})
     for name, field in type(instance).model_fields.items():
@@ -164,25 +164,25 @@ def _values(instance: Any) -> dict[str, Any]:
     return found
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> Any:
     try:
         return loads(dumps(value))
     except ValueError:
         return jsonable(value)
 
 
-def _carried(key: str, value: Any, handling: Handler, arguments: dict[str, Any]) -> bool:
+def _carried(key: str, value: object, handling: Handler, arguments: dict[str, object]) -> bool:
     """Whether the handler would get the value that the guard meant, and not the text that stands for it: bytes that
     are no UTF-8 have a JSON form only where their field says which."""
     try:
         dumps(value)
     except ValueError:
-        with suppress(Mistakes):  # what does not fit is the kernel's to tell
+        with suppress(ArgumentErrors):  # what does not fit is the kernel's to tell
             return bool(_values(handling.parameters.values(dumps(arguments)))[key] == value)
     return True
 
 
-def answer_of(answer: Any, judged: ToolCall) -> Decision:
+def decision_of(answer: object, judged: ToolCall) -> Decision:
     """What a guard's answer means; anything that is none of the forms denies.
 
     Changed arguments that change nothing are a plain allow.
@@ -199,7 +199,7 @@ def answer_of(answer: Any, judged: ToolCall) -> Decision:
     return answer
 
 
-def _is_same(changed: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+def _is_same(changed: Mapping[str, object], arguments: Mapping[str, object]) -> bool:
     return changed is arguments or same(thaw(changed), thaw(arguments))
 
 

@@ -1,53 +1,94 @@
-"""A middleware with fewer powers: it sees the call before the rest, or the result after it, and has no `next`."""
+"""`before` and `after` hooks: middleware with fewer powers, which sees the call before the rest, or the result after
+it, and has no `next`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
-from ferrule.types import Middleware, Next
+from ferrule.types import Coro, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-Ahead: TypeAlias = Callable[[ToolCall, ToolContext[Any]], ToolCall | Awaitable[ToolCall | None] | None]
+Before: TypeAlias = Callable[[ToolCall, ToolContext], ToolCall | Awaitable[ToolCall | None] | None]
 """The call that goes on instead, or `None` for the same."""
 
-Behind: TypeAlias = Callable[[ToolResult, ToolContext[Any]], ToolResult | Awaitable[ToolResult | None] | None]
+After: TypeAlias = Callable[[ToolResult, ToolContext], ToolResult | Awaitable[ToolResult | None] | None]
 """The result that goes back instead, or `None` for the same."""
 
 
-class Half:
+class Hook:
     """What `before` and `after` make. Anywhere it is a middleware like any other; the innermost ones of a chain are run
-    by the kernel itself, without a coroutine for each, which is an eighth of the whole path."""
+    by the kernel itself, without a coroutine for each, which is an eighth of the whole way of a call."""
 
-    __slots__ = ("ahead", "behind")
+    __slots__ = ("after", "before")
 
-    def __init__(self, *, ahead: Ahead | None = None, behind: Behind | None = None) -> None:
-        self.ahead = ahead
-        self.behind = behind
+    def __init__(self, *, before: Before | None = None, after: After | None = None) -> None:
+        self.before = before
+        self.after = after
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
-        if self.ahead is not None:
-            call = await settled(self.ahead(call, context), call)
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+        if self.before is not None:
+            changed = run_before((self.before,), call, context)
+            call = changed if isinstance(changed, ToolCall) else await changed
         result = await next(call, context)
-        return result if self.behind is None else await settled(self.behind(result, context), result)
+        if self.after is not None:
+            replaced = run_after((self.after,), result, context)
+            result = replaced if isinstance(replaced, ToolResult) else await replaced
+        return result
 
 
-async def settled(answer: Any, same: Any) -> Any:
-    """What a half answered, awaited where it must be; `same` where it said nothing."""
-    if answer is not None and not isinstance(answer, ToolCall | ToolResult):
-        answer = await answer
-    return same if answer is None else answer
+def run_before(hooks: Sequence[Before], call: ToolCall, context: ToolContext) -> ToolCall | Coro[ToolCall]:
+    """The call as the hooks leave it: at once, or a coroutine of it where one of them has to be awaited."""
+    for position, hook in enumerate(hooks):
+        changed = hook(call, context)
+        if isinstance(changed, ToolCall):
+            call = changed
+        elif changed is not None:
+            return _go_on_before(changed, hooks[position + 1 :], call, context)
+    return call
 
 
-def parted(middleware: Iterable[Middleware]) -> tuple[tuple[Middleware, ...], tuple[Ahead, ...], tuple[Behind, ...]]:
-    """The chain without the halves at its inner end; what these do ahead, and what behind, each in its order."""
-    chain = list(middleware)
-    halves: list[Half] = []
-    while chain and isinstance(chain[-1], Half):
-        halves.insert(0, chain[-1])
-        del chain[-1]
-    ahead = tuple(half.ahead for half in halves if half.ahead is not None)
-    behind = tuple(half.behind for half in reversed(halves) if half.behind is not None)
-    return tuple(chain), ahead, behind
+async def _go_on_before(
+    changed: Awaitable[ToolCall | None], hooks: Sequence[Before], call: ToolCall, context: ToolContext
+) -> ToolCall:
+    rest = run_before(hooks, await changed or call, context)
+    return rest if isinstance(rest, ToolCall) else await rest
+
+
+def run_after(hooks: Sequence[After], result: ToolResult, context: ToolContext) -> ToolResult | Coro[ToolResult]:
+    """The result as the hooks leave it: at once, or a coroutine of it where one of them has to be awaited."""
+    for position, hook in enumerate(hooks):
+        replaced = hook(result, context)
+        if isinstance(replaced, ToolResult):
+            result = replaced
+        elif replaced is not None:
+            return _go_on_after(replaced, hooks[position + 1 :], result, context)
+    return result
+
+
+async def _go_on_after(
+    replaced: Awaitable[ToolResult | None], hooks: Sequence[After], result: ToolResult, context: ToolContext
+) -> ToolResult:
+    rest = run_after(hooks, await replaced or result, context)
+    return rest if isinstance(rest, ToolResult) else await rest
+
+
+class Chain(NamedTuple):
+    """Middleware without the hooks at its inner end, and these hooks in the order in which they run."""
+
+    outer: tuple[Middleware, ...]
+    before: tuple[Before, ...]
+    after: tuple[After, ...]
+
+
+def split_chain(middleware: Iterable[Middleware]) -> Chain:
+    """The chain, with the hooks at its inner end taken out."""
+    outer = list(middleware)
+    hooks: list[Hook] = []
+    while outer and isinstance(outer[-1], Hook):
+        hooks.insert(0, outer.pop())  # type: ignore[arg-type]
+    before = tuple(hook.before for hook in hooks if hook.before is not None)
+    after = tuple(hook.after for hook in reversed(hooks) if hook.after is not None)
+    return Chain(tuple(outer), before, after)

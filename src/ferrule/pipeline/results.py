@@ -1,67 +1,64 @@
-"""What a call came to, as its one result: of a handler that returned or raised, of a call that was stopped, of a
-middleware that broke; bound to the call, bounded and cleaned."""
+"""What a call came to, as its one result: of a handler that returned or raised, of a call that was rejected or
+cancelled, of a middleware that raised; and `seal`, which binds, bounds, cleans and measures every result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from asyncio import current_task
 from collections.abc import Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from ferrule.definition.output import OutputMismatch
-from ferrule.errors import ToolError, WorkerDiedError
-from ferrule.executors.chunks import joined
-from ferrule.executors.threads import PoolExhausted, Unstarted
+from ferrule.errors import RemoteError, ToolError, WorkerDiedError
+from ferrule.executors import NotStarted
+from ferrule.executors.in_loop import joined
 from ferrule.pipeline.plan import Plan
+from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text, bound, clean, cut, render, size
-from ferrule.values.context import CallState
-from ferrule.values.result import Status, ToolResult, keep_seal, success
+from ferrule.values.result import Status, ToolResult, keep_duration, keep_repairs, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
+CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
-_LARGE = 1 << 63
+_LEAST, _MOST = -(1 << 63), 1 << 63
+_SHORT = frozenset({float, bool, type(None)})
 # A scheme has few characters, or a long text without one would be looked through again from every word of it.
 _CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]{0,31}://)[^\s/?#]+@")
 
 
-class Halt(Exception):
-    """A call that ends before its handler is started."""
+class Rejected(Exception):
+    """A call that ends before its handler is started; raised by a step, and answered as its result."""
 
-    def __init__(self, status: Status, error: str, *, metadata: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, status: Status, error: str, *, metadata: Mapping[str, object] | None = None) -> None:
         super().__init__(error)
         self.status: Status = status
         self.error = error
         self.metadata = metadata
 
 
-def milliseconds(state: CallState) -> float:
-    """How long the call has taken so far."""
-    return (perf_counter() - state.started) * 1000
-
-
-def made(
+def unsuccessful(
     state: CallState,
     status: Status,
     error: str,
     *,
     output: Any = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
     exception: BaseException | None = None,
-    keeps: bool = False,
+    keep_chunks: bool = False,
 ) -> ToolResult:
     """The kernel's own result for anything but a success.
 
     What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
     """
     content: tuple[Block, ...] | None = None
-    if keeps and state.pieces:
-        output = joined(state.pieces) if output is None else output
+    if keep_chunks and state.chunks:
+        output = joined(state.chunks) if output is None else output
         content = (Text(error), *render(output))
     state.made = ToolResult(
         output,
@@ -77,38 +74,44 @@ def made(
     return state.made
 
 
-def unheard(call: ToolCall, name: str, status: Status, error: str) -> ToolResult:
+def without_state(call: ToolCall, name: str, status: Status, error: str) -> ToolResult:
     """The result of a call that did not get as far as a state of its own."""
     return ToolResult(None, error, call=call, tool_name=name, status=status, executed=False)
 
 
-def halted(state: CallState, halt: Halt) -> ToolResult:
+def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
-    error = halt.error
+    error = rejection.error
     if state.executed is None:
         error = error.replace(NOTHING_RUN, _MAY_HAVE)
     elif state.executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
-    return made(state, halt.status, error, metadata=halt.metadata, keeps=not state.plan.seals)
+    keep = not state.plan.has_middleware
+    return unsuccessful(state, rejection.status, error, metadata=rejection.metadata, keep_chunks=keep)
 
 
-def problem(call: ToolCall) -> Halt:
+def problem(call: ToolCall) -> Rejected:
     """The end of a call of which its sender, or a middleware, says why it must not run."""
-    said = cut(clean(call.problem or ""), 500)
-    return Halt("invalid", said if NOTHING_RUN in said else f"{said} {NOTHING_RUN}")
+    text = cut(clean(call.problem or ""), 500)
+    return Rejected("invalid", text if NOTHING_RUN in text else f"{text} {NOTHING_RUN}")
 
 
-def denied(reason: str) -> Halt:
+def denied(reason: str) -> Rejected:
     """The end of a call that may not run."""
-    return Halt("denied", f"Denied: {cut(clean(reason), 500).rstrip('.')}. {NOTHING_RUN}")
+    return Rejected("denied", f"Denied: {cut(clean(reason), 500).rstrip('.')}. {NOTHING_RUN}")
 
 
-def busy(plan: Plan, why: str) -> Halt:
+def busy(plan: Plan, why: str) -> Rejected:
     """The end of a call that waited too long."""
-    return Halt("limited", f"{plan.name} could not be started in time: {why}. {NOTHING_RUN} Try again later.")
+    return Rejected("limited", f"{plan.name} could not be started in time: {why}. {NOTHING_RUN} Try again later.")
 
 
-def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+def stopped(plan: Plan) -> Rejected:
+    """The end of a call of which there is to be no further attempt."""
+    return denied(plan.disabled) if plan.disabled is not None else Rejected("cancelled", CANCELLED)
+
+
+def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """What a handler raised, for the model: its text where it is meant or known to be harmless, else its type.
 
     Raises:
@@ -116,61 +119,60 @@ def raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """
     if isinstance(error, KeyboardInterrupt | GeneratorExit):
         raise error
-    if state.cancelled_in(current_task()):
-        if not isinstance(error, asyncio.CancelledError):
-            state.cut = error
+    if state.is_cancelled():
+        if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
+            state.raised = error
         raise asyncio.CancelledError from None
-    if isinstance(error, PoolExhausted):
-        return _unstarted(state, "limited", f"{plan.name} cannot be started: {error}. {NOTHING_RUN}")
-    if isinstance(error, Unstarted):
-        why = error.__cause__
-        return _unstarted(state, "failed", f"{plan.name} could not be run: {why}. {NOTHING_RUN}", why)
+    if isinstance(error, NotStarted):
+        return _not_started(plan, state, error)
     state.executed = None if isinstance(error, WorkerDiedError) else True
     log.warning("tool %r raised", plan.name, exc_info=error)
     text = safe_text(error, plan.expose)
     after = f" {_MAY_HAVE}" if plan.changes else ""
-    return made(
-        state, "failed", f"{plan.name} failed: {text}.{after}", metadata=_later(error), exception=error, keeps=True
-    )
+    error_text = f"{plan.name} failed: {text}.{after}"
+    metadata = _retry_after(error)
+    return unsuccessful(state, "failed", error_text, metadata=metadata, exception=error, keep_chunks=True)
 
 
-def _unstarted(state: CallState, status: Status, error: str, exception: BaseException | None = None) -> ToolResult:
+def _not_started(plan: Plan, state: CallState, error: NotStarted) -> ToolResult:
     """The result of a handler that was not started after all; an earlier run of it stays known."""
     state.executed = False
-    result = made(state, status, error, exception=exception)
-    state.take_back_start()
+    what = "cannot be started" if error.status == "limited" else "could not be run"
+    text = f"{plan.name} {what}: {error}. {NOTHING_RUN}"
+    result = unsuccessful(state, error.status, text, exception=error.__cause__)
+    state.not_started()
     return result
 
 
-def _later(error: BaseException) -> dict[str, Any] | None:
+def _retry_after(error: BaseException) -> dict[str, object] | None:
     """When to try again, where the exception says so as a number of seconds."""
     seconds = getattr(error, "retry_after", None)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _LARGE:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
         return None
     return {"retry_after": float(seconds)}
 
 
-def shaped(plan: Plan, state: CallState, value: Any) -> ToolResult:
+def handler_returned(plan: Plan, state: CallState, value: object) -> ToolResult:
     """The value that a handler returned becomes a result; the output schema is checked."""
     state.executed = True
     output = plan.output
     if type(value) is not output.exact:
         if isinstance(value, ToolResult):
-            return _own(plan, state, value)
+            return _built_by_handler(plan, state, value)
         if hasattr(type(value), "__next__"):
-            said = f"{plan.name} was run, but it returned an iterator, which could be read only once, and no list"
-            return made(state, "failed", said)
+            text = f"{plan.name} was run, but it returned an iterator, which could be read only once, and no list"
+            return unsuccessful(state, "failed", text)
         if not output.free:
             try:
                 output.check(value)
             except OutputMismatch as mismatch:
-                said = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
-                return made(state, "failed", cut(clean(said), 500), output=value)
-    result = state.made = success(value, state.sent, plan.name, state.repairs, (perf_counter() - state.started) * 1000)
+                text = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
+                return unsuccessful(state, "failed", cut(clean(text), 500), output=value)
+    result = state.made = success(value, state.sent, plan.name)
     return result
 
 
-def _own(plan: Plan, state: CallState, value: ToolResult) -> ToolResult:
+def _built_by_handler(plan: Plan, state: CallState, value: ToolResult) -> ToolResult:
     """A result that the handler built itself."""
     status: Status = "ok" if value.error is None else "failed"
     return value.replace(
@@ -178,8 +180,6 @@ def _own(plan: Plan, state: CallState, value: ToolResult) -> ToolResult:
         tool_name=plan.name,
         status=status,
         executed=True,
-        repairs=state.repairs,
-        duration_ms=milliseconds(state),
     )
 
 
@@ -188,46 +188,51 @@ def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
     limit = f"its deadline of {seconds:g} s"
     if state.executed is False:
         text = f"{plan.name} was not started before {limit}. {NOTHING_RUN}"
-    elif state.left:
+    elif state.abandoned:
         text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
     elif state.executed:
         text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
     else:
         text = f"{plan.name} was stopped at {limit}; its effect may have happened."
-    return made(state, "timeout", text, keeps=plan.inside is None and not plan.done)
+    keep = plan.inside is None and not plan.handler_hooks
+    return unsuccessful(state, "timeout", text, keep_chunks=keep)
 
 
-def cut_off(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
-    """The result of a call that was cancelled from outside."""
+def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
+    """The result of a call that was cancelled from outside, sealed."""
     executed = cause.executed if isinstance(cause, ToolResult) else state.executed
-    ran = NOTHING_RUN if executed is False else _STILL if state.left else _MAY_HAVE
+    ran = NOTHING_RUN if executed is False else _STILL if state.abandoned else _MAY_HAVE
     exception = cause if isinstance(cause, BaseException) else None
-    result = made(state, "cancelled", f"The call was cancelled. {ran}", exception=exception, keeps=not state.plan.seals)
-    result = _bounded(result, state.plan.max_output)
-    result = result.replace(executed=executed)
-    keep_seal(result, milliseconds(state), state.repairs)
-    return result
+    keep = not state.plan.has_middleware
+    text = f"The call was cancelled. {ran}"
+    result = unsuccessful(state, "cancelled", text, exception=exception, keep_chunks=keep)
+    state.made = result.replace(executed=executed)
+    return seal(state, state.made)
 
 
-def broke(state: CallState, error: BaseException) -> ToolResult:
+def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
     log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
     text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__} outside the tool itself"
     what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
-    said = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
-    return made(state, "failed", said, exception=error)
+    text = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
+    return unsuccessful(state, "failed", text, exception=error)
 
 
 def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> str:
     """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
     without credentials in URLs, else the type."""
-    if isinstance(error, ToolError):
-        return clean(str(error)) or type(error).__name__
-    if not isinstance(error, expose):
-        return type(error).__name__
+    if isinstance(error, RemoteError):
+        name, matches = error.name, error.matches
+    else:
+        name, matches = type(error).__name__, partial(isinstance, error)
+    if matches((ToolError,)):
+        return clean(str(error)) or name
+    if not matches(expose):
+        return name
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = _CREDENTIALS.sub(r"\1***@", clean(text))[:500]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def fits(result: ToolResult, limit: int) -> bool:
@@ -235,27 +240,32 @@ def fits(result: ToolResult, limit: int) -> bool:
     if result.error is not None or result._content is not None:
         return False
     output = result.output
-    kind = type(output)
-    if kind is str:
-        return len(output) <= limit
-    return (kind is int and -_LARGE < output < _LARGE) or output is None or kind is bool or kind is float
+    kind = output.__class__
+    if kind is int:
+        return bool(_LEAST < output < _MOST)
+    return len(output) <= limit if kind is str else kind in _SHORT
 
 
-def sealed(state: CallState, result: Any) -> ToolResult:
-    """The result bound to its call, bounded, cleaned and measured."""
+def seal(state: CallState, result: object) -> ToolResult:
+    """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
+    sealed: ToolResult = result if result is state.made and result is not None else _copied(state, result)
+    if not fits(sealed, state.plan.max_output):
+        sealed = _bounded(sealed, state.plan.max_output)
+    keep_duration(sealed, (perf_counter() - state.started) * 1000)
+    if state.repairs:
+        keep_repairs(sealed, state.repairs)
+    return sealed
+
+
+def _copied(state: CallState, result: object) -> ToolResult:
+    """A result from elsewhere, perhaps a cache that will give it again: it is copied, not filled in."""
+    plan = state.plan
     if not isinstance(result, ToolResult):
-        wrong = TypeError(f"a middleware of {state.plan.name!r} returned {result!r}, which is no ToolResult")
-        result = broke(state, wrong)
-    if result is not state.made:
-        # It comes from elsewhere, perhaps a cache that will give it again: it is copied, not filled in.
-        said = result.executed
-        executed = state.executed if said is False else said  # who says that nothing was run may not know
-        result = result.replace(call=state.sent, tool_name=state.plan.name, repairs=(), executed=executed)
-    limit = state.plan.max_output
-    if not fits(result, limit):
-        result = _bounded(result, limit)
-    keep_seal(result, milliseconds(state), state.repairs)
-    return result  # type: ignore[no-any-return]
+        wrong = TypeError(f"a middleware of {plan.name!r} returned {result!r}, which is no ToolResult")
+        result = middleware_raised(state, wrong)
+    executed = state.executed if result.executed is False else result.executed  # who says so may not know
+    found: ToolResult = result
+    return found.replace(call=state.sent, tool_name=plan.name, repairs=(), executed=executed)
 
 
 def _bounded(result: ToolResult, limit: int) -> ToolResult:

@@ -45,3 +45,18 @@ an API that wants a name and a schema and answers with `{"name", "arguments"}`:
 
 The messages in the history are always that API's own; nothing is translated between two of them.
 """
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, TypeAlias
+
+NAMES = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")
+"""The provider modules in this package."""
+
+Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
+"""Why a model stopped. `"pause"`: send the turn back as it is; `"cut"`: a limit came in between; `"malformed"`: it
+wrote no valid call."""
+
+Strict: TypeAlias = bool | Collection[str]
+"""Which tools the API holds the model to the schema of: all, none, or those of these names."""

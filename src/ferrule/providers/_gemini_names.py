@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ferrule.providers._read import sent_name, view
+from ferrule.providers._read import fields_of, name_in_history
 
 # google-genai's FunctionDeclaration.
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
@@ -13,12 +13,12 @@ _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 
 def function_name(name: str) -> str:
     """The name of a called function in a history, as this API takes it."""
-    return sent_name(name, _NAME)
+    return name_in_history(name, _NAME)
 
 
 def either(value: Any, name: str, camel: str) -> Any:
     """What stands under the JSON's name or under the SDK's."""
-    seen = view(value)
+    seen = fields_of(value)
     found = seen.get(camel)
     return seen.get(name) if found is None else found
 

@@ -1,4 +1,4 @@
-"""Arguments of a Gemini call that come in fragments, each with a path to where it belongs (Vertex AI alone)."""
+"""Arguments of a Gemini call that come in chunks, each with a path to where it belongs (Vertex AI alone)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ferrule.providers._gemini_names import either
-from ferrule.providers._stream import joined
+from ferrule.providers._stream import join_chunks
 
 _STEP_OF_PATH = re.compile(
     r"""\.(?P<name>[^.\[\]]+)|\[(?P<index>\d{1,9})\]|\['(?P<single>(?:[^'\\]|\\.)*)'\]|\["(?P<double>(?:[^"\\]|\\.)*)"\]"""
@@ -16,8 +16,8 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _DEEPEST = 100
 
 
-class CallInPieces:
-    """A call whose arguments come in fragments."""
+class StreamedCall:
+    """A call whose arguments come in chunks."""
 
     __slots__ = ("first", "id", "more", "name", "open", "signature", "values")
 
@@ -31,28 +31,28 @@ class CallInPieces:
         self.values: dict[str, list[Any]] = {}
         self.signature: Any = None
 
-    def take(self, part: Any, partial: Any, more: bool) -> None:
+    def add(self, part: Any, partial: Any, more: bool) -> None:
         self.more = more
         signature = either(part, "thought_signature", "thoughtSignature")
         if signature:
             self.signature = part
-        for piece in partial if isinstance(partial, list) else ():
-            path = either(piece, "json_path", "jsonPath")
+        for chunk in partial if isinstance(partial, list) else ():
+            path = either(chunk, "json_path", "jsonPath")
             path = path if isinstance(path, str) else ""
-            self.values.setdefault(path, []).extend(_piece(piece))
-            if either(piece, "will_continue", "willContinue"):
+            self.values.setdefault(path, []).extend(_chunk_value(chunk))
+            if either(chunk, "will_continue", "willContinue"):
                 self.open.add(path)
             else:
                 self.open.discard(path)
 
-    def goes_on(self, path: Any, text: Any, more: Any) -> bool:
-        """Takes one more fragment of a text that is being written; whether it was one."""
+    def append_chunk(self, path: Any, text: Any, more: Any) -> bool:
+        """Adds a chunk to a text that is being written; whether it was one."""
         if more is not True or type(text) is not str or path not in self.open:
             return False
         self.values[path].append(text)
         return True
 
-    def whole(self) -> dict[str, Any]:
+    def assembled(self) -> dict[str, Any]:
         """The call so far; what is not whole says that it goes on."""
         call: dict[str, Any] = {"id": self.id} if self.id else {}
         call["name"] = self.name
@@ -65,33 +65,33 @@ class CallInPieces:
     def _arguments(self) -> dict[str, Any] | None:
         """The arguments so far; nothing where a path cannot be followed."""
         found: dict[str, Any] = {}
-        for path, pieces in self.values.items():
-            steps = _path(path)
-            texts = all(isinstance(piece, str) for piece in pieces)
-            if steps is None or not pieces or not (texts or len(pieces) == 1):
+        for path, chunks in self.values.items():
+            steps = _path_steps(path)
+            texts = all(isinstance(chunk, str) for chunk in chunks)
+            if steps is None or not chunks or not (texts or len(chunks) == 1):
                 return None
-            if not _put(found, steps, joined(pieces) if texts else pieces[0]):
+            if not _set_at_path(found, steps, join_chunks(chunks) if texts else chunks[0]):
                 return None
         return found
 
 
-def _piece(piece: Any) -> tuple[Any, ...]:
-    """The value that a fragment carries, if any; a whole number is an integer."""
-    text = either(piece, "string_value", "stringValue")
+def _chunk_value(chunk: Any) -> tuple[Any, ...]:
+    """The value in a chunk, if any; a whole number is an integer."""
+    text = either(chunk, "string_value", "stringValue")
     if isinstance(text, str):
         return (text,)
-    flag = either(piece, "bool_value", "boolValue")
+    flag = either(chunk, "bool_value", "boolValue")
     if isinstance(flag, bool):
         return (flag,)
-    number = either(piece, "number_value", "numberValue")
+    number = either(chunk, "number_value", "numberValue")
     if isinstance(number, float) and number.is_integer() and abs(number) < 2**53:
         return (int(number),)
     if isinstance(number, int | float):
         return (number,)
-    return (None,) if either(piece, "null_value", "nullValue") is not None else ()
+    return (None,) if either(chunk, "null_value", "nullValue") is not None else ()
 
 
-def _path(path: str) -> list[str | int] | None:
+def _path_steps(path: str) -> list[str | int] | None:
     """The steps of a path such as `$.foo[0]['bar']`, RFC 9535; nothing for any other."""
     steps: list[str | int] = []
     at = 1
@@ -107,11 +107,11 @@ def _path(path: str) -> list[str | int] | None:
 
 
 def _unescaped(found: re.Match[str]) -> str:
-    said = found.group(1)
-    return chr(int(said[1:], 16)) if len(said) == 5 else _ESCAPED.get(said, said)
+    escaped = found.group(1)
+    return chr(int(escaped[1:], 16)) if len(escaped) == 5 else _ESCAPED.get(escaped, escaped)
 
 
-def _put(found: Any, steps: list[str | int], value: Any) -> bool:
+def _set_at_path(found: Any, steps: list[str | int], value: Any) -> bool:
     """Sets what is at the end of `steps`; whether that could be done."""
     for at, step in enumerate(steps):
         last = at == len(steps) - 1

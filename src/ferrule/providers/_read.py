@@ -8,20 +8,17 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pydantic_core import from_json
 
 from ferrule.arguments.repair import same_call
 from ferrule.definition.tool import Tool, wire_name
 from ferrule.errors import DefinitionError
+from ferrule.providers import Stop, Strict
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
 from ferrule.values.result import ToolResult
-
-Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
-Names: TypeAlias = bool | Collection[str]
-
 
 # Reading
 
@@ -48,10 +45,10 @@ def read_text(value: Any, key: str) -> str:
     return found if isinstance(found, str) else to_text(plain(found))
 
 
-_NOTHING: dict[str, Any] = {}
+_NO_FIELDS: dict[str, Any] = {}
 
 
-def view(value: Any) -> Mapping[str, Any]:
+def fields_of(value: Any) -> Mapping[str, Any]:
     """What a dict or an SDK object says by name, as it is and not copied; nothing for what is neither.
 
     Reading attributes of a pydantic model one by one costs several times as much. Not to be changed.
@@ -61,23 +58,18 @@ def view(value: Any) -> Mapping[str, Any]:
     try:
         extra = value.__pydantic_extra__
     except AttributeError:
-        return value if isinstance(value, Mapping) else _NOTHING
+        return value if isinstance(value, Mapping) else _NO_FIELDS
     return {**value.__dict__, **extra} if extra else value.__dict__
 
 
-def views(value: Any) -> list[Mapping[str, Any]]:
+def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
     """The `view` of each item of a list that is a record: what `plain_list` would copy."""
     found: list[Mapping[str, Any]] = []
     for item in value if isinstance(value, list) else ():
-        said = item if type(item) is dict else view(item)
-        if said is not _NOTHING:
-            found.append(said)
+        fields = item if type(item) is dict else fields_of(item)
+        if fields is not _NO_FIELDS:
+            found.append(fields)
     return found
-
-
-def records(value: Any, key: str) -> list[Any]:
-    """The dicts and SDK objects in the list under `key`, as they are."""
-    return [item for item in read_list(value, key) if view(item) is not _NOTHING or isinstance(item, Mapping)]
 
 
 def name_of(item: Mapping[str, Any]) -> str:
@@ -89,13 +81,13 @@ def name_of(item: Mapping[str, Any]) -> str:
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def sent_name(name: str, pattern: re.Pattern[str] = _NAME) -> str:
+def name_in_history(name: str, pattern: re.Pattern[str] = _NAME) -> str:
     """The name of a called tool in a history. An API refuses a history with a name that it does not take for tools,
     and so every later request; models make such names up."""
     return name if pattern.fullmatch(name) else wire_name(name or "_")
 
 
-def left_open(value: Any, key: str) -> bool:
+def is_null(value: Any, key: str) -> bool:
     """Whether `key` was sent as null: what a stream's unfinished message begins with."""
     if isinstance(value, Mapping):
         return key in value and value[key] is None
@@ -189,9 +181,9 @@ def _from_json(text: str) -> Any:
         return None
 
 
-def made_up_id(source: Any, place: int) -> str:
+def derived_id(source: Any, position: int) -> str:
     """An id for the call at `place` among those of one turn, which has none: the same whenever it is asked."""
-    return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{place}"
+    return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{position}"
 
 
 def known_id(value: Any) -> str | None:
@@ -199,7 +191,7 @@ def known_id(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() and value != "null" else None
 
 
-def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
+def fill_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
     """Fills in the ids that the calls `items` of `response` lack, under `key`: those that `ids_of` gives."""
     for item, id in zip(items, ids_of(response, items, key), strict=True):
         item[key] = id
@@ -208,11 +200,11 @@ def with_ids(response: Any, items: Sequence[dict[str, Any]], key: str) -> None:
 def ids_of(response: Any, items: Sequence[Any], key: str) -> list[str]:
     """The ids of the calls `items` of `response`, under `key`, as they are in a history: where one is missing, or was
     another call's, the same as in any other reading of that response, streamed or not."""
-    found = given_ids(items, key)
-    return _filled_ids(response, items, key) if found is None else found
+    found = ids_as_sent(items, key)
+    return _ids_with_derived(response, items, key) if found is None else found
 
 
-def given_ids(items: Sequence[Any], key: str) -> list[str] | None:
+def ids_as_sent(items: Sequence[Any], key: str) -> list[str] | None:
     """The ids of the calls `items`, where each came with one of its own that goes into a history as it is."""
     found = []
     for item in items:
@@ -223,7 +215,7 @@ def given_ids(items: Sequence[Any], key: str) -> list[str] | None:
     return found if len(found) < 2 or len(set(found)) == len(found) else None
 
 
-def _filled_ids(response: Any, items: Sequence[Any], key: str) -> list[str]:
+def _ids_with_derived(response: Any, items: Sequence[Any], key: str) -> list[str]:
     ids: list[str | None] = []
     taken: set[str | None] = set()
     for item in items:
@@ -233,14 +225,14 @@ def _filled_ids(response: Any, items: Sequence[Any], key: str) -> list[str]:
         taken.add(id)
     if None not in ids:
         return [id for id in ids if id is not None]
-    source = read(response, "id") or read(response, "created") or read(response, "created_at") or _seen(items, key)
-    return [made_up_id(source, place) if id is None else id for place, id in enumerate(ids)]
+    source = read(response, "id") or read(response, "created") or read(response, "created_at") or _turn_text(items, key)
+    return [derived_id(source, position) if id is None else id for position, id in enumerate(ids)]
 
 
 _TWICE = "The same call came before under the same id, and has its answer there. Nothing was run."
 
 
-def once(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[ToolCall]:
+def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[ToolCall]:
     """`calls`, read from `items`; one that came before under the same id in the same turn is answered, and not run.
 
     A gateway that sends a call twice does not mean it twice; two that only share an id are two.
@@ -248,38 +240,65 @@ def once(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[ToolCall
     if len(calls) == 1:
         return calls
     first: dict[str, ToolCall] = {}
-    for place, (call, item) in enumerate(zip(calls, items, strict=True)):
+    for position, (call, item) in enumerate(zip(calls, items, strict=True)):
         id = known_id(read(item, key))
         before = call if id is None else first.setdefault(id, call)
         if before is not call and call.problem is None and same_call(before, call):
-            calls[place] = call.replace(problem=_TWICE)
+            calls[position] = call.replace(problem=_TWICE)
     return calls
 
 
-def _seen(items: Sequence[Any], key: str) -> str:
+def _turn_text(items: Sequence[Any], key: str) -> str:
     """The turn itself, where a response has neither an id of its own nor a time stamp."""
-    return to_text([_told({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
+    return to_text([_comparable({**item, key: known_id(item.get(key))}) for item in plain_list(list(items))])
 
 
-def _told(value: Any) -> Any:
+def _comparable(value: Any) -> Any:
     """What `value` says, whether it was streamed or not: JSON in a text is read, and what is null is left out."""
     if isinstance(value, str):
         found = _from_json(value)
         return found if isinstance(found, dict) else value
     if isinstance(value, dict):
-        return {key: _told(item) for key, item in value.items() if item is not None}
-    return [_told(item) for item in value] if isinstance(value, list) else value
+        return {key: _comparable(item) for key, item in value.items() if item is not None}
+    return [_comparable(item) for item in value] if isinstance(value, list) else value
 
 
-def not_run(why: str) -> str:
+def not_run_problem(why: str) -> str:
     """The `problem` of a call that must not run."""
     return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
+
+
+_ENDS_EARLY: dict[Stop, str] = {
+    "pause": "the turn was paused",
+    "cut": "the turn was cut off",
+    "malformed": "the turn was malformed",
+    "refused": "the turn was stopped by a filter or a refusal",
+    "other": "the turn ended in an error",
+}
+
+
+def turn_problem(reason: str, stops: Mapping[str, Stop], open_field: str = "") -> str | None:
+    """The `problem` of all calls of a turn; `None` where it came to its end.
+
+    Args:
+        reason: Why it stopped, in the API's own word; empty where it did not say.
+        stops: What the API's words mean; one that means `"other"` is an error's.
+        open_field: The field that says that the turn is not at its end yet, by being null; empty where none does.
+    """
+    stop = stops.get(reason)
+    if stop in ("end", "calls"):
+        return None
+    if stop is not None:
+        return not_run_problem(f"{_ENDS_EARLY[stop]} ({reason!r})")
+    if reason:
+        return not_run_problem(f"the turn ended for a reason that is not known here ({reason!r})")
+    return not_run_problem(f"the turn has no end yet (its {open_field} is null)") if open_field else None
 
 
 # Tools
 
 
-def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
+def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
     """The tools that are there from the start, and the deferred ones behind them.
 
     These stand as `deferred` lists them (a set: as the toolset does), so that adding one keeps a cached prefix.
@@ -287,26 +306,26 @@ def in_order(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Too
     Raises:
         DefinitionError: where `deferred` names a tool that is not there.
     """
-    tools, listed = list(tools), _names(deferred)
+    tools, listed = list(tools), _as_names(deferred)
     if not listed:
         return tools, []
-    _all_there("deferred", listed, tools)
+    _require_tools("deferred", listed, tools)
     names = frozenset(listed)
     first: list[Tool] = []
     later: list[Tool] = []
     for tool in tools:
         (later if tool.name in names or tool.wire_name in names else first).append(tool)
     if isinstance(deferred, Sequence):
-        rank = {name: place for place, name in reversed(list(enumerate(listed)))}
+        rank = {name: position for position, name in reversed(list(enumerate(listed)))}
         later.sort(key=lambda tool: min(rank.get(tool.name, len(rank)), rank.get(tool.wire_name, len(rank))))
     return first, later
 
 
-def _names(names: Collection[str]) -> Collection[str]:
+def _as_names(names: Collection[str]) -> Collection[str]:
     return (names,) if isinstance(names, str) else names
 
 
-def strict_wanted(tools: Sequence[Tool], strict: Names) -> Callable[[Tool], bool]:
+def strict_wanted(tools: Sequence[Tool], strict: Strict) -> Callable[[Tool], bool]:
     """Which of `tools` are to be strict.
 
     Raises:
@@ -314,13 +333,13 @@ def strict_wanted(tools: Sequence[Tool], strict: Names) -> Callable[[Tool], bool
     """
     if isinstance(strict, bool):
         return lambda tool: strict
-    listed = _names(strict)
-    _all_there("strict", listed, tools)
+    listed = _as_names(strict)
+    _require_tools("strict", listed, tools)
     names = frozenset(listed)
     return lambda tool: tool.name in names or tool.wire_name in names
 
 
-def _all_there(option: str, names: Collection[str], tools: Sequence[Tool]) -> None:
+def _require_tools(option: str, names: Collection[str], tools: Sequence[Tool]) -> None:
     there = {name for tool in tools for name in (tool.name, tool.wire_name)}
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -329,7 +348,7 @@ def _all_there(option: str, names: Collection[str], tools: Sequence[Tool]) -> No
         )
 
 
-def chosen_name(choice: str) -> str:
+def forced_name(choice: str) -> str:
     """The wire name of the tool that `choice` forces."""
     if not choice:
         raise DefinitionError("tool_choice takes 'auto', 'required', 'none' or a tool's name, not ''")
@@ -355,7 +374,7 @@ def allowed_names(choice: str, only: Iterable[str], provider: str) -> list[str]:
 # Results
 
 
-def call_of(result: ToolResult) -> ToolCall:
+def answered_call(result: ToolResult) -> ToolCall:
     """The call that `result` answers, as the model sent it.
 
     Raises:
@@ -368,15 +387,15 @@ def call_of(result: ToolResult) -> ToolCall:
 
 def error_text(result: ToolResult) -> str:
     """What the model is told of a result that is not ok: text only, and never empty."""
-    call = call_of(result)
+    call = answered_call(result)
     if result.status == "suspended":
         why = f" ({result.error})" if result.error else ""
         return f"the call {call.id!r} of {call.name!r} is suspended{why}: it waits for an answer; resume first"
-    said = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
+    fields = "\n".join(shown for shown in map(block_text, result.content) if shown.strip())
     error = clean(result.error or "")
     if not error.strip():
         error = f"the call of {call.name!r} ended with the status {result.status!r} and no further word"
-    return said if error in said else f"{error}\n{said}".strip()
+    return fields if error in fields else f"{error}\n{fields}".strip()
 
 
 def marked_error_text(result: ToolResult) -> str:
@@ -409,11 +428,11 @@ def base64_text(block: Media) -> str:
     return base64.b64encode(block.data or b"").decode()
 
 
-def web_address(block: Media) -> str | None:
+def http_url(block: Media) -> str | None:
     """Where an API can fetch `block` itself."""
     return block.uri if block.uri and block.uri.startswith(("https://", "http://")) else None
 
 
-def as_json_text(text: str) -> str:
+def non_blank(text: str) -> str:
     """`text`, or its JSON where it is blank: for an API that refuses blank text."""
     return text if text.strip() else json.dumps(text)

@@ -1,85 +1,89 @@
-"""What the streams of the provider modules share: one way to feed and to read them, and fragments joined once."""
+"""What the streams of the provider modules share: one way to feed and to read them, and chunks of text joined once."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from ferrule.providers._read import Stop, not_run, plain, view
+from ferrule.providers import Stop
+from ferrule.providers._read import fields_of, not_run_problem, plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, to_text
 from ferrule.values.json_text import Malformed, loads
 
-Reading: TypeAlias = tuple[
-    Callable[[Any], list[ToolCall]], Callable[[Any], list[dict[str, Any]]], Callable[[Any], Stop]
-]
+Readers: TypeAlias = tuple[Callable[[Any], list[ToolCall]], Callable[[Any], list[Any]], Callable[[Any], Stop]]
 
 
-class TurnStream:
+EventT = TypeVar("EventT")
+MessageT = TypeVar("MessageT")
+
+
+class TurnStream(Generic[EventT, MessageT]):
     """A turn that comes event by event, and is read like a response at any time; every `Stream` is one.
 
-    A provider's own says how whole responses are read, `reading=(calls, turn, stop)`, and what its events mean:
+    A provider's own says how whole responses are read, `readers=(calls, turn, stop)`, and what its events mean:
 
-        _goes_on(event)    takes a fragment of a text that is begun, as nearly all events are; whether it was one
-        _take(event)       takes any other, and passes over what is not known
-        _so_far()          the response so far, as `calls`, `turn` and `stop` read it
+        _append_chunk(event)    adds a chunk to a text that is begun, as nearly all events do; whether it was one
+        _apply(event)           reads any other event, and passes over what is not known
+        _assembled()            the response so far, as `calls`, `turn` and `stop` read it
     """
 
     __slots__ = ("_error",)
-    _reading: ClassVar[Reading]
+    _readers: ClassVar[Readers]
 
-    def __init_subclass__(cls, *, reading: Reading) -> None:
-        cls._reading = reading
+    def __init_subclass__(cls, *, readers: Readers) -> None:
+        super().__init_subclass__()
+        cls._readers = readers
 
     def __init__(self) -> None:
         self._error: str | None = None
 
-    def feed(self, event: Any) -> None:
+    def feed(self, event: EventT) -> None:
         """Take the next event, an SDK object or a dict; what is not known is passed over."""
         try:
-            if self._goes_on(event):
+            if self._append_chunk(event):
                 return
         except (LookupError, AttributeError, TypeError, ValueError):  # it has another shape
             pass
-        error = error_in(event)
+        error = error_in_event(event)
         if error is not None:
             self._error = error
-        self._take(event)
+        self._apply(event)
 
-    def _goes_on(self, event: Any) -> bool:
+    def _append_chunk(self, event: Any) -> bool:
         return False
 
-    def _take(self, event: Any) -> None:
+    def _apply(self, event: Any) -> None:
         raise NotImplementedError
 
-    def _so_far(self) -> dict[str, Any]:
+    def _assembled(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def calls(self) -> list[ToolCall]:
         """The calls so far."""
-        found = self._reading[0](self._so_far())
+        found = self._readers[0](self._assembled())
         if self._error is None:
             return found
-        problem = not_run(f"the turn ended in an error ({self._error})")
+        problem = not_run_problem(f"the turn ended in an error ({self._error})")
         return [call.replace(problem=problem) for call in found]
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as it comes without a stream."""
-        return plain(self._so_far())  # type: ignore[no-any-return]
+        return plain(self._assembled())  # type: ignore[no-any-return]
 
-    def turn(self) -> list[dict[str, Any]]:
+    def turn(self) -> list[MessageT]:
         """The assistant's turn so far, signatures and all."""
-        return self._reading[1](self._so_far())
+        return self._readers[1](self._assembled())
 
     @property
     def stop(self) -> Stop:
         """Why the model stopped; `"other"` before it has, and after an error."""
-        return "other" if self._error is not None else self._reading[2](self._so_far())
+        return "other" if self._error is not None else self._readers[2](self._assembled())
 
     @property
     def error(self) -> str | None:
-        """What the API said went wrong, in an event of its own; nothing of such a turn may run."""
+        """The error that the API reported in an event of the stream; no call of such a turn may run."""
         return self._error
 
     @property
@@ -91,24 +95,24 @@ class TurnStream:
 _LONGEST_ERROR = 1_000
 
 
-def error_in(event: Any) -> str | None:
+def error_in_event(event: Any) -> str | None:
     """What an event says of an error, in any of the forms that APIs have for it: `{"error": {...}}`, `{"error": text}`
     or `{"type": "error", "message": text}`."""
-    said = view(event)
-    inner = said.get("data")
+    fields = fields_of(event)
+    inner = fields.get("data")
     if inner is not None:
-        said = view(inner)
-    error = said.get("error")
-    if error is None and "error" in (said.get("type"), said.get("event_type"), said.get("object")):
-        error = said
-    return said_of(error) if error else None
+        fields = fields_of(inner)
+    error = fields.get("error")
+    if error is None and "error" in (fields.get("type"), fields.get("event_type"), fields.get("object")):
+        error = fields
+    return describe_api_error(error) if error else None
 
 
-def said_of(error: Any) -> str:
+def describe_api_error(error: Any) -> str:
     """An API's error as `kind: message`, or whatever it is as text."""
-    said = view(error)
-    message = said.get("message")
-    kinds = [said.get(key) for key in ("code", "type", "status")]
+    fields = fields_of(error)
+    message = fields.get("message")
+    kinds = [fields.get(key) for key in ("code", "type", "status")]
     kind = next((one for one in kinds if isinstance(one, str) and one and one != "error"), None)
     if isinstance(message, str) and message:
         text = f"{kind}: {message}" if kind else message
@@ -117,9 +121,9 @@ def said_of(error: Any) -> str:
     return clean(text)[:_LONGEST_ERROR]
 
 
-def joined(fragments: Sequence[str]) -> str:
-    """The text whose fragments these are; a character that was cut in two is whole again."""
-    text = "".join(fragments)
+def join_chunks(chunks: Sequence[str]) -> str:
+    """The text that came in these chunks; a character that was cut in two is whole again."""
+    text = "".join(chunks)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -127,12 +131,12 @@ def joined(fragments: Sequence[str]) -> str:
     return text
 
 
-def fragment(value: Any) -> str:
-    """A fragment as text; nothing for null."""
+def chunk_text(value: Any) -> str:
+    """A chunk as text; empty for null."""
     return value if isinstance(value, str) else "" if value is None else to_text(plain(value))
 
 
-def as_object(text: Any) -> Any:
+def object_or_text(text: Any) -> Any:
     """The object that `text` is the JSON of; `text` itself where it is none, or none that can be trusted."""
     if not isinstance(text, str):
         return text
@@ -147,19 +151,19 @@ _MARKS = re.compile(r'[{}\[\]"]|\\.?', re.DOTALL)
 
 
 class Brackets:
-    """The brackets of a JSON text that comes in fragments: each fragment is looked at once."""
+    """The brackets of a JSON text that comes in chunks; each chunk is read once."""
 
-    __slots__ = ("_closed", "_depth", "_escaped", "_quoted", "_seen")
+    __slots__ = ("_closed", "_depth", "_escaped", "_next_chunk", "_quoted")
 
     def __init__(self) -> None:
-        self._depth = self._seen = 0
+        self._depth = self._next_chunk = 0
         self._closed = self._quoted = self._escaped = False
 
-    def closed_in(self, fragments: Sequence[str]) -> bool:
-        """Whether the first bracket is closed within `fragments`: all those of before, and perhaps more."""
-        while not self._closed and self._seen < len(fragments):
-            self._closed = self._closed_by(fragments[self._seen])
-            self._seen += 1
+    def closed_in(self, chunks: Sequence[str]) -> bool:
+        """Whether the first bracket is closed within `chunks`: all those of before, perhaps more."""
+        while not self._closed and self._next_chunk < len(chunks):
+            self._closed = self._closed_by(chunks[self._next_chunk])
+            self._next_chunk += 1
         return self._closed
 
     def _closed_by(self, text: str) -> bool:
@@ -177,39 +181,39 @@ class Brackets:
         return False
 
 
-def place(value: Any) -> int | None:
+def as_index(value: Any) -> int | None:
     """`value` where it can be an index."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def merged(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozenset[str] = frozenset()) -> None:
+def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozenset[str] = frozenset()) -> None:
     """Adds a delta to what is there: texts are continued (but those of `fixed`), lists are, by the `index` of their
     items where these have one; null says nothing, and anything else is the newer value.
 
-    Fragments of a text are kept in a list until `settled`, so that a long one is joined once.
+    Chunks of a text are kept in a list until `merged_value`, so that a long text is joined once.
     """
     for key, value in delta.items():
         if value is None:
             whole.setdefault(key, None)
         elif isinstance(value, str) and key not in fixed:
             kept = whole.get(key)
-            if isinstance(kept, _Texts):
+            if isinstance(kept, _TextChunks):
                 kept.append(value)
             else:
-                whole[key] = _Texts([value])
+                whole[key] = _TextChunks([value])
         elif isinstance(value, Mapping):
             inner = whole.get(key)
             if not isinstance(inner, dict):
                 inner = whole[key] = {}
-            merged(inner, value, _FIXED)
+            merge_delta(inner, value, _FIXED)
         elif isinstance(value, list):
             _extend(whole, key, value)
         else:
             whole[key] = value
 
 
-class _Texts(list[str]):
-    """Fragments of one text."""
+class _TextChunks(list[str]):
+    """Chunks of one text."""
 
 
 _FIXED = frozenset({"id", "type", "format", "role", "name"})
@@ -217,30 +221,30 @@ _FIXED = frozenset({"id", "type", "format", "role", "name"})
 
 def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
     kept = whole.get(key)
-    if not isinstance(kept, _Items):
-        kept = whole[key] = _Items()
+    if not isinstance(kept, _IndexedItems):
+        kept = whole[key] = _IndexedItems()
     for item in items:
-        at = place(item.get("index")) if isinstance(item, Mapping) else None
+        at = as_index(item.get("index")) if isinstance(item, Mapping) else None
         if at is None:
             kept.append({} if isinstance(item, Mapping) else item)
-        elif at not in kept.places:
-            kept.places[at] = len(kept)
+        elif at not in kept.positions:
+            kept.positions[at] = len(kept)
             kept.append({})
         if isinstance(item, Mapping):
-            merged(kept[-1 if at is None else kept.places[at]], item, _FIXED)
+            merge_delta(kept[-1 if at is None else kept.positions[at]], item, _FIXED)
 
 
-class _Items(list[Any]):
+class _IndexedItems(list[Any]):
     """Items of one list, and where those with an index stand."""
 
     def __init__(self) -> None:
-        self.places: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
 
 
-def settled(value: Any) -> Any:
-    """What `merged` has gathered, as plain data."""
-    if isinstance(value, _Texts):
-        return joined(value)
+def merged_value(value: Any) -> Any:
+    """What `merge_delta` has gathered, as plain data."""
+    if isinstance(value, _TextChunks):
+        return join_chunks(value)
     if isinstance(value, dict):
-        return {key: settled(item) for key, item in value.items()}
-    return [settled(item) for item in value] if isinstance(value, _Items) else value
+        return {key: merged_value(item) for key, item in value.items()}
+    return [merged_value(item) for item in value] if isinstance(value, _IndexedItems) else value

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
+from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
-from ferrule.providers._read import Names, strict_wanted
+from ferrule.providers import Strict
+from ferrule.providers._read import strict_wanted
 from ferrule.values.frozen import FrozenDict, freeze, thaw
 
 if TYPE_CHECKING:
@@ -117,15 +120,20 @@ _CONDITIONS = ("if", "then", "else", "dependentSchemas")
 _SHAPES = frozenset({"type", "$ref", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "prefixItems"})
 _LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"})
 _SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"})
-_NAMED = 8
+_MOST_NAMED = 8
 """So many tools are named of those that have too much together."""
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
 """Lookarounds, references back and word boundaries, which a grammar cannot hold."""
 _ANCHOR = re.compile(r"[\^$]")
 
 
-class _Rule(Exception):
+class _Inexpressible(Exception):
     """What cannot be expressed: the path in the schema, and the rule."""
+
+
+# For as long as the tool lives.
+_SCHEMAS: defaultdict[Rules, WeakKeyDictionary[Tool, FrozenDict]] = defaultdict(WeakKeyDictionary)
+_COUNTS: defaultdict[tuple[Rules, str], WeakKeyDictionary[Tool, int]] = defaultdict(WeakKeyDictionary)
 
 
 def strict_schema(tool: Tool, rules: Rules) -> FrozenDict:
@@ -134,17 +142,18 @@ def strict_schema(tool: Tool, rules: Rules) -> FrozenDict:
     Raises:
         DefinitionError: where it cannot be expressed, with the tool, the path, the provider and the rule.
     """
-    if rules in tool._exports:
-        return cast("FrozenDict", tool._exports[rules])
+    known = _SCHEMAS[rules].get(tool)
+    if known is not None:
+        return known
     try:
         found = _rewritten(tool, rules)
-    except _Rule as broken:
+    except _Inexpressible as broken:
         path, rule = broken.args
         raise DefinitionError(
             f"tool {tool.name!r} cannot be strict for {rules.provider}: at {path}, {rule}. "
             f"Change its schema, or leave the tool out of strict=..."
         ) from None
-    schema = tool._exports[rules] = cast("FrozenDict", freeze(found))
+    schema = _SCHEMAS[rules][tool] = cast("FrozenDict", freeze(found))
     return schema
 
 
@@ -152,7 +161,7 @@ def broken_rule(tool: Tool, rules: Rules) -> tuple[str, str] | None:
     """The place in the tool's schema that keeps it from being strict, and the rule; `None` where it can be."""
     try:
         _rewritten(tool, rules)
-    except _Rule as broken:
+    except _Inexpressible as broken:
         path, rule = broken.args
         return path, rule
     return None
@@ -163,7 +172,7 @@ def _rewritten(tool: Tool, rules: Rules) -> Schema:
         found = _Rewriting(tool.input_schema, rules).whole()
         _within_limits(found, rules)
     except RecursionError:
-        raise _Rule("$", "it nests too deep") from None
+        raise _Inexpressible("$", "it nests too deep") from None
     return found
 
 
@@ -181,7 +190,7 @@ class _Rewriting:
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            _broken("$", "of the parameters at least one has to be required")
+            _refuse("$", "of the parameters at least one has to be required")
         if self.definitions:
             found["$defs"] = self.definitions
         return found
@@ -215,17 +224,17 @@ class _Rewriting:
         but annotations and notes; and the references that are written out in it."""
         self.parts += 1
         if self.parts > _MOST_PARTS:
-            _broken("$", f"written out it has more than {_MOST_PARTS:,} parts")
+            _refuse("$", f"written out it has more than {_MOST_PARTS:,} parts")
         if not isinstance(given, Mapping):
-            _broken(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
+            _refuse(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
         schema = {key: item for key, item in given.items() if key not in _NOISE}
         if "oneOf" in schema:
             if "anyOf" in schema:
-                _broken(path, "'anyOf' beside 'oneOf' cannot be one union")
+                _refuse(path, "'anyOf' beside 'oneOf' cannot be one union")
             schema["anyOf"] = schema.pop("oneOf")
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "additionalItems"):
             if key in schema:
-                _broken(path, f"{key!r} cannot be expressed")
+                _refuse(path, f"{key!r} cannot be expressed")
         if "$ref" in schema and (len(schema) > 1 or not schema["$ref"].startswith(("#/$defs/", "#/definitions/"))):
             schema, inside = self.inlined(schema, path, inside)
         if schema.get("allOf") is not None:
@@ -242,7 +251,7 @@ class _Rewriting:
         if reference in inside:
             if beside.keys() <= _ANNOTATIONS:
                 return {"anyOf": [{"$ref": reference}], **beside}, inside
-            _broken(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
+            _refuse(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
         target = self.resolved(reference, path)
         merged = _merge(beside, {k: v for k, v in target.items() if k not in _NOISE}, path)
         return self.simple(merged, path, inside | {reference})
@@ -253,7 +262,7 @@ class _Rewriting:
             found, within = self.simple(part, path, inside)
             if "$ref" in found:
                 if found["$ref"] in inside:
-                    _broken(path, f"{found['$ref']!r} is recursive, and 'allOf' cannot be merged with itself")
+                    _refuse(path, f"{found['$ref']!r} is recursive, and 'allOf' cannot be merged with itself")
                 within |= {found["$ref"]}
                 found, within = self.simple(self.resolved(found["$ref"], path), path, within)
             inside |= within
@@ -267,7 +276,7 @@ class _Rewriting:
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            _broken(path, "'anyOf' is not allowed at the top of a schema")
+            _refuse(path, "'anyOf' is not allowed at the top of a schema")
         apart = {key: item for key, item in schema.items() if key in _ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
 
@@ -276,18 +285,18 @@ class _Rewriting:
     def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
         found: Any = self.root
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            _broken(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
+            _refuse(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
         for part in reference.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             found = found.get(name) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping):
-            _broken(path, f"the reference {reference!r} leads nowhere")
+            _refuse(path, f"the reference {reference!r} leads nowhere")
         return found
 
     def reference(self, reference: str, path: str) -> str:
         """How `reference` is written, whose definition is rewritten if it was not yet."""
         if not self.rules.recursion and (reference == "#" or reference in self.within):
-            _broken(path, f"{reference!r} is recursive, which is not allowed")
+            _refuse(path, f"{reference!r} is recursive, which is not allowed")
         if reference == "#":
             return reference
         if reference not in self.names:
@@ -308,7 +317,7 @@ class _Rewriting:
         required = [name for name in schema.get("required", ()) if isinstance(name, str)]
         for name in required:
             if name not in properties:
-                _broken(path, f"{name!r} is required and not among the properties")
+                _refuse(path, f"{name!r} is required and not among the properties")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
@@ -322,13 +331,13 @@ class _Rewriting:
     def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
         if schema.get("patternProperties"):
-            _broken(path, "'patternProperties' cannot be expressed")
-        said = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-        if said is False or (said is None and properties):
+            _refuse(path, "'patternProperties' cannot be expressed")
+        others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+        if others is False or (others is None and properties):
             return False
         if not self.rules.open:
-            _broken(path, "an object needs 'properties' and 'additionalProperties': false")
-        return True if said in (None, True, {}) else self.node(said, f"{path}.additionalProperties", inside)
+            _refuse(path, "an object needs 'properties' and 'additionalProperties': false")
+        return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
         if self.takes_null(node):
@@ -348,7 +357,7 @@ class _Rewriting:
         """Whether null is among its values; `seen` are the definitions of which that is being asked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
-            name = _definition(node["$ref"])
+            name = _definition_name(node["$ref"])
             known = self.definitions.get(name)
             if not known or name in seen:
                 return False
@@ -363,12 +372,12 @@ class _Rewriting:
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         items, first = schema.get("items"), schema.get("prefixItems")
         if isinstance(items, list):
-            _broken(path, "'items' is one schema; a list of them is 'prefixItems'")
+            _refuse(path, "'items' is one schema; a list of them is 'prefixItems'")
         if not first:
             if items in (None, True, {}) and self.rules.open:
                 return {}
             if items is None:
-                _broken(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
+                _refuse(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
             return {"items": self.node(items, f"{path}.items", inside)}
         notes["prefixItems"] = first
         branches = [self.node(item, f"{path}.prefixItems[{n}]", inside) for n, item in enumerate(first)]
@@ -392,9 +401,9 @@ class _Rewriting:
         if _NOTE in schema:
             notes["anyOf"] = schema[_NOTE]
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
-        unknown = sorted(_named(conditions) - (schema.get("properties") or {}).keys())
+        unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            _broken(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
+            _refuse(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
         notes |= conditions
 
     def holds(self, key: str, value: Any) -> bool:
@@ -418,8 +427,8 @@ _NOTE = "\0note"
 _ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
 
 
-def _broken(path: str, rule: str) -> NoReturn:
-    raise _Rule(path, rule)
+def _refuse(path: str, rule: str) -> NoReturn:
+    raise _Inexpressible(path, rule)
 
 
 def _wrapped(given: Any) -> Any:
@@ -435,7 +444,7 @@ def _wrapped(given: Any) -> Any:
     return {"anyOf": [{"$ref": given["$ref"]}], **beside}
 
 
-def _definition(reference: str) -> str:
+def _definition_name(reference: str) -> str:
     """The name of the definition that a rewritten reference leads to."""
     return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
 
@@ -446,7 +455,7 @@ def _types(schema: Schema, path: str) -> Any:
         return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
     values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
     if not values:
-        _broken(path, _ANYTHING)
+        _refuse(path, _ANYTHING)
     kinds = list(dict.fromkeys(_KINDS.get(type(value), "object") for value in values))
     return kinds[0] if len(kinds) == 1 else kinds
 
@@ -458,22 +467,22 @@ def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     values = [*found.get("enum", ()), *([found["const"]] if "const" in found else [])]
     if any(isinstance(value, dict | list) for value in values):
-        _broken(path, "an enum or const may hold texts, numbers, booleans and null only")
+        _refuse(path, "an enum or const may hold texts, numbers, booleans and null only")
     if "enum" in found and "const" in found:
         if found["const"] not in found["enum"]:
-            _broken(path, "'const' is none of the enum's values")
+            _refuse(path, "'const' is none of the enum's values")
         del found["enum"]
     return found
 
 
-def _named(conditions: Schema) -> set[str]:
+def _condition_properties(conditions: Schema) -> set[str]:
     """The names of all properties inside conditions."""
     found: set[str] = set()
     for value in conditions.values():
         if isinstance(value, Mapping):
             inner = value.get("properties")
             found |= inner.keys() if isinstance(inner, Mapping) else set()
-            found |= _named(cast("Schema", value))
+            found |= _condition_properties(cast("Schema", value))
     return found
 
 
@@ -497,8 +506,8 @@ def _described(schema: Schema, found: Schema, notes: Schema) -> Schema:
         if isinstance(schema.get(key), str):
             found[key] = schema[key]
     if notes:
-        said = ", ".join(f"{key}: {value if isinstance(value, str) else _json(value)}" for key, value in notes.items())
-        found["description"] = f"{found['description']}\n\n{{{said}}}" if "description" in found else f"{{{said}}}"
+        noted = ", ".join(f"{key}: {value if isinstance(value, str) else _json(value)}" for key, value in notes.items())
+        found["description"] = f"{found['description']}\n\n{{{noted}}}" if "description" in found else f"{{{noted}}}"
     return found
 
 
@@ -531,7 +540,7 @@ def _both(key: str, one: Any, other: Any, path: str) -> Any:
     if key == "type":
         return _common_types(one, other, path)
     if key == "enum":
-        return [value for value in one if value in other] or _broken(path, "'allOf' leaves no value of the enums")
+        return [value for value in one if value in other] or _refuse(path, "'allOf' leaves no value of the enums")
     if key in _LARGER or key in _SMALLER:
         return max(one, other) if key in _LARGER else min(one, other)
     if key == "items":
@@ -540,9 +549,9 @@ def _both(key: str, one: Any, other: Any, path: str) -> Any:
         return one or other if key == "uniqueItems" else one and other
     if key == "anyOf":
         if len(one) * len(other) > _MOST_FORMS:
-            _broken(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
+            _refuse(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
         return [{"allOf": [first, second]} for first in one for second in other]
-    _broken(path, f"'allOf' cannot be merged: two parts say {key!r}")
+    _refuse(path, f"'allOf' cannot be merged: two parts say {key!r}")
 
 
 def _common_types(one: Any, other: Any, path: str) -> Any:
@@ -550,7 +559,7 @@ def _common_types(one: Any, other: Any, path: str) -> Any:
     found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
     found += [kind for kind in second if kind == "integer" and "number" in first and "integer" not in found]
     if not found:
-        _broken(path, "'allOf' leaves no type")
+        _refuse(path, "'allOf' leaves no type")
     return found[0] if len(found) == 1 else found
 
 
@@ -560,12 +569,12 @@ def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any]
         if closed.get("additionalProperties") is False:
             for name in (beside.get("properties") or {}).keys() - (closed.get("properties") or {}).keys():
                 if name in found.get("required", ()):
-                    _broken(path, f"'allOf' requires {name!r} in one part and refuses it in another")
+                    _refuse(path, f"'allOf' requires {name!r} in one part and refuses it in another")
                 found["properties"] = {key: item for key, item in found["properties"].items() if key != name}
             found["additionalProperties"] = False
     both = [part["additionalProperties"] for part in (one, other) if "additionalProperties" in part]
     if len(both) == 2 and False not in both and both[0] != both[1]:
-        _broken(path, "'allOf' cannot be merged: two parts say 'additionalProperties'")
+        _refuse(path, "'allOf' cannot be merged: two parts say 'additionalProperties'")
 
 
 # Limits
@@ -580,19 +589,19 @@ def _within_limits(schema: Schema, rules: Rules) -> None:
     )
     for what, most, count in limits:
         if most is not None and (found := count(schema)) > most:
-            _broken("$", f"the schema has {found} {what}, and {most} are the most")
+            _refuse("$", f"the schema has {found} {what}, and {most} are the most")
 
 
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Every node of a schema that was rewritten."""
     yield schema
-    for inner in _inner(schema):
+    for inner in _children(schema):
         yield from _nodes(inner)
     for inner in schema.get("$defs", {}).values():
         yield from _nodes(inner)
 
 
-def _inner(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _children(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     lone = [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), Mapping)]
     return [*schema.get("properties", {}).values(), *lone, *schema.get("anyOf", ())]
 
@@ -605,9 +614,9 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
     if reference is not None:
         if reference not in known:
             known[reference] = 0
-            known[reference] = _levels(root["$defs"][_definition(reference)], root, known)
+            known[reference] = _levels(root["$defs"][_definition_name(reference)], root, known)
         return known[reference]
-    below = max((_levels(inner, root, known) for inner in _inner(node)), default=0)
+    below = max((_levels(inner, root, known) for inner in _children(node)), default=0)
     return below + ("properties" in node or "items" in node)
 
 
@@ -653,20 +662,21 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
         found = {tool.name: _counted(tool, rules, what, count) for tool in tools}
         total = sum(found.values())
         if total > most:
-            most_of_it = sorted(found, key=lambda name: -found[name])[:_NAMED]
+            most_of_it = sorted(found, key=lambda name: -found[name])[:_MOST_NAMED]
             each = ", ".join(f"{name!r} {found[name]}" for name in most_of_it if found[name])
-            each += f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+            each += f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
             yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
 
 
 def _counted(tool: Tool, rules: Rules, what: str, count: Callable[[Mapping[str, Any]], int]) -> int:
-    found = tool._exports.get((rules, what))
+    counts = _COUNTS[rules, what]
+    found = counts.get(tool)
     if found is None:
-        found = tool._exports[rules, what] = count(strict_schema(tool, rules))
-    return cast("int", found)
+        found = counts[tool] = count(strict_schema(tool, rules))
+    return found
 
 
-def refuse_strict(tools: Sequence[Tool], strict: Names, provider: str, instead: str = "") -> None:
+def refuse_strict(tools: Sequence[Tool], strict: Strict, provider: str, instead: str = "") -> None:
     """For an API without a strict mode for single tools.
 
     Raises:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
-from ferrule.providers._read import Names, strict_wanted
-from ferrule.providers._strict import Rules, check_request
+from ferrule.providers import Strict
+from ferrule.providers._read import strict_wanted
+from ferrule.providers._strict import Rules, check_request, strict_schema
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -15,7 +18,17 @@ Write: TypeAlias = "Callable[[Tool, bool], dict[str, Any]]"
 """Writes the definition of a tool, strict or not; a function of the module, as it is the key of what it wrote."""
 
 
-def definitions(tools: Sequence[Tool], strict: Names, write: Write, rules: Rules | None = None) -> list[dict[str, Any]]:
+def definition(tool: Tool, key: str, rules: Rules | None = None) -> dict[str, Any]:
+    """A tool's name, its description where it has one, and its schema under `key`: strict by `rules`, where given."""
+    described = {"description": tool.description} if tool.description else {}
+    return {"name": tool.wire_name, **described, key: strict_schema(tool, rules) if rules else tool.input_schema}
+
+
+_WRITTEN: defaultdict[tuple[Write, bool], WeakKeyDictionary[Tool, dict[str, Any]]] = defaultdict(WeakKeyDictionary)
+"""What was written of each tool, for as long as the tool lives."""
+
+
+def definitions(tools: Sequence[Tool], strict: Strict, write: Write, rules: Rules | None = None) -> list[Any]:
     """New dicts of what `write` says of each tool. It is asked once for each; what is inside is shared, and so must be
     read-only.
 
@@ -29,17 +42,15 @@ def definitions(tools: Sequence[Tool], strict: Names, write: Write, rules: Rules
         DefinitionError: where `strict` names a tool that is not there, or the strict tools are too many for `rules`.
     """
     if strict is False:
-        key = write, False
-        return [dict(tool._exports.get(key) or _written(tool, False, write)) for tool in tools]
-    wanted = strict_wanted(tools, strict)
-    found: dict[str, dict[str, Any]] = {}
-    for tool in tools:
-        found[tool.name] = tool._exports.get((write, wanted(tool))) or _written(tool, wanted(tool), write)
+        written = _WRITTEN[write, False]
+        return [dict(written.get(tool) or _written(tool, False, write)) for tool in tools]
+    is_strict = strict_wanted(tools, strict)
+    found = [_WRITTEN[write, is_strict(tool)].get(tool) or _written(tool, is_strict(tool), write) for tool in tools]
     if rules is not None:
-        check_request([tool for tool in tools if wanted(tool)], rules)
-    return [dict(found[tool.name]) for tool in tools]
+        check_request([tool for tool in tools if is_strict(tool)], rules)
+    return [dict(definition) for definition in found]
 
 
 def _written(tool: Tool, strict: bool, write: Write) -> dict[str, Any]:
-    found = tool._exports[write, strict] = write(tool, strict)
-    return found
+    definition = _WRITTEN[write, strict][tool] = write(tool, strict)
+    return definition

@@ -6,38 +6,37 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.errors import DefinitionError
+from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
     DEEPEST,
-    Names,
-    Stop,
+    answered_call,
     arguments,
-    as_json_text,
     block_text,
-    call_of,
-    chosen_name,
     error_text,
+    fields_of,
+    forced_name,
     ids_of,
-    in_order,
+    is_null,
     known_id,
-    left_open,
+    mark_repeats,
     media_type,
+    name_in_history,
     name_of,
-    not_run,
+    non_blank,
     object_value,
-    once,
     plain_number,
     read,
     read_list,
     read_text,
-    sent_name,
-    view,
+    split_deferred,
+    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, as_object, joined, place, said_of
-from ferrule.providers._strict import BEDROCK, strict_schema
-from ferrule.providers._write import definitions
+from ferrule.providers._stream import TurnStream, as_index, describe_api_error, join_chunks, object_or_text
+from ferrule.providers._strict import BEDROCK
+from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean, jsonable, to_text
 from ferrule.values.frozen import freeze
@@ -45,6 +44,12 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
+
+    class Choice(TypedDict):
+        """What belongs into the `toolConfig`."""
+
+        toolChoice: dict[str, Any]
+
 
 _STOPS: dict[str, Stop] = {
     "end_turn": "end",
@@ -57,7 +62,7 @@ _STOPS: dict[str, Stop] = {
     "malformed_model_output": "malformed",
     "malformed_tool_use": "malformed",
 }
-_WHOLE = ("end", "calls")
+_COMPLETE = ("end", "calls")
 # botocore's model of bedrock-runtime: ToolUseId, ImageFormat, DocumentFormat, VideoFormat.
 _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
@@ -82,7 +87,7 @@ _VIDEOS = {
 
 
 def tools(
-    toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
+    toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> dict[str, Any] | None:
     """The `toolConfig`, `{"tools": [{"toolSpec": {"name", "description", "inputSchema"}}]}`; `None` for no tools,
     as this API refuses an empty one.
@@ -99,7 +104,7 @@ def tools(
     Raises:
         DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
     """
-    first, later = in_order(toolset, deferred)
+    first, later = split_deferred(toolset, deferred)
     entries: list[dict[str, Any]] = [{"toolSpec": spec} for spec in definitions(first + later, strict, _spec, BEDROCK)]
     if cache and first:
         entries.insert(len(first), {"cachePoint": {"type": "default"}})
@@ -107,14 +112,12 @@ def tools(
 
 
 def _spec(tool: Tool, strict: bool) -> dict[str, Any]:
-    spec: dict[str, Any] = {"name": tool.wire_name}
-    if tool.description:
-        spec["description"] = tool.description
-    spec["inputSchema"] = freeze({"json": strict_schema(tool, BEDROCK) if strict else tool.input_schema})
+    spec = definition(tool, "inputSchema", BEDROCK if strict else None)
+    spec["inputSchema"] = freeze({"json": spec["inputSchema"]})
     return spec | {"strict": True} if strict else spec
 
 
-def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
+def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
     """`{"toolChoice": {...}}`, which belongs into the `toolConfig`: `toolConfig=tools(...) | tool_choice(...)`.
 
     Raises:
@@ -130,33 +133,33 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
         raise DefinitionError("Bedrock has no tool_choice('none'): leave toolConfig out of the request")
     if choice in {"auto", "required"}:
         return {"toolChoice": {"auto" if choice == "auto" else "any": {}}}
-    return {"toolChoice": {"tool": {"name": chosen_name(choice)}}}
+    return {"toolChoice": {"tool": {"name": forced_name(choice)}}}
 
 
-def calls(response: Any) -> list[ToolCall]:
+def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     """The calls in a message, in order; those of server tools are not ours."""
-    response = view(response)
-    asked = _uses(response)
-    if not asked:
+    response = fields_of(response)
+    requested = _client_tool_uses(response)
+    if not requested:
         return []
     problem = None if response.get("stopReason") == "tool_use" else _problem(response)
     found = [
         ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
-        for id, use in zip(ids_of(response, asked, "toolUseId"), asked, strict=True)
+        for id, use in zip(ids_of(response, requested, "toolUseId"), requested, strict=True)
     ]
-    return once(found, asked, "toolUseId")
+    return mark_repeats(found, requested, "toolUseId")
 
 
-def _content(response: Any) -> list[Any]:
-    content = view(view(view(response).get("output")).get("message")).get("content")
+def _content_of(response: Any) -> list[Any]:
+    content = fields_of(fields_of(fields_of(response).get("output")).get("message")).get("content")
     return content if isinstance(content, list) else []
 
 
-def _uses(response: Any) -> list[dict[str, Any]]:
-    return [use for block in _content(response) if (use := _use(block)) is not None]
+def _client_tool_uses(response: Any) -> list[dict[str, Any]]:
+    return [use for block in _content_of(response) if (use := _client_tool_use(block)) is not None]
 
 
-def _use(block: Any) -> dict[str, Any] | None:
+def _client_tool_use(block: Any) -> dict[str, Any] | None:
     use = block.get("toolUse") if type(block) is dict else None
     return use if type(use) is dict and use.get("type") != "server_tool_use" else None
 
@@ -169,56 +172,45 @@ def wire_id(id: str) -> str:
 
 
 def _problem(response: Any) -> str | None:
-    reason = read_text(response, "stopReason")
-    found = _STOPS.get(reason)
-    if found in _WHOLE:
-        return None
-    if found == "cut":
-        return not_run(f"the turn was cut off ({reason!r})")
-    if found == "refused":
-        return not_run(f"the turn was stopped by a filter ({reason!r})")
-    if found == "malformed":
-        return not_run(f"the turn was malformed ({reason!r})")
-    if reason:
-        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
-    return not_run("the turn has no end yet (its stopReason is null)") if left_open(response, "stopReason") else None
+    open_field = "stopReason" if is_null(response, "stopReason") else ""
+    return turn_problem(read_text(response, "stopReason"), _STOPS, open_field)
 
 
-def turn(response: Any) -> list[dict[str, Any]]:
+def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     """`[{"role": "assistant", "content": [...]}]`, reasoning with its signatures and all.
 
     Bytes (redacted reasoning) stay bytes, as boto3 gives and takes them. Blank text blocks stay behind: this API
     sends them and does not take them.
     """
-    ids = iter(ids_of(response, _uses(response), "toolUseId"))
+    ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
     kept = []
-    for block in _content(response):
-        use = _use(block)
+    for block in _content_of(response):
+        use = _client_tool_use(block)
         if use is None:
             served = block.get("toolUse") if type(block) is dict else None
-            sent = {"toolUse": _with_object(served)} if type(served) is dict else _kept(block)
+            sent = {"toolUse": _tool_use_in_history(served)} if type(served) is dict else _plain_with_bytes(block)
         else:
-            said = {**use, "toolUseId": wire_id(next(ids)), "name": sent_name(name_of(use))}
-            sent = {"toolUse": _with_object(said)}
+            renamed = {**use, "toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use))}
+            sent = {"toolUse": _tool_use_in_history(renamed)}
         if isinstance(sent, dict) and not _blank(sent):
             kept.append(sent)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
-def _with_object(use: dict[str, Any]) -> dict[str, Any]:
-    return {**_kept({**use, "input": None}), "input": jsonable(object_value(use.get("input")))}
+def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
+    return {**_plain_with_bytes({**use, "input": None}), "input": jsonable(object_value(use.get("input")))}
 
 
-def _kept(value: Any, levels: int = DEEPEST) -> Any:
+def _plain_with_bytes(value: Any, levels: int = DEEPEST) -> Any:
     """A copy of `value` that JSON and UTF-8 can hold, but for its bytes; cut off where no parser reads on."""
     if isinstance(value, str):
         return clean(value)
     if not levels and isinstance(value, Mapping | list | tuple):
         return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): _kept(item, levels - 1) for key, item in value.items()}
+        return {clean(str(key)): _plain_with_bytes(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_kept(item, levels - 1) for item in value]
+        return [_plain_with_bytes(item, levels - 1) for item in value]
     if type(value) is int or type(value) is float:
         return plain_number(value)
     return value if isinstance(value, bytes) else jsonable(value)
@@ -228,13 +220,13 @@ def _blank(block: dict[str, Any]) -> bool:
     return not block or ("text" in block and not str(block["text"] or "").strip())
 
 
-def stop(response: Any) -> Stop:
+def stop(response: Mapping[str, Any]) -> Stop:
     """Why the model stopped."""
     reason = read_text(response, "stopReason")
     found = _STOPS.get(reason, "other")
-    if found not in {"end", "calls"} and (reason or left_open(response, "stopReason")):
+    if found not in {"end", "calls"} and (reason or is_null(response, "stopReason")):
         return found
-    if _uses(response):
+    if _client_tool_uses(response):
         return "calls"
     return "malformed" if found == "calls" else "end"
 
@@ -249,27 +241,27 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    id = wire_id(call_of(result).id)
+    id = wire_id(answered_call(result).id)
     block: dict[str, Any] = {"toolUseId": id}
     if result.status == "ok":
-        block["content"] = [_shown(item, f"{id} {at}") for at, item in enumerate(result.content)] or [{"text": '""'}]
+        block["content"] = [_content(item, f"{id} {at}") for at, item in enumerate(result.content)] or [{"text": '""'}]
     else:
         block["content"] = [{"text": error_text(result)}]
         block["status"] = "error"
     return block
 
 
-def _shown(block: Block, where: str) -> dict[str, Any]:
+def _content(block: Block, where: str) -> dict[str, Any]:
     if isinstance(block, Media):
-        media = _media(block, where)
+        media = _media_part(block, where)
         if media:
             return media
     text = block_text(block)
-    structured = _object(text)
-    return {"text": as_json_text(text)} if structured is None else {"json": structured}
+    structured = _lossless_object(text)
+    return {"text": non_blank(text)} if structured is None else {"json": structured}
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _lossless_object(text: str) -> dict[str, Any] | None:
     """The object that `text` is the JSON of, where nothing is lost: not a digit, not a key, not a space."""
     if text[:1] != "{":
         return None
@@ -280,7 +272,7 @@ def _object(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _media(block: Media, where: str) -> dict[str, Any] | None:
+def _media_part(block: Media, where: str) -> dict[str, Any] | None:
     source, kind = _source(block), media_type(block)
     if source is None:
         return None
@@ -310,8 +302,8 @@ def _document_name(name: str | None, where: str) -> str:
     return f"{fitting[:180].strip() or 'document'} {mark}"
 
 
-class _Block:
-    """One content block of a stream, in pieces."""
+class _StreamedBlock:
+    """One content block of a stream."""
 
     __slots__ = (
         "citations",
@@ -338,9 +330,9 @@ class _Block:
         self.citations: list[Any] = []
         self.image: dict[str, Any] = {}
 
-    def take(self, delta: Mapping[str, Any]) -> None:
+    def add(self, delta: Mapping[str, Any]) -> None:
         """A delta of any kind."""
-        for pieces, inside, key in (
+        for chunks, inside, key in (
             (self.text, delta, "text"),
             (self.input, delta.get("toolUse"), "input"),
             (self.reasoning, delta.get("reasoningContent"), "text"),
@@ -348,7 +340,7 @@ class _Block:
         ):
             found = read(inside, key)
             if isinstance(found, str):
-                pieces.append(found)
+                chunks.append(found)
         redacted = read(delta.get("reasoningContent"), "redactedContent")
         if isinstance(redacted, bytes):
             self.redacted.append(redacted)
@@ -358,80 +350,80 @@ class _Block:
         if isinstance(delta.get("image"), dict):
             self.image |= delta["image"]
 
-    def written(self) -> list[dict[str, Any]]:
+    def assembled(self) -> list[dict[str, Any]]:
         """The block as it stands in a message; its input is still text."""
         found: list[dict[str, Any]] = []
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
         if self.reasoning or self.signature:
-            thought = {"text": joined(self.reasoning)}
+            thought = {"text": join_chunks(self.reasoning)}
             if self.signature:
-                thought["signature"] = joined(self.signature)
+                thought["signature"] = join_chunks(self.signature)
             found.append({"reasoningContent": {"reasoningText": thought}})
         if self.citations:
-            said = [{"text": joined(self.text)}] if self.text else []
-            found.append({"citationsContent": {"content": said, "citations": self.citations}})
+            text = [{"text": join_chunks(self.text)}] if self.text else []
+            found.append({"citationsContent": {"content": text, "citations": self.citations}})
         elif self.text:
-            found.append({"text": joined(self.text)})
+            found.append({"text": join_chunks(self.text)})
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
         if "toolUse" in self.start or self.input:
-            found.append({"toolUse": {**self.start.get("toolUse", {}), "input": joined(self.input) or {}}})
+            found.append({"toolUse": {**self.start.get("toolUse", {}), "input": join_chunks(self.input) or {}}})
         if self.image or "image" in self.start:
             found.append({"image": {**self.start.get("image", {}), **self.image}})
         return found
 
 
-class Stream(TurnStream, reading=(calls, turn, stop)):
+class Stream(TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=(calls, turn, stop)):
     """The same from the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
 
-    __slots__ = ("_blocks", "_by_id", "_open", "_reason", "_rest")
+    __slots__ = ("_blocks", "_by_id", "_metadata", "_open", "_stop_reason")
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[_Block] = []
-        self._open: dict[Any, _Block] = {}
+        self._blocks: list[_StreamedBlock] = []
+        self._open: dict[Any, _StreamedBlock] = {}
         """The newest block under each index."""
-        self._by_id: dict[str, _Block] = {}
+        self._by_id: dict[str, _StreamedBlock] = {}
         """The newest block of each id."""
-        self._rest: dict[str, Any] = {}
-        self._reason: str | None = None
+        self._metadata: dict[str, Any] = {}
+        self._stop_reason: str | None = None
 
-    def _goes_on(self, event: Any) -> bool:
+    def _append_chunk(self, event: Any) -> bool:
         given = event["contentBlockDelta"]
         block, delta = self._open[given["contentBlockIndex"]], given["delta"]
         if "text" in delta:
-            text, pieces = delta["text"], block.text
+            text, chunks = delta["text"], block.text
         else:
-            text, pieces = delta["toolUse"]["input"], block.input
+            text, chunks = delta["toolUse"]["input"], block.input
         if type(text) is str:
-            pieces.append(text)
+            chunks.append(text)
             return True
         return False
 
-    def _take(self, event: Any) -> None:
-        for kind, take in (
-            ("contentBlockStart", self._start),
-            ("contentBlockDelta", self._continue),
-            ("contentBlockStop", self._end),
-            ("messageStop", self._finish),
-            ("metadata", self._rest.update),
+    def _apply(self, event: Any) -> None:
+        for kind, add in (
+            ("contentBlockStart", self._start_block),
+            ("contentBlockDelta", self._add_delta),
+            ("contentBlockStop", self._close),
+            ("messageStop", self._finish_message),
+            ("metadata", self._metadata.update),
         ):
             found = read(event, kind)
             if isinstance(found, dict):
-                take(found)
+                add(found)
         for kind, found in event.items() if isinstance(event, dict) else ():
             if isinstance(kind, str) and kind.endswith("Exception"):  # boto3 raises these
-                self._error = f"{kind}: {said_of(found)}"
+                self._error = f"{kind}: {describe_api_error(found)}"
 
-    def _begin(self, index: Any) -> _Block:
-        block = self._open[index] = _Block(index)
+    def _begin(self, index: Any) -> _StreamedBlock:
+        block = self._open[index] = _StreamedBlock(index)
         self._blocks.append(block)
         return block
 
-    def _start(self, event: dict[str, Any]) -> None:
-        index = place(event.get("contentBlockIndex"))
-        start = {key: item for key, item in _dict(event.get("start")).items() if isinstance(item, dict)}
+    def _start_block(self, event: dict[str, Any]) -> None:
+        index = as_index(event.get("contentBlockIndex"))
+        start = {key: item for key, item in _dict_or_empty(event.get("start")).items() if isinstance(item, dict)}
         id = known_id(start.get("toolUse", {}).get("toolUseId"))
         known = self._by_id.get(id) if id is not None else None
         if known is not None and known.index == index:
@@ -442,33 +434,33 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         if id is not None:
             self._by_id[id] = block
 
-    def _continue(self, event: dict[str, Any]) -> None:
-        index = place(event.get("contentBlockIndex"))
-        (self._open.get(index) or self._begin(index)).take(_dict(event.get("delta")))
+    def _add_delta(self, event: dict[str, Any]) -> None:
+        index = as_index(event.get("contentBlockIndex"))
+        (self._open.get(index) or self._begin(index)).add(_dict_or_empty(event.get("delta")))
 
-    def _end(self, event: dict[str, Any]) -> None:
-        self._open.pop(place(event.get("contentBlockIndex")), None)
+    def _close(self, event: dict[str, Any]) -> None:
+        self._open.pop(as_index(event.get("contentBlockIndex")), None)
 
-    def _finish(self, event: dict[str, Any]) -> None:
-        self._reason = read_text(event, "stopReason")
-        self._rest |= {key: item for key, item in event.items() if key != "stopReason"}
+    def _finish_message(self, event: dict[str, Any]) -> None:
+        self._stop_reason = read_text(event, "stopReason")
+        self._metadata |= {key: item for key, item in event.items() if key != "stopReason"}
 
-    def _so_far(self) -> dict[str, Any]:
-        content = [written for block in self._blocks for written in block.written()]
+    def _assembled(self) -> dict[str, Any]:
+        content = [assembled for block in self._blocks for assembled in block.assembled()]
         message = {"role": "assistant", "content": content}
-        return {**self._rest, "output": {"message": message}, "stopReason": self._reason}
+        return {**self._metadata, "output": {"message": message}, "stopReason": self._stop_reason}
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as `converse` gives it."""
-        found: dict[str, Any] = _kept(self._so_far())
-        for block in _content(found):
+        found: dict[str, Any] = _plain_with_bytes(self._assembled())
+        for block in _content_of(found):
             use = block.get("toolUse")
             if use is not None:
                 # What is no JSON is left to *decode*, where the call is ours.
-                given = as_object(use["input"])
-                use["input"] = jsonable(object_value(given)) if _use(block) is None else given
+                given = object_or_text(use["input"])
+                use["input"] = jsonable(object_value(given)) if _client_tool_use(block) is None else given
         return found
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -1,54 +1,74 @@
-"""Cohere's chat API, version 2."""
+"""Cohere's chat API, version 2.
+
+Definitions and messages are dicts, which its Python client takes; its types have no name for them, hence `Any`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
+from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
-    Names,
-    Stop,
+    answered_call,
     arguments,
-    as_json_text,
     block_text,
-    call_of,
     error_text,
+    fields_of,
+    fields_of_each,
+    fill_ids,
     ids_of,
-    in_order,
+    is_null,
     known_id,
-    left_open,
+    mark_repeats,
+    name_in_history,
     name_of,
-    not_run,
+    non_blank,
     object_text,
-    once,
     plain,
     plain_list,
     read,
     read_text,
-    sent_name,
+    split_deferred,
     strict_wanted,
-    view,
-    views,
-    with_ids,
+    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, joined, place, said_of
-from ferrule.providers._strict import COHERE, strict_schema
-from ferrule.providers._write import definitions
+from ferrule.providers._stream import TurnStream, as_index, describe_api_error, join_chunks
+from ferrule.providers._strict import COHERE
+from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
+    from cohere import V2ChatResponse, V2ChatStreamResponse
+
     from ferrule.definition.tool import Tool
 
-_STOPS: dict[str, Stop] = {"COMPLETE": "end", "STOP_SEQUENCE": "end", "TOOL_CALL": "calls", "MAX_TOKENS": "cut"}
-_WHOLE = ("end", "calls")
-_FAILED = ("ERROR", "TIMEOUT")
+    Response: TypeAlias = V2ChatResponse | Mapping[str, Any]
+    Event: TypeAlias = V2ChatStreamResponse | Mapping[str, Any]
+
+    class Choice(TypedDict, total=False):
+        """Keyword arguments of a request."""
+
+        tool_choice: Literal["REQUIRED", "NONE"]
+
+
+_STOPS: dict[str, Stop] = {
+    "COMPLETE": "end",
+    "STOP_SEQUENCE": "end",
+    "TOOL_CALL": "calls",
+    "MAX_TOKENS": "cut",
+    "ERROR": "other",
+    "TIMEOUT": "other",
+}
+_COMPLETE = ("end", "calls")
+_FAILED_REASONS = ("ERROR", "TIMEOUT")
 
 
 def tools(
-    toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
-) -> list[dict[str, Any]]:
+    toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
+) -> list[Any]:
     """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
@@ -62,7 +82,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be strict, strict ones are too large together, `strict` names some
             of the tools only, or a name is no tool's.
     """
-    first, later = in_order(toolset, deferred)
+    first, later = split_deferred(toolset, deferred)
     offered = first + later
     wanted = strict_wanted(offered, strict)
     some = sum(map(wanted, offered))
@@ -72,17 +92,14 @@ def tools(
             f"pass strict=True, and strict_tools=True in the request"
         )
     written = definitions(offered, strict, _function, COHERE)
-    return [{"type": "function", "function": said} for said in written]
+    return [{"type": "function", "function": function} for function in written]
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.wire_name}
-    if tool.description:
-        function["description"] = tool.description
-    return function | {"parameters": strict_schema(tool, COHERE) if strict else tool.input_schema}
+    return definition(tool, "parameters", COHERE if strict else None)
 
 
-def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
+def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
     """`{"tool_choice": "REQUIRED"}` or `"NONE"`; nothing for `"auto"`.
 
     Raises:
@@ -98,20 +115,20 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
         raise DefinitionError(
             f"Cohere cannot force the tool {choice!r}: offer it alone, tools(toolset.only({choice!r})), with 'required'"
         )
-    return {"tool_choice": choice.upper()}
+    return {"tool_choice": "REQUIRED" if choice == "required" else "NONE"}
 
 
-def calls(response: Any) -> list[ToolCall]:
+def calls(response: Response) -> list[ToolCall]:
     """The calls in a response, in order."""
-    asked = views(view(view(response).get("message")).get("tool_calls"))
-    if not asked:
+    requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
+    if not requested:
         return []
     problem = _problem(response)
     found = [
-        _call(id, view(item.get("function")), problem)
-        for id, item in zip(ids_of(response, asked, "id"), asked, strict=True)
+        _call(id, fields_of(item.get("function")), problem)
+        for id, item in zip(ids_of(response, requested, "id"), requested, strict=True)
     ]
-    return once(found, asked, "id")
+    return mark_repeats(found, requested, "id")
 
 
 def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall:
@@ -119,113 +136,104 @@ def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall
 
 
 def _problem(response: Any) -> str | None:
-    reason = read_text(response, "finish_reason")
-    found = _STOPS.get(reason)
-    if found in _WHOLE:
-        return None
-    if found == "cut":
-        return not_run(f"the turn was cut off ({reason!r})")
-    if reason in _FAILED:
-        return not_run(f"the turn ended in an error ({reason!r})")
-    if reason:
-        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
-    return (
-        not_run("the turn has no end yet (its finish_reason is null)") if left_open(response, "finish_reason") else None
-    )
+    open_field = "finish_reason" if is_null(response, "finish_reason") else ""
+    return turn_problem(read_text(response, "finish_reason"), _STOPS, open_field)
 
 
-def turn(response: Any) -> list[dict[str, Any]]:
+def turn(response: Response) -> list[Any]:
     """The message, with the plan that came before its calls."""
     message = plain(read(response, "message"))
     if not isinstance(message, dict):
         return []
     message["tool_calls"] = plain_list(message.get("tool_calls"))
-    with_ids(response, message["tool_calls"], "id")
+    fill_ids(response, message["tool_calls"], "id")
     for item in message["tool_calls"]:
         function = item.get("function")
         if isinstance(function, dict):
-            function["name"] = sent_name(name_of(function))
+            function["name"] = name_in_history(name_of(function))
             function["arguments"] = object_text(function.get("arguments"))
     # What is null or empty is not taken back.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
 
 
-def stop(response: Any) -> Stop:
+def stop(response: Response) -> Stop:
     """Why the model stopped."""
     reason = read_text(response, "finish_reason")
     found = _STOPS.get(reason, "other")
-    if found not in _WHOLE and (reason or left_open(response, "finish_reason")):
+    if found not in _COMPLETE and (reason or is_null(response, "finish_reason")):
         return found
-    if views(view(read(response, "message")).get("tool_calls")):
+    if fields_of_each(fields_of(read(response, "message")).get("tool_calls")):
         return "calls"
     return "malformed" if found == "calls" else "end"
 
 
-def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+def results(results: Iterable[ToolResult]) -> list[Any]:
     """One `{"role": "tool", "tool_call_id", "content": [...]}` for each result: text blocks, or a document whose data
     has the error; this API takes no images here."""
-    return [{"role": "tool", "tool_call_id": call_of(result).id, "content": _content(result)} for result in results]
+    return [
+        {"role": "tool", "tool_call_id": answered_call(result).id, "content": _content(result)} for result in results
+    ]
 
 
 def _content(result: ToolResult) -> list[dict[str, Any]]:
     if result.status != "ok":
         return [{"type": "document", "document": {"data": {"error": error_text(result)}}}]
     texts = [block_text(block) for block in result.content] or [""]
-    return [{"type": "text", "text": as_json_text(text)} for text in texts]
+    return [{"type": "text", "text": non_blank(text)} for text in texts]
 
 
-class Stream(TurnStream, reading=(calls, turn, stop)):
+class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until `message-end`, every call has a `problem`."""
 
     __slots__ = (
         "_by_id",
         "_by_index",
-        "_calls",
         "_citations",
         "_content",
         "_end",
-        "_finish",
+        "_finish_reason",
         "_id",
         "_newest",
         "_plan",
+        "_streamed_calls",
     )
 
     def __init__(self) -> None:
         super().__init__()
         self._id: Any = None
         self._plan: list[str] = []
-        self._content: dict[int | None, _Part] = {}
+        self._content: dict[int | None, _StreamedContent] = {}
         self._citations: list[Any] = []
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._by_index: dict[int | None, _Call] = {}
+        self._streamed_calls: list[_StreamedCall] = []
+        self._by_id: dict[str, _StreamedCall] = {}
+        self._by_index: dict[int | None, _StreamedCall] = {}
         """The newest call under each index, and the newest of all under `None`."""
-        self._finish: str | None = None
+        self._finish_reason: str | None = None
         self._end: dict[str, Any] = {}
 
-    def _goes_on(self, event: Any) -> bool:
+    def _append_chunk(self, event: Any) -> bool:
         if type(event) is dict:
             kind, message = event["type"], event["delta"]["message"]
             if kind == "content-delta":
-                text, pieces = message["content"]["text"], self._content[event["index"]].text
+                text, chunks = message["content"]["text"], self._content[event["index"]].text
             else:
                 text = message["tool_calls"]["function"]["arguments"]
-                pieces = self._by_index[event["index"]].fragments
+                chunks = self._by_index[event["index"]].chunks
         else:
             kind, message = event.type, event.delta.message
             if kind == "content-delta":
-                text, pieces = message.content.text, self._content[event.index].text
+                text, chunks = message.content.text, self._content[event.index].text
             else:
                 text = message.tool_calls.function.arguments
-                pieces = self._by_index[event.index].fragments
+                chunks = self._by_index[event.index].chunks
         if type(text) is str and kind[-6:] == "-delta":
-            pieces.append(text)
+            chunks.append(text)
             return True
         return False
 
-    def _take(self, event: Any) -> None:
-        kind, index = read_text(event, "type"), place(read(event, "index"))
+    def _apply(self, event: Any) -> None:
+        kind, index = read_text(event, "type"), as_index(read(event, "index"))
         delta = read(event, "delta")
         message = read(delta, "message")
         if kind == "message-start":
@@ -233,24 +241,24 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         elif kind == "tool-plan-delta":
             self._plan.append(read_text(message, "tool_plan"))
         elif kind in {"content-start", "content-delta"}:
-            self._content.setdefault(index, _Part()).take(read(message, "content"))
+            self._content.setdefault(index, _StreamedContent()).add(read(message, "content"))
         elif kind in {"tool-call-start", "tool-call-delta"}:
-            asked = read(message, "tool_calls")
-            for item in asked if isinstance(asked, list) else [asked]:
-                self._call_of(kind, known_id(read(item, "id")), index).take(read(item, "function"))
+            requested = read(message, "tool_calls")
+            for item in requested if isinstance(requested, list) else [requested]:
+                self._call_of(kind, known_id(read(item, "id")), index).add(read(item, "function"))
         elif kind == "citation-start":
             found = plain(read(message, "citations"))
             self._citations += found if isinstance(found, list) else [found] if found else []
         elif kind == "message-end":
-            self._finish = read_text(delta, "finish_reason")
+            self._finish_reason = read_text(delta, "finish_reason")
             if read(delta, "error"):
-                self._error = said_of(read(delta, "error"))
-            elif self._finish in _FAILED:
-                self._error = repr(self._finish)
+                self._error = describe_api_error(read(delta, "error"))
+            elif self._finish_reason in _FAILED_REASONS:
+                self._error = repr(self._finish_reason)
             self._end = {key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None}
 
-    def _call_of(self, kind: str, id: str | None, index: int | None) -> _Call:
-        """The call that a fragment belongs to: by its id, then by its index; a start without a known id is new."""
+    def _call_of(self, kind: str, id: str | None, index: int | None) -> _StreamedCall:
+        """The call that a chunk belongs to: by its id, then by its index; a start without a known id is new."""
         at = self._by_index.get(index)
         call = None if not id else at if at is not None and at.id == id else self._by_id.get(id)
         if call is not None and kind == "tool-call-start" and call.index != index:
@@ -259,31 +267,31 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
             call = self._by_index.get(index)
             call = None if call is not None and id and call.id else call
         if call is None:
-            call = _Call(index)
-            self._calls.append(call)
+            call = _StreamedCall(index)
+            self._streamed_calls.append(call)
         self._by_index[index] = self._by_index[None] = call
         if id and not call.id:
             call.id = id
             self._by_id[id] = call
         return call
 
-    def _so_far(self) -> dict[str, Any]:
+    def _assembled(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant"}
-        if self._calls:
-            message["tool_calls"] = [call.whole() for call in self._calls]
+        if self._streamed_calls:
+            message["tool_calls"] = [call.assembled() for call in self._streamed_calls]
         if self._plan:
-            message["tool_plan"] = joined(self._plan)
-        content = [whole for part in self._content.values() for whole in part.whole()]
+            message["tool_plan"] = join_chunks(self._plan)
+        content = [assembled for part in self._content.values() for assembled in part.assembled()]
         if content:
             message["content"] = content
         if self._citations:
             message["citations"] = self._citations
         head = {} if self._id is None else {"id": self._id}
-        return {**head, "finish_reason": self._finish, "message": message, **self._end}
+        return {**head, "finish_reason": self._finish_reason, "message": message, **self._end}
 
 
-class _Part:
-    """One item of the content, in fragments."""
+class _StreamedContent:
+    """One item of the content, which comes in chunks."""
 
     __slots__ = ("text", "thinking")
 
@@ -291,37 +299,37 @@ class _Part:
         self.text: list[str] = []
         self.thinking: list[str] = []
 
-    def take(self, content: Any) -> None:
-        for pieces, key in ((self.text, "text"), (self.thinking, "thinking")):
+    def add(self, content: Any) -> None:
+        for chunks, key in ((self.text, "text"), (self.thinking, "thinking")):
             found = read(content, key)
             if isinstance(found, str) and found:
-                pieces.append(found)
+                chunks.append(found)
 
-    def whole(self) -> list[dict[str, Any]]:
-        thinking, text = joined(self.thinking), joined(self.text)
+    def assembled(self) -> list[dict[str, Any]]:
+        thinking, text = join_chunks(self.thinking), join_chunks(self.text)
         return ([{"type": "thinking", "thinking": thinking}] if thinking else []) + (
             [{"type": "text", "text": text}] if text else []
         )
 
 
-class _Call:
-    """One call, with the fragments of its arguments."""
+class _StreamedCall:
+    """One call, with the chunks of its arguments."""
 
-    __slots__ = ("fragments", "id", "index", "name")
+    __slots__ = ("chunks", "id", "index", "name")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.id: str | None = None
         self.name = ""
-        self.fragments: list[str] = []
+        self.chunks: list[str] = []
 
-    def take(self, function: Any) -> None:
+    def add(self, function: Any) -> None:
         name, given = read(function, "name"), read(function, "arguments")
         if isinstance(name, str) and name != self.name:
             self.name += name
         if isinstance(given, str):
-            self.fragments.append(given)
+            self.chunks.append(given)
 
-    def whole(self) -> dict[str, Any]:
+    def assembled(self) -> dict[str, Any]:
         found = {"id": self.id} if self.id else {}
-        return {**found, "type": "function", "function": {"name": self.name, "arguments": joined(self.fragments)}}
+        return {**found, "type": "function", "function": {"name": self.name, "arguments": join_chunks(self.chunks)}}

@@ -7,36 +7,77 @@ which the SDK takes as well; what goes in may have the SDK's own (`function_call
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, overload
 
 from ferrule.errors import DefinitionError
+from ferrule.providers import Stop, Strict
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
-from ferrule.providers._read import Names, Stop, allowed_names, call_of, chosen_name, in_order, read, view
+from ferrule.providers._read import allowed_names, answered_call, fields_of, forced_name, read, split_deferred
 from ferrule.providers._stream import TurnStream
 from ferrule.providers._strict import refuse_strict
-from ferrule.providers._write import definitions
+from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
+    from google.genai.interactions import (
+        GenerationConfigParam,
+        Interaction,
+        InteractionSSEEvent,
+        StepParam,
+        ToolParam,
+    )
+    from google.genai.types import ContentDict, GenerateContentConfigDict, GenerateContentResponse
+
     from ferrule.definition.tool import Tool
+
+    Response: TypeAlias = GenerateContentResponse | Interaction | Mapping[str, Any]
+    Event: TypeAlias = GenerateContentResponse | InteractionSSEEvent | Mapping[str, Any]
+
+    class InteractionsChoice(TypedDict):
+        """Keyword arguments of a request of Interactions."""
+
+        generation_config: GenerationConfigParam
+
 
 Api: TypeAlias = Literal["generate", "interactions"]
 
 _MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
 _LONGEST_NAME = 64
-_INSTEAD = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
+_STRICT_HINT = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
+
+
+@overload
+def tools(
+    toolset: Iterable[Tool],
+    *,
+    strict: Strict = False,
+    cache: bool = False,
+    deferred: Collection[str] = (),
+    api: Literal["generate"] = "generate",
+) -> list[Any]: ...  # the SDK takes a list of its own union alone, which names types of packages that may be absent
+
+
+@overload
+def tools(
+    toolset: Iterable[Tool],
+    *,
+    strict: Strict = False,
+    cache: bool = False,
+    deferred: Collection[str] = (),
+    api: Literal["interactions"],
+) -> list[ToolParam]: ...
 
 
 def tools(
     toolset: Iterable[Tool],
     *,
-    strict: Names = False,
+    strict: Strict = False,
     cache: bool = False,
     deferred: Collection[str] = (),
     api: Api = "generate",
-) -> list[dict[str, Any]]:
+) -> list[Any]:
     """`[{"functionDeclarations": [{"name", "description", "parametersJsonSchema"}]}]`; for Interactions
     `[{"type": "function", "name", "description", "parameters"}]`. Deferred tools stand behind the others.
 
@@ -51,49 +92,62 @@ def tools(
         DefinitionError: where a tool is to be strict, a parameter has a name that this API does not take, or a name
             is no tool's.
     """
-    first, later = in_order(toolset, deferred)
-    refuse_strict(first + later, strict, "Gemini", _INSTEAD)
-    if _which(api) == "interactions":
+    first, later = split_deferred(toolset, deferred)
+    refuse_strict(first + later, strict, "Gemini", _STRICT_HINT)
+    if _checked_api(api) == "interactions":
         written = definitions(first + later, False, _function)
-        for definition in written[len(first) :]:
-            definition["defer_loading"] = True
+        for entry in written[len(first) :]:
+            entry["defer_loading"] = True
         return written
     declarations = definitions(first + later, False, _declaration)
     return [{"functionDeclarations": declarations}] if declarations else []
 
 
-def _which(api: str) -> str:
+def _checked_api(api: str) -> str:
     if api not in {"generate", "interactions"}:
         raise DefinitionError(f"api is 'generate' or 'interactions', not {api!r}")
     return api
 
 
 def _declaration(tool: Tool, strict: bool) -> dict[str, Any]:
-    schema = _schema(tool)
-    if not tool.description:
-        return {"name": tool.wire_name, "parametersJsonSchema": schema}
-    return {"name": tool.wire_name, "description": tool.description, "parametersJsonSchema": schema}
+    _check_parameter_names(tool)
+    return definition(tool, "parametersJsonSchema")
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    described = {"description": tool.description} if tool.description else {}
-    return {"type": "function", "name": tool.wire_name, **described, "parameters": _schema(tool)}
+    _check_parameter_names(tool)
+    return {"type": "function", **definition(tool, "parameters")}
 
 
-def _schema(tool: Tool) -> Mapping[str, Any]:
-    """The tool's schema, whose parameters have names that this API takes, `[A-Za-z_][A-Za-z0-9_]{0,63}`."""
+def _check_parameter_names(tool: Tool) -> None:
+    """This API takes `[A-Za-z_][A-Za-z0-9_]{0,63}` alone."""
     for name in tool.input_schema.get("properties", ()):
         if not (name.isidentifier() and name.isascii() and len(name) <= _LONGEST_NAME):
             raise DefinitionError(
                 f"tool {tool.name!r} has a parameter {name!r}, at $.properties, whose name Gemini does not take: it "
                 f"wants a letter or an underscore, then letters, digits and underscores, 64 at most. Rename it"
             )
-    return tool.input_schema
+
+
+@overload
+def tool_choice(
+    choice: str = "auto",
+    *,
+    parallel: bool = True,
+    only: Iterable[str] | None = None,
+    api: Literal["generate"] = "generate",
+) -> GenerateContentConfigDict: ...
+
+
+@overload
+def tool_choice(
+    choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Literal["interactions"]
+) -> InteractionsChoice: ...
 
 
 def tool_choice(
     choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None, api: Api = "generate"
-) -> dict[str, Any]:
+) -> Any:
     """`{"toolConfig": {"functionCallingConfig": {"mode", "allowedFunctionNames"}}}`, for the SDK in its `config`; for
     Interactions `{"generation_config": {"tool_choice": ...}}`.
 
@@ -106,8 +160,8 @@ def tool_choice(
     if only is not None:
         names = allowed_names(choice, only, "Gemini")
     elif choice not in _MODES:
-        choice, names = "required", [chosen_name(choice)]
-    if _which(api) == "interactions":
+        choice, names = "required", [forced_name(choice)]
+    if _checked_api(api) == "interactions":
         mode = _MODES[choice].lower()
         return {
             "generation_config": {
@@ -122,69 +176,81 @@ def tool_choice(
 
 
 def _is_interaction(response: Any) -> bool:
-    return "steps" in view(response)
+    return "steps" in fields_of(response)
 
 
-def calls(response: Any) -> list[ToolCall]:
+def calls(response: Response) -> list[ToolCall]:
     """The calls in the first candidate, or in an interaction, in order. `data` says of the latter that they are."""
-    seen = response if type(response) is dict else view(response)
+    seen = response if type(response) is dict else fields_of(response)
     return interactions.calls(seen) if "steps" in seen else generate.calls(seen)
 
 
-def turn(response: Any) -> list[dict[str, Any]]:
+@overload
+def turn(response: GenerateContentResponse) -> list[ContentDict]: ...
+
+
+@overload
+def turn(response: Interaction) -> list[StepParam]: ...
+
+
+@overload
+def turn(response: Mapping[str, Any]) -> list[Any]: ...
+
+
+def turn(response: Response) -> list[Any]:
     """`[{"role": "model", "parts": [...]}]`, each thought signature on its own part; of an interaction the steps that
     the model made."""
     return interactions.turn(response) if _is_interaction(response) else generate.turn(response)
 
 
-def stop(response: Any) -> Stop:
+def stop(response: Response) -> Stop:
     """Why the model stopped."""
     return interactions.stop(response) if _is_interaction(response) else generate.stop(response)
 
 
-def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+def results(results: Iterable[ToolResult]) -> list[Any]:
     """`[{"role": "user", "parts": [{"functionResponse": ...}, ...]}]`: one content for all, as this API wants it; for
     the calls of an interaction one `function_result` step for each."""
-    parts: list[dict[str, Any]] = []
-    steps: list[dict[str, Any]] = []
+    parts: list[Any] = []
+    steps: list[Any] = []
     for result in results:
-        data = call_of(result).data
+        data = answered_call(result).data
         if isinstance(data, dict) and data.get("type") == "function_call":
-            steps.append(interactions.answer(result))
+            steps.append(interactions.function_result(result))
         else:
-            parts.append({"functionResponse": generate.answer(result)})
+            parts.append({"functionResponse": generate.function_response(result)})
     return ([{"role": "user", "parts": parts}] if parts else []) + steps
 
 
-class Stream(TurnStream, reading=(calls, turn, stop)):
+class Stream(TurnStream["Event", Any], readers=(calls, turn, stop)):
     """The same from a stream: feed it each chunk of generateContent, or each event of an interaction. Until one has a
     `finishReason`, or is `interaction.completed`, every call has a `problem`."""
 
-    __slots__ = ("_of",)
+    __slots__ = ("_stream",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._of: Any = None
+        self._stream: Any = None
         """The stream of the API whose events these are, from the first one on."""
 
-    def _goes_on(self, event: Any) -> bool:
-        return self._of._goes_on(event)  # type: ignore[no-any-return]
+    def _append_chunk(self, event: Any) -> bool:
+        return self._stream._append_chunk(event)  # type: ignore[no-any-return]
 
-    def _take(self, event: Any) -> None:
-        if self._of is None:
+    def _apply(self, event: Any) -> None:
+        if self._stream is None:
             interaction = read(read(event, "data", event), "event_type") is not None
-            self._of = interactions.Stream() if interaction else generate.Stream()
-        self._of._take(event)
-        self._error = self._error or self._of.error
+            self._stream = interactions.Stream() if interaction else generate.Stream()
+        self._stream._apply(event)
+        self._error = self._error or self._stream.error
 
-    def _so_far(self) -> dict[str, Any]:
-        return {} if self._of is None else self._of._so_far()
+    def _assembled(self) -> dict[str, Any]:
+        return {} if self._stream is None else self._stream._assembled()
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as it comes without a stream."""
-        return {} if self._of is None else self._of.partial()
+        return {} if self._stream is None else self._stream.partial()
 
     @property
     def reason(self) -> str | None:
         """Why the prompt was blocked, or what the API says of an end before the end."""
-        return None if self._of is None else self._of.reason
+        return None if self._stream is None else self._stream.reason

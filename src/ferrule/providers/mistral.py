@@ -5,60 +5,83 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
+from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
-    Names,
-    Stop,
+    answered_call,
     arguments,
     base64_text,
     block_text,
-    call_of,
-    chosen_name,
-    given_ids,
+    fields_of,
+    fields_of_each,
+    forced_name,
+    http_url,
+    ids_as_sent,
     ids_of,
-    in_order,
+    is_null,
     known_id,
-    left_open,
+    mark_repeats,
     marked_error_text,
     media_type,
+    name_in_history,
     name_of,
-    not_run,
     object_text,
-    once,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
-    sent_name,
-    view,
-    views,
-    web_address,
+    split_deferred,
+    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, as_object, joined, place
-from ferrule.providers._strict import MISTRAL, strict_schema
-from ferrule.providers._write import definitions
+from ferrule.providers._stream import TurnStream, as_index, join_chunks, object_or_text
+from ferrule.providers._strict import MISTRAL
+from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean, jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
+    from mistralai.client.models import (
+        ChatCompletionRequestMessageTypedDict,
+        ChatCompletionRequestToolChoiceTypedDict,
+        ChatCompletionResponse,
+        CompletionEvent,
+        ToolTypedDict,
+    )
+
     from ferrule.definition.tool import Tool
 
-_STOPS: dict[str, Stop] = {"stop": "end", "tool_calls": "calls", "length": "cut", "model_length": "cut"}
-_WHOLE = ("end", "calls")
+    Response: TypeAlias = ChatCompletionResponse | Mapping[str, Any]
+    Event: TypeAlias = CompletionEvent | Mapping[str, Any]
+
+    class Choice(TypedDict):
+        """Keyword arguments of a request."""
+
+        tool_choice: ChatCompletionRequestToolChoiceTypedDict
+        parallel_tool_calls: NotRequired[bool]
+
+
+_STOPS: dict[str, Stop] = {
+    "stop": "end",
+    "tool_calls": "calls",
+    "length": "cut",
+    "model_length": "cut",
+    "error": "other",
+}
+_COMPLETE = ("end", "calls")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 # docs.mistral.ai and github.com/mistralai/mistral-common: "Tool call id … must be a-z, A-Z, 0-9, with a length of 9."
 _ID = re.compile(r"[a-zA-Z0-9]{9}")
-_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def tools(
-    toolset: Iterable[Tool], *, strict: Names = False, cache: bool = False, deferred: Collection[str] = ()
-) -> list[dict[str, Any]]:
+    toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
+) -> list[ToolTypedDict]:
     """`[{"type": "function", "function": {"name", "description", "parameters"}}]`, deferred tools last.
 
     Args:
@@ -70,20 +93,18 @@ def tools(
     Raises:
         DefinitionError: where a tool's schema cannot be strict, or a name is no tool's.
     """
-    first, later = in_order(toolset, deferred)
+    first, later = split_deferred(toolset, deferred)
     written = definitions(first + later, strict, _function, MISTRAL)
-    return [{"type": "function", "function": said} for said in written]
+    return [{"type": "function", "function": function} for function in written]
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.wire_name}
-    if tool.description:
-        function["description"] = tool.description
-    function["parameters"] = strict_schema(tool, MISTRAL) if strict else tool.input_schema
-    return function | {"strict": True} if strict else function
+    if strict:
+        return {**definition(tool, "parameters", MISTRAL), "strict": True}
+    return definition(tool, "parameters")
 
 
-def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> dict[str, Any]:
+def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
     """`{"tool_choice": ...}`, and `"parallel_tool_calls": False` where one call at a time is wanted.
 
     Raises:
@@ -91,38 +112,38 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     """
     if only is not None:
         raise DefinitionError("Mistral has no list of allowed tools: offer fewer, tools(toolset.only(...))")
-    said: Any = _CHOICES.get(choice)
-    if said is None:
-        said = {"type": "function", "function": {"name": chosen_name(choice)}}
-    return {"tool_choice": said} if parallel else {"tool_choice": said, "parallel_tool_calls": False}
+    chosen: Any = _CHOICES.get(choice)
+    if chosen is None:
+        chosen = {"type": "function", "function": {"name": forced_name(choice)}}
+    return {"tool_choice": chosen} if parallel else {"tool_choice": chosen, "parallel_tool_calls": False}
 
 
-def calls(response: Any) -> list[ToolCall]:
+def calls(response: Response) -> list[ToolCall]:
     """The calls in the first choice, in order, with the ids as they came."""
-    choice = view(_choice(response))
-    asked = _asked(choice)
-    if not asked:
+    choice = fields_of(_choice(response))
+    requested = _tool_calls(choice)
+    if not requested:
         return []
     problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
     found = []
-    for id, item in zip(given_ids(asked, "id") or _ids(response, asked), asked, strict=True):
+    for id, item in zip(ids_as_sent(requested, "id") or _ids(response, requested), requested, strict=True):
         function = item.get("function")
-        function = function if type(function) is dict else view(function)
+        function = function if type(function) is dict else fields_of(function)
         found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
-    return once(found, asked, "id")
+    return mark_repeats(found, requested, "id")
 
 
-def _asked(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The calls in a choice's message, or in its messages."""
     message = choice.get("message")
     if message is not None:
-        return views(view(message).get("tool_calls"))
-    return [item for message in _messages(choice) for item in views(view(message).get("tool_calls"))]
+        return fields_of_each(fields_of(message).get("tool_calls"))
+    return [item for message in _messages(choice) for item in fields_of_each(fields_of(message).get("tool_calls"))]
 
 
-def _ids(response: Any, asked: Sequence[Mapping[str, Any]]) -> list[str]:
+def _ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids as they came; one that is derived is already what this API takes."""
-    found, came = ids_of(response, asked, "id"), [known_id(item.get("id")) for item in asked]
+    found, came = ids_of(response, requested, "id"), [known_id(item.get("id")) for item in requested]
     return [id if id == clean(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
 
 
@@ -131,99 +152,88 @@ def wire_id(id: str) -> str:
     if _ID.fullmatch(id):
         return id
     number = int.from_bytes(hashlib.blake2s(clean(id).encode(), digest_size=16).digest(), "big")
-    return "".join(_LETTERS[number // 62**power % 62] for power in range(9))
+    return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
 
 
 def _choice(response: Any) -> Any:
-    choices = view(response).get("choices")
+    choices = fields_of(response).get("choices")
     return choices[0] if isinstance(choices, list) and choices else {}
 
 
 def _messages(choice: Any) -> list[Any]:
     """The choice's message; several, where built-in tools ran in between."""
-    message = view(choice).get("message")
+    message = fields_of(choice).get("message")
     return read_list(choice, "messages") if message is None else [message]
 
 
 def _problem(choice: Any) -> str | None:
-    reason = read_text(choice, "finish_reason")
-    found = _STOPS.get(reason)
-    if found in _WHOLE:
-        return None
-    if found == "cut":
-        return not_run(f"the turn was cut off ({reason!r})")
-    if reason == "error":
-        return not_run("the turn ended in an error ('error')")
-    if reason:
-        return not_run(f"the turn ended for a reason that is not known here ({reason!r})")
-    return (
-        not_run("the turn has no end yet (its finish_reason is null)") if left_open(choice, "finish_reason") else None
-    )
+    open_field = "finish_reason" if is_null(choice, "finish_reason") else ""
+    return turn_problem(read_text(choice, "finish_reason"), _STOPS, open_field)
 
 
-def turn(response: Any) -> list[dict[str, Any]]:
+def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """The first choice's message, with the ids that `results` answers: all in nine letters or digits."""
-    messages = plain_list(_messages(_choice(response)))
-    asked = []
+    messages: list[Any] = plain_list(_messages(_choice(response)))
+    requested = []
     for message in messages:
         listed = plain_list(message.get("tool_calls"))
-        asked += listed
+        requested += listed
         # Some servers send these as null or [].
         if listed:
             message["tool_calls"] = listed
         else:
             message.pop("tool_calls", None)
-    for id, item in zip(_ids(response, asked), asked, strict=True):
+    for id, item in zip(_ids(response, requested), requested, strict=True):
         item["id"] = wire_id(id)
         function = item.get("function")
         if isinstance(function, dict):
-            function["name"] = sent_name(name_of(function))
-            function["arguments"] = _sent(function.get("arguments"))
-    return [
-        {"role": "assistant", **message} for message in messages if message.get("content") or "tool_calls" in message
-    ]
+            function["name"] = name_in_history(name_of(function))
+            function["arguments"] = _arguments_in_history(function.get("arguments"))
+    for message in messages:
+        message["role"] = "assistant"
+    return [message for message in messages if message.get("content") or "tool_calls" in message]
 
 
-def _sent(given: Any) -> Any:
+def _arguments_in_history(given: Any) -> Any:
     return jsonable(given) if isinstance(given, Mapping) else object_text(given)
 
 
-def stop(response: Any) -> Stop:
+def stop(response: Response) -> Stop:
     """Why the model stopped."""
     choice = _choice(response)
     reason = read_text(choice, "finish_reason")
     found = _STOPS.get(reason, "other")
-    if found not in _WHOLE and (reason or not choice or left_open(choice, "finish_reason")):
+    if found not in _COMPLETE and (reason or not choice or is_null(choice, "finish_reason")):
         return found
-    if _asked(view(choice)):
+    if _tool_calls(fields_of(choice)):
         return "calls"
     return "malformed" if found == "calls" else "end"
 
 
-def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageTypedDict]:
     """One `{"role": "tool", "tool_call_id", "name", "content"}` for each result."""
     return [_result(result) for result in results]
 
 
-def _result(result: ToolResult) -> dict[str, Any]:
-    call = call_of(result)
-    said = {"role": "tool", "tool_call_id": wire_id(call.id), "name": sent_name(call.name)}
-    return {**said, "content": _content(result)}
+def _result(result: ToolResult) -> Any:
+    call = answered_call(result)
+    message = {"role": "tool", "tool_call_id": wire_id(call.id), "name": name_in_history(call.name)}
+    return {**message, "content": _content(result)}
 
 
 def _content(result: ToolResult) -> str | list[dict[str, Any]]:
     if result.status != "ok":
         return marked_error_text(result)
-    chunks = [_chunk(block) for block in result.content]
-    if all(chunk["type"] == "text" for chunk in chunks):
-        return "\n".join(chunk["text"] for chunk in chunks)
-    return [chunk for chunk in chunks if chunk != {"type": "text", "text": ""}]
+    parts = [_content_part(block) for block in result.content]
+    if all(chunk["type"] == "text" for chunk in parts):
+        return "\n".join(chunk["text"] for chunk in parts)
+    return [chunk for chunk in parts if chunk != {"type": "text", "text": ""}]
 
 
-def _chunk(block: Block) -> dict[str, Any]:
+def _content_part(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
         kind = media_type(block)
-        address = f"data:{kind};base64,{base64_text(block)}" if block.data else web_address(block)
+        address = f"data:{kind};base64,{base64_text(block)}" if block.data else http_url(block)
         if address and kind in _IMAGES:
             return {"type": "image_url", "image_url": address}
         if address and kind == "application/pdf":
@@ -232,23 +242,23 @@ def _chunk(block: Block) -> dict[str, Any]:
     return {"type": "text", "text": block_text(block)}
 
 
-class Stream(TurnStream, reading=(calls, turn, stop)):
+class Stream(TurnStream["Event", "ChatCompletionRequestMessageTypedDict"], readers=(calls, turn, stop)):
     """The same from a stream: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_chunks", "_finish", "_head", "_usage")
+    __slots__ = ("_by_id", "_by_index", "_content_parts", "_finish_reason", "_head", "_streamed_calls", "_usage")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
-        self._chunks: list[_Text | _Thought | dict[str, Any]] = []
-        self._calls: list[_Call] = []
-        self._by_id: dict[str, _Call] = {}
-        self._by_index: dict[int | None, _Call] = {}
+        self._content_parts: list[_StreamedText | _StreamedThinking | dict[str, Any]] = []
+        self._streamed_calls: list[_StreamedCall] = []
+        self._by_id: dict[str, _StreamedCall] = {}
+        self._by_index: dict[int | None, _StreamedCall] = {}
         """The newest call under each index, and the newest of all under `None`."""
-        self._finish: str | None = None
+        self._finish_reason: str | None = None
         self._usage: Any = None
 
-    def _goes_on(self, event: Any) -> bool:
+    def _append_chunk(self, event: Any) -> bool:
         if type(event) is dict:
             (choice,) = event.get("data", event)["choices"]
             if choice.get("index"):
@@ -264,12 +274,12 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         if reason or not self._head:
             return False
         if type(text) is str and not more:
-            self._chunks[-1].pieces.append(text)  # type: ignore[union-attr]  # a chunk of another kind has none
+            self._content_parts[-1].chunks.append(text)  # type: ignore[union-attr]  # a chunk of another kind has none
             return True
-        return not text and bool(more) and self._more(more)
+        return not text and bool(more) and self._append_arguments(more)
 
-    def _more(self, items: Any) -> bool:
-        """Takes a fragment of arguments and nothing else, of a call that is known by its index."""
+    def _append_arguments(self, items: Any) -> bool:
+        """Adds a chunk of arguments and nothing else to a call that is known by its index; whether it was one."""
         (item,) = items
         if type(item) is dict:
             id, index, function = item.get("id"), item["index"], item["function"]
@@ -279,10 +289,10 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
             name, text = function.name, function.arguments
         if name or (id and id != "null") or type(text) is not str:
             return False
-        self._by_index[index].fragments.append(text)
+        self._by_index[index].chunks.append(text)
         return True
 
-    def _take(self, event: Any) -> None:
+    def _apply(self, event: Any) -> None:
         chunk = read(event, "data", event)
         for key in ("id", "object", "created", "model") if not self._head else ():
             found = plain(read(chunk, key))
@@ -290,53 +300,53 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
                 self._head[key] = found
         usage = plain(read(chunk, "usage"))
         self._usage = self._usage if usage is None else usage
-        for choice in views(read(chunk, "choices")):
+        for choice in fields_of_each(read(chunk, "choices")):
             if not choice.get("index"):
-                self._choose(choice)
+                self._add_choice(choice)
 
-    def _choose(self, choice: Mapping[str, Any]) -> None:
+    def _add_choice(self, choice: Mapping[str, Any]) -> None:
         delta = choice.get("delta")
         content = read(delta, "content")
         for part in content if isinstance(content, list) else [content]:
-            self._add(part)
+            self._add_content(part)
         seen: set[int] = set()
         for item in read_list(delta, "tool_calls"):
-            self._continue(item, seen)
+            self._add_call_delta(item, seen)
         if choice.get("finish_reason") is not None:
-            self._finish = read_text(choice, "finish_reason")
-            if self._finish == "error":
-                self._error = repr(self._finish)
+            self._finish_reason = read_text(choice, "finish_reason")
+            if self._finish_reason == "error":
+                self._error = repr(self._finish_reason)
 
-    def _add(self, part: Any) -> None:
+    def _add_content(self, part: Any) -> None:
         """A text, or a chunk; texts, and thoughts, that follow each other are one."""
-        last = self._chunks[-1] if self._chunks else None
+        last = self._content_parts[-1] if self._content_parts else None
         kind = "text" if isinstance(part, str) else read(part, "type")
         text = part if isinstance(part, str) else read(part, "text")
         if kind == "text" and isinstance(text, str):
-            if not isinstance(last, _Text):
-                last = _Text()
-                self._chunks.append(last)
-            last.pieces.append(text)
+            if not isinstance(last, _StreamedText):
+                last = _StreamedText()
+                self._content_parts.append(last)
+            last.chunks.append(text)
         elif kind == "thinking":
-            if not isinstance(last, _Thought):
-                last = _Thought()
-                self._chunks.append(last)
-            last.take(part)
+            if not isinstance(last, _StreamedThinking):
+                last = _StreamedThinking()
+                self._content_parts.append(last)
+            last.add(part)
         elif isinstance(chunk := plain(part), dict):
-            self._chunks.append(chunk)
+            self._content_parts.append(chunk)
 
-    def _continue(self, item: Any, taken: set[int]) -> None:
-        """A call, or a fragment of one; `taken` are the calls that the same delta has spoken of already."""
+    def _add_call_delta(self, item: Any, taken: set[int]) -> None:
+        """A call, or a chunk of one; `taken` are the calls that the same delta has named already."""
         function = read(item, "function")
         # The SDK's own default for an index that did not come is 0.
         came = getattr(item, "model_fields_set", ("index",))
-        index = place(read(item, "index")) if "index" in came else None
+        index = as_index(read(item, "index")) if "index" in came else None
         call = self._call_of(known_id(read(item, "id")), index, read(function, "name"), taken)
         taken.add(id(call))
-        call.take(read(function, "name"), read(function, "arguments"))
+        call.add(read(function, "name"), read(function, "arguments"))
 
-    def _call_of(self, id_: str | None, index: int | None, name: Any, taken: set[int]) -> _Call:
-        """The call that a fragment belongs to: by its id, then by its index; else a new one."""
+    def _call_of(self, id_: str | None, index: int | None, name: Any, taken: set[int]) -> _StreamedCall:
+        """The call that a chunk belongs to: by its id, then by its index; else a new one."""
         at = self._by_index.get(index)
         call = None if not id_ else at if at is not None and at.id == id_ else self._by_id.get(id_)
         if call is not None and (id(call) in taken or (name and index is not None and call.index != index)):
@@ -344,55 +354,55 @@ class Stream(TurnStream, reading=(calls, turn, stop)):
         elif call is None and at is not None:
             call = None if id(at) in taken or at.ends_before(id_, name) else at
         if call is None:
-            call = _Call(index)
-            self._calls.append(call)
+            call = _StreamedCall(index)
+            self._streamed_calls.append(call)
         self._by_index[index] = self._by_index[None] = call
         if id_ and not call.id:
             call.id = id_
             self._by_id[id_] = call
         return call
 
-    def _so_far(self) -> dict[str, Any]:
-        chunks = [chunk if isinstance(chunk, dict) else chunk.whole() for chunk in self._chunks]
-        content: Any = [chunk for chunk in chunks if chunk != {"type": "text", "text": ""}]
+    def _assembled(self) -> dict[str, Any]:
+        parts = [chunk if isinstance(chunk, dict) else chunk.assembled() for chunk in self._content_parts]
+        content: Any = [chunk for chunk in parts if chunk != {"type": "text", "text": ""}]
         if all(chunk.get("type") == "text" and isinstance(chunk.get("text"), str) for chunk in content):
             content = "".join(chunk["text"] for chunk in content)
         message: dict[str, Any] = {"role": "assistant", "content": content}
-        if self._calls:
-            message["tool_calls"] = [call.whole() for call in self._calls]
-        choice = {"index": 0, "message": message, "finish_reason": self._finish}
+        if self._streamed_calls:
+            message["tool_calls"] = [call.assembled() for call in self._streamed_calls]
+        choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
         usage = {} if self._usage is None else {"usage": self._usage}
         return {"object": "chat.completion", **self._head, "choices": [choice], **usage}
 
 
-class _Text:
-    """One text, in fragments."""
+class _StreamedText:
+    """One text that comes in chunks."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("chunks",)
 
     def __init__(self) -> None:
-        self.pieces: list[str] = []
+        self.chunks: list[str] = []
 
-    def whole(self) -> dict[str, Any]:
-        return {"type": "text", "text": joined(self.pieces)}
+    def assembled(self) -> dict[str, Any]:
+        return {"type": "text", "text": join_chunks(self.chunks)}
 
 
-class _Thought:
-    """One chunk of thinking, in fragments."""
+class _StreamedThinking:
+    """One part of thinking that comes in chunks."""
 
     __slots__ = ("more", "parts")
 
     def __init__(self) -> None:
-        self.parts: list[_Text | dict[str, Any]] = []
+        self.parts: list[_StreamedText | dict[str, Any]] = []
         self.more: dict[str, Any] = {}
 
-    def take(self, chunk: Any) -> None:
+    def add(self, chunk: Any) -> None:
         for part in read_list(chunk, "thinking"):
             text = read(part, "text") if read(part, "type", "text") == "text" else None
             if isinstance(text, str):
                 if not self.parts or isinstance(self.parts[-1], dict):
-                    self.parts.append(_Text())
-                self.parts[-1].pieces.append(text)  # type: ignore[union-attr]  # it is a text by now
+                    self.parts.append(_StreamedText())
+                self.parts[-1].chunks.append(text)  # type: ignore[union-attr]  # it is a text by now
             elif isinstance(more := plain(part), dict):
                 self.parts.append(more)
         for key in ("signature", "closed"):
@@ -400,42 +410,44 @@ class _Thought:
             if found:  # the SDK has an object that is false where nothing came
                 self.more[key] = plain(found)
 
-    def whole(self) -> dict[str, Any]:
-        parts = [part if isinstance(part, dict) else part.whole() for part in self.parts]
+    def assembled(self) -> dict[str, Any]:
+        parts = [part if isinstance(part, dict) else part.assembled() for part in self.parts]
         return {"type": "thinking", "thinking": parts, **self.more}
 
 
-class _Call:
-    """One call, with the fragments of its arguments; mostly there is one."""
+class _StreamedCall:
+    """One call, with the chunks of its arguments; mostly there is one."""
 
-    __slots__ = ("fragments", "id", "index", "name", "object")
+    __slots__ = ("chunks", "id", "index", "name", "object")
 
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.id: str | None = None
         self.name = ""
-        self.fragments: list[str] = []
+        self.chunks: list[str] = []
         self.object: Mapping[str, Any] | None = None
 
     def ends_before(self, id: str | None, name: Any) -> bool:
-        """Whether a fragment under the same index begins another call: one with an id of its own, or with a name
-        after the arguments are whole (they are, in one fragment, where this API does not stream them)."""
+        """Whether a chunk under the same index begins another call: one with an id of its own, or with a name
+        after the arguments are whole (they are, in one chunk, where this API does not stream them)."""
         if id:
             return self.id is not None or bool(name and self.name)
         if not name or not self.name:
             return False
-        whole = self.object is not None or (len(self.fragments) == 1 and isinstance(as_object(self.fragments[0]), dict))
-        return name != self.name or whole
+        assembled = self.object is not None or (
+            len(self.chunks) == 1 and isinstance(object_or_text(self.chunks[0]), dict)
+        )
+        return name != self.name or assembled
 
-    def take(self, name: Any, given: Any) -> None:
+    def add(self, name: Any, given: Any) -> None:
         if isinstance(name, str) and name != self.name:
             self.name += name
         if isinstance(given, str) and given:
-            self.fragments.append(given)
+            self.chunks.append(given)
         elif isinstance(given, Mapping):
             self.object = given
 
-    def whole(self) -> dict[str, Any]:
+    def assembled(self) -> dict[str, Any]:
         found = {"id": self.id} if self.id else {}
-        given = joined(self.fragments) if self.object is None or self.fragments else self.object
+        given = join_chunks(self.chunks) if self.object is None or self.chunks else self.object
         return {**found, "type": "function", "function": {"name": self.name, "arguments": given}}

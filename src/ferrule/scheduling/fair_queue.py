@@ -9,54 +9,60 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns(Generic[T]):
-    """First come, first served within a group; the groups one entry after the other. Not locked."""
+class FairQueue(Generic[T]):
+    """First come, first served within a group; the groups one entry after the other. Not locked.
 
-    __slots__ = ("_groups",)
+    Attributes:
+        groups: The entries of each group; one and the same dict for good, so that whoever is in a hurry may keep it.
+    """
+
+    __slots__ = ("groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[Hashable, deque[T]] = {}
+        self.groups: dict[Hashable, deque[T]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return sum(map(len, self.groups.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._groups)
+        return bool(self.groups)
 
     def put(self, group: Hashable, item: T) -> None:
         """Add an entry at the end of its group."""
-        queue = self._groups.get(group)
+        queue = self.groups.get(group)
         if queue is None:
-            queue = self._groups[group] = deque()
+            queue = self.groups[group] = deque()
         queue.append(item)
 
     def put_back(self, group: Hashable, item: T) -> None:
         """Put an entry that was taken before all others."""
-        queue = self._groups.pop(group, None) or deque()
+        queue = self.groups.pop(group, None) or deque()
         queue.appendleft(item)
-        self._groups = {group: queue, **self._groups}
+        others = dict(self.groups)
+        self.groups.clear()
+        self.groups |= {group: queue, **others}
 
     def clear(self) -> list[T]:
         """Take out all that is there."""
-        found = [item for queue in self._groups.values() for item in queue]
-        self._groups.clear()
+        found = [item for queue in self.groups.values() for item in queue]
+        self.groups.clear()
         return found
 
     def take(self) -> T:
         """The first entry of the group whose turn it is; the next one is another group's."""
-        group, queue = next(iter(self._groups.items()))
+        group, queue = next(iter(self.groups.items()))
         item = queue.popleft()
-        del self._groups[group]
+        del self.groups[group]
         if queue:
-            self._groups[group] = queue
+            self.groups[group] = queue
         return item
 
     def remove(self, group: Hashable, item: T) -> bool:
         """Take an entry out; whether it was still there."""
-        queue = self._groups.get(group)
+        queue = self.groups.get(group)
         if queue is None or item not in queue:
             return False
         queue.remove(item)
         if not queue:
-            del self._groups[group]
+            del self.groups[group]
         return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Hashable
 from weakref import WeakSet, WeakValueDictionary
 
-from ferrule.scheduling.fair_queue import Turns
+from ferrule.scheduling.fair_queue import FairQueue
 
 
 class _Waiter:
@@ -30,19 +31,23 @@ class Limiter:
     looks again for a token, and a release puts its token back before it looks for waiters, so no wake-up is lost.
 
     Attributes:
+        origin: The limit that this one stands for beneath a call that holds a slot of that; `None` for any other.
         take: Take a slot, or raise `IndexError` where none is free. While others wait none is, but for the moment in
             which another thread hands one on.
     """
 
-    __slots__ = ("__weakref__", "_handed", "_lock", "_tokens", "_waiters", "limit", "take")
+    __slots__ = ("__weakref__", "_handed", "_lock", "_tokens", "_waiters", "_waiting", "limit", "origin", "take")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, origin: Limiter | None = None) -> None:
         self.limit = limit
+        self.origin = origin
         self._tokens: list[None] = [None] * limit
         self.take: Callable[[], None] = self._tokens.pop
-        self._waiters: Turns[_Waiter] = Turns()
+        self._waiters: FairQueue[_Waiter] = FairQueue()
+        self._waiting = self._waiters.groups  # whether anybody waits is asked at every release
         self._handed: WeakSet[_Waiter] | None = None  # those who were handed a slot and perhaps have not seen it yet
         self._lock = threading.RLock()  # a collection may close the coroutine of a waiter at any allocation
+        _LIMITERS.add(self)
 
     @property
     def running(self) -> int:
@@ -88,11 +93,11 @@ class Limiter:
     def release(self) -> None:
         """Give a slot back; from any thread."""
         self._tokens.append(None)
-        if self._waiters:
+        if self._waiting:
             self._hand_out()
 
-    def refill(self) -> None:
-        """Begin anew, in a forked process where nothing of what took the slots goes on."""
+    def begin_anew(self) -> None:
+        """Have all slots free, in a forked process where nothing of what took them goes on."""
         self._lock = threading.RLock()
         self._waiters.clear()
         self._handed = None
@@ -154,7 +159,7 @@ class Limiter:
                         self._tokens.append(None)
 
 
-class Shares:
+class PrincipalLimits:
     """A limit for each principal, so that none takes all slots; it is there as long as a call holds it or waits."""
 
     def __init__(self, limit: int) -> None:
@@ -168,10 +173,17 @@ class Shares:
             limiter = self._limiters[principal] = Limiter(self._limit)
         return limiter
 
-    def refill(self) -> None:
-        """See `Limiter.refill`."""
-        for limiter in list(self._limiters.values()):
-            limiter.refill()
+
+_LIMITERS: WeakSet[Limiter] = WeakSet()
+
+
+def _after_fork() -> None:
+    for limiter in list(_LIMITERS):
+        limiter.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

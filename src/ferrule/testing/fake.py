@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -14,14 +13,12 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
-from ferrule.arguments import core_schema
-from ferrule.arguments.argument_errors import nearest
-from ferrule.definition.function import Handler
+from ferrule.arguments.exporting import UNEXPORTABLE
 from ferrule.definition.output import OutputMismatch
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.testing._values import Path, Unmet, below, fitting, words
+from ferrule.testing.values import Unmet, below, fitting, words
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
@@ -38,7 +35,10 @@ def fake(
     An answer fits the tool's output schema, and is an object of the return type where the tool has one; a tool that
     says nothing of its output, or only that it is text, answers with a short text that names it. The same seed, name
     and arguments have the same answer, in every process. The real handler is never called, and there is no thread and
-    no process; what a tool would yield piece by piece is answered as a whole.
+    no process; what a tool would yield bit by bit is answered as a whole.
+
+    Values follow plain rules for types, bounds, lengths, properties, items, choices, references and common formats. A
+    schema's `examples` are answers too. For the rest, such as `pattern` and `not`, give the answer in `answers`.
 
     Args:
         tools: A toolset, a list of whatever makes one, or one tool.
@@ -51,7 +51,7 @@ def fake(
         DefinitionError: for an answer to a tool that there is not, or that does not fit the output schema, and where
             no fitting answer can be made up: then `answers` has to have one.
 
-    A schema's `examples` are answers too. `tool.handler` is still the real function, for guards that look at it.
+    `tool.handler` is still the real function, for guards that look at it.
     """
     toolset, key = toolset_of(tools), seed_of("fake", seed)
     given: dict[str, Any] = {}
@@ -93,27 +93,18 @@ def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
 def _named(toolset: Toolset, name: Any) -> Tool:
     found = toolset.find(name)
     if found is None:
-        near = nearest(str(name), [tool.name for tool in toolset])
+        near = toolset.nearest(str(name))
         hint = f"did you mean {near[0]!r}?" if near else f"there are {[tool.name for tool in toolset]!r}"
         raise DefinitionError(f"fake: answers has {name!r}, and there is no such tool; {hint}")
     return found
 
 
 def _replaced(tool: Tool, answer: Answer) -> Tool:
-    """The tool with another handler, which stays with copies that are made anew."""
-
-    async def call(values: Any, context: ToolContext[Any]) -> Any:
+    def answered(arguments: Mapping[str, Any], context: ToolContext) -> object:
         assert context.call is not None
-        found = answer(context.call)
-        return await found if inspect.isawaitable(found) else found
+        return answer(context.call)
 
-    def instead(handling: Handler) -> Handler:
-        made = copy.copy(handling)
-        made.call, made.is_async, made.direct, made.wrap = call, True, None, instead
-        made.streams = False
-        return made
-
-    return tool._with(_handling=instead(tool._handling), isolation=None, transfer="json")
+    return tool.with_handler(answered)
 
 
 def _given(tool: Tool, answer: Any) -> Answer:
@@ -121,7 +112,7 @@ def _given(tool: Tool, answer: Any) -> Answer:
     if callable(answer):
         return lambda call: answer(call.arguments)
     try:
-        tool._output.check(answer)
+        tool.output.check(answer)
     except OutputMismatch as mismatch:
         raise DefinitionError(
             f"fake: the answer of {tool.name!r} does not fit its output schema: {mismatch}; it is {answer!r}"
@@ -150,60 +141,33 @@ class _Made:
         if schema is None or (schema.get("type") == "string" and schema.keys() <= _ANNOTATIONS):
             draw = Random(salt)
             answer = f"{call.name}: {words(draw)} {below(draw, 1000)}"
-            if not self._mistakes(answer):
+            with suppress(Unmet):  # the output may be checked by more than its schema says
                 return self._finished(answer)
         try:
-            return self._finished(fitting(self._schema, self._mistakes, salt))
+            return fitting(self._schema, self._finished, salt)
         except Unmet as unmet:
-            raise self._stuck(unmet.path, unmet.why) from None
-
-    def _stuck(self, path: Path, why: str) -> ToolError:
-        at = f"at {'.'.join(map(str, path))!r}" if path else "as a whole"
-        return ToolError(
-            f"fake: nothing was found that {self._tool.name!r} could answer: {at}, {why}; "
-            f"give an answer: fake(…, answers={{{self._tool.name!r}: …}})"
-        )
+            at = f"at {'.'.join(map(str, unmet.path))!r}" if unmet.path else "as a whole"
+            raise ToolError(
+                f"fake: no answer of {call.name!r} could be made up: {at}, {unmet.why}; "
+                f"give one: fake(…, answers={{{call.name!r}: …}})"
+            ) from None
 
     @cached_property
     def _schema(self) -> Any:
         """What is read as the return type, where there is one: what is written may say less (a `Decimal` is a text)."""
-        adapter = self._tool._output._adapter
+        adapter = self._tool.output.adapter
         if adapter is not None:
-            with suppress(*core_schema.Errors):
+            with suppress(*UNEXPORTABLE):
                 return adapter.json_schema()
         return thaw(self._tool.output_schema)
 
-    @cached_property
-    def _validator(self) -> Any:
-        import jsonschema_rs
-
-        return jsonschema_rs.validator_for(thaw(self._tool.output_schema), validate_formats=True, offline=True)
-
-    def _mistakes(self, value: Any) -> list[tuple[Path, str]]:
-        """What is wrong in a value, judged by the tool's own check of its output."""
-        try:
-            finished = self._finished(value)
-            self._tool._output.check(finished)
-        except PydanticError as error:
-            return [(_place(value, wrong["loc"]), wrong["msg"]) for wrong in error.errors(include_url=False)]
-        except OutputMismatch as mismatch:
-            found = [(tuple(wrong.instance_path), wrong.message) for wrong in self._validator.iter_errors(value)]
-            return found or [((), str(mismatch))]
-        return []
-
     def _finished(self, value: Any) -> Any:
-        """As the handler would return it."""
-        adapter = self._tool._output._adapter
-        return value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
-
-
-def _place(value: Any, location: tuple[int | str, ...]) -> Path:
-    """Those of Pydantic's steps that lead into the value; the others name branches."""
-    path: Path = ()
-    for step in location:
+        """As the handler would return it, judged by the tool's own check of its output."""
+        output = self._tool.output
+        adapter = output.adapter
         try:
-            value = value[step]
-        except (LookupError, TypeError):
-            continue
-        path = (*path, step)
-    return path
+            finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
+            output.check(finished)
+        except (PydanticError, OutputMismatch) as error:
+            raise Unmet((), f"{value!r:.200} does not fit: {error}") from None
+        return finished

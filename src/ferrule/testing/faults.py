@@ -12,12 +12,11 @@ from typing import Any, NoReturn, TypeAlias
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.pipeline.results import raised
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.testing.fake import salt_of, seed_of, toolset_of
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import CallState, ToolContext
+from ferrule.values.context import ToolContext
 from ferrule.values.frozen import FrozenDict
 from ferrule.values.result import ToolResult
 
@@ -102,7 +101,7 @@ class _Faults:
         if errors and not self._kinds:
             raise DefinitionError("faults: errors are asked for, and kinds is empty; give the exceptions to fail with")
 
-    async def __call__(self, call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+    async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         fault, error = self._drawn(call)
         told = _Teller(context)
         seconds = fault["seconds"]
@@ -119,7 +118,7 @@ class _Faults:
         told(fault)
         if error is None:
             await _hang(context)
-        return _marked(raised(told.state.plan, told.state, error), fault)
+        return _marked(context.failure(error), fault)
 
     def _drawn(self, call: ToolCall) -> tuple[FrozenDict, Exception | None]:
         """The fault of this attempt, and the error to raise."""
@@ -141,22 +140,20 @@ class _Faults:
 class _Teller:
     """Says of one attempt what is done to it: to the observers, and to `_tell`."""
 
-    def __init__(self, context: ToolContext[Any]) -> None:
-        assert context._state is not None
-        self.state: CallState = context._state
+    def __init__(self, context: ToolContext) -> None:
         self._context = context
         self._note = _LAST.get()
         if self._note is not None:
             self._note.clear()  # of the attempt before
 
     def __call__(self, fault: FrozenDict) -> None:
-        self.state.executed = None  # a call that is stopped here may have had its effect, as far as anybody knows
+        self._context.note_started()  # a call that is stopped here may have had its effect, as far as anybody knows
         if self._note is not None:
             self._note.update(fault)
         self._context.announce({"fault": fault})
 
 
-async def _tell(call: ToolCall, context: ToolContext[Any], next: Next) -> ToolResult:
+async def _tell(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
     """Marks the result of a call that was stopped at its deadline, which no middleware inside sees."""
     note: dict[str, Any] = {}
     token = _LAST.set(note)
@@ -171,7 +168,7 @@ def _marked(result: ToolResult, fault: Mapping[str, Any] | None) -> ToolResult:
     return result.replace(metadata={**result.metadata, "fault": fault}) if fault else result
 
 
-async def _hang(context: ToolContext[Any]) -> NoReturn:
+async def _hang(context: ToolContext) -> NoReturn:
     """Never ends by itself.
 
     Raises:

@@ -19,7 +19,8 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from ferrule.definition.tool import Tool, tool
+from ferrule.definition.decorator import tool
+from ferrule.definition.tool import Tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
 from ferrule.values.context import ToolContext, running
 
@@ -58,7 +59,7 @@ def _located(path: str, working_directory: str) -> str:
     return full[1:] if full.startswith("//") else full  # POSIX lets two slashes mean something else; nobody does
 
 
-def _shown(full: str, context: ToolContext[Any]) -> str:
+def _shown(full: str, context: ToolContext) -> str:
     """A path as the model can use it again: relative where it is in the working directory."""
     base = real(".", context.working_directory)
     return os.path.relpath(full, base) if contains(base, full) else full
@@ -103,7 +104,7 @@ def _cut(line: str, length: int) -> str:
 @tool(read_only=True, idempotent=True, open_world=False, resources=_same_file)
 def read_file(
     path: Path,
-    context: ToolContext[Any],
+    context: ToolContext,
     offset: Annotated[int, Field(ge=1)] = 1,
     limit: Annotated[int, Field(ge=1, le=10_000)] = 2000,
 ) -> str:
@@ -133,7 +134,7 @@ def read_file(
 
 
 @tool(destructive=True, idempotent=True, open_world=False, resources=_same_file)
-def write_file(path: Path, content: str, context: ToolContext[Any]) -> str:
+def write_file(path: Path, content: str, context: ToolContext) -> str:
     """Write a whole text file, which replaces what is there; directories that are missing are made.
 
     Args:
@@ -155,7 +156,7 @@ def _encoded(name: str, text: str) -> bytes:
 
 
 @tool(destructive=True, open_world=False, resources=_same_file)
-def edit_file(path: Path, old: str, new: str, context: ToolContext[Any], replace_all: bool = False) -> str:
+def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all: bool = False) -> str:
     """Replace a passage of a text file. Line ends and encoding stay as they are.
 
     Args:
@@ -307,7 +308,7 @@ def _fits(parts: Sequence[Callable[[str], object] | None], names: list[str]) -> 
 
 @tool(read_only=True, idempotent=True, open_world=False)
 def list_files(
-    context: ToolContext[Any],
+    context: ToolContext,
     path: Path = ".",
     pattern: Annotated[str, Field(max_length=300)] = "*",
     depth: Annotated[int, Field(ge=1, le=_DEEPEST)] = 3,
@@ -441,7 +442,7 @@ def _line_matcher(pattern: str) -> Callable[[str], bool]:
 @tool(read_only=True, idempotent=True, open_world=False)
 def search_files(
     pattern: Annotated[str, Field(min_length=1, max_length=1000)],
-    context: ToolContext[Any],
+    context: ToolContext,
     path: Path = ".",
     glob: Annotated[str, Field(max_length=300)] = "*",
     limit: Annotated[int, Field(ge=1, le=2000)] = 100,

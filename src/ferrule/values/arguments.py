@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ferrule.values.frozen import FrozenDict, freeze
+from pydantic_core import from_json
+
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import Malformed, loads_repaired
 
 
@@ -22,68 +23,85 @@ class Shape(Protocol):
     def direct(self) -> frozenset[str]: ...
 
     @property
-    def defaults(self) -> Mapping[str, Any]: ...
+    def defaults(self) -> JsonObject: ...
 
 
-class Arguments(Mapping[str, Any]):
+if TYPE_CHECKING:
+    _Mapping = JsonObject
+else:
+
+    class _Mapping:
+        """What `Mapping` has; a class that is registered as one is made at half the cost of one that is derived."""
+
+        __slots__ = ()
+        __contains__, __eq__, __hash__ = Mapping.__contains__, Mapping.__eq__, None
+        get, items, keys, values = Mapping.get, Mapping.items, Mapping.keys, Mapping.values
+
+
+class Arguments(_Mapping):
     """Read-only JSON values by name, built only when somebody reads them.
 
-    With a `shape`, `raw` is text that was validated, and `given` are the values; without, it is what came. What is
+    With a `shape`, `raw` is text that was validated, and `validated` are the values; without, it is what came. What is
     `direct` is read off these, so that a guard which reads one number of a large order does not pay for the order.
+
+    Attributes:
+        validated: The values that were read from the text, for the handler's first run.
     """
 
-    __slots__ = ("_full", "_given", "_raw", "_shape")
+    __slots__ = ("_json", "_raw", "_shape", "validated")
+    validated: Any
 
-    def __init__(self, raw: str | Mapping[str, Any] | None, given: Any = None, shape: Shape | None = None) -> None:
+    def __init__(self, raw: str | JsonObject | None, validated: Any = None, shape: Shape | None = None) -> None:
         self._raw = raw
-        self._given = given
+        self.validated = validated
         self._shape = shape
-        self._full: FrozenDict | None = None
+        self._json: FrozenDict | None = None
 
-    def _load(self) -> FrozenDict:
-        full = self._full
-        if full is None:
-            shape = self._shape
-            if shape is None:
-                full = decoded(self._raw)
-            else:
-                full = validated(self._raw)
-                missing = {name: value for name, value in shape.defaults.items() if name not in full}
-                full = FrozenDict({**full, **missing}) if missing else full
-            self._full = full
-        return full
+    def _read(self) -> FrozenDict:
+        """The JSON values, read once."""
+        read = self._json
+        if read is None:
+            read = self._json = _received(self._raw) if self._shape is None else _judged(self._raw, self._shape)
+        return read
 
     def __getitem__(self, name: str) -> Any:
-        if self._full is None and self._shape is not None and name in self._shape.direct and name in self._given:
-            return self._given[name]
-        return self._load()[name]
+        if self._json is None and self._shape is not None and name in self._shape.direct and name in self.validated:
+            return self.validated[name]
+        return self._read()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._load())
+        return iter(self._read())
 
     def __len__(self) -> int:
-        return len(self._load())
+        return len(self._read())
 
     def __repr__(self) -> str:
-        return repr(dict(self._load()))
+        return repr(self._read())
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return self._load().__deepcopy__(memo)
+    def __deepcopy__(self, memo: dict[int, object]) -> dict[str, Any]:
+        return self._read().__deepcopy__(memo)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Arguments, (self._load(),))
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Arguments, (self._read(),))
 
 
-def validated(raw: str | Mapping[str, Any] | None) -> FrozenDict:
-    """What text that was validated says: of keys that came twice further down the last, as the handler has it."""
+Mapping.register(Arguments)
+
+
+def _judged(raw: Any, shape: Shape) -> FrozenDict:
+    """What text that was validated says, of keys that came twice the last, as the handler has it; and the defaults."""
     try:
-        return freeze(json.loads(raw))  # type: ignore[arg-type, no-any-return]
-    except (TypeError, ValueError):
-        return decoded(raw)
+        values = from_json(raw)
+    except (TypeError, ValueError):  # a mapping, or text that nobody validated
+        return _received(raw)
+    for name, value in shape.defaults.items():
+        if name not in values:
+            values[name] = value
+    return FrozenDict(values)
 
 
-def decoded(raw: str | Mapping[str, Any] | None) -> FrozenDict:
-    """What `raw` says, read-only; nothing where it does not decode to an object."""
+def _received(raw: str | JsonObject | None) -> FrozenDict:
+    """What `raw` says; nothing where it does not decode to an object."""
     if isinstance(raw, Mapping):
         return freeze(raw)  # type: ignore[no-any-return]
     if raw is None or not raw.strip():
@@ -94,4 +112,4 @@ def decoded(raw: str | Mapping[str, Any] | None) -> FrozenDict:
             value = loads_repaired(value)[0]
     except Malformed:
         return FrozenDict()
-    return freeze(value) if isinstance(value, dict) else FrozenDict()
+    return FrozenDict(value) if isinstance(value, dict) else FrozenDict()

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import os
+from operator import attrgetter
 from typing import Any, cast
 
 from ferrule.values.arguments import Arguments, Shape
-from ferrule.values.frozen import frozen
+from ferrule.values.frozen import JsonObject, frozen
 
 
-class ToolCall:
+class _CallFields:
+    """The slots of a call. A class without `__init__` is filled a third faster (Python 3.13)."""
+
+    __slots__ = ("_arguments", "data", "id", "name", "parent", "problem", "raw")
+
+
+class ToolCall(_CallFields):
     """One request to run one tool.
 
     Args:
@@ -21,20 +29,20 @@ class ToolCall:
         parent: The id of the call whose handler made this one.
     """
 
-    __slots__ = ("_arguments", "data", "id", "name", "parent", "problem", "raw")
+    __slots__ = ()
     id: str
     name: str
-    raw: str | Mapping[str, Any] | None
+    raw: str | JsonObject | None
     """The arguments as they came."""
 
     def __init__(
         self,
         id: str,
         name: str,
-        arguments: str | Mapping[str, Any] | None = None,
+        arguments: str | JsonObject | None = None,
         *,
         problem: str | None = None,
-        data: Any = None,
+        data: object = None,
         parent: str | None = None,
     ) -> None:
         if not isinstance(id, str) or not isinstance(name, str):  # type: ignore[redundant-expr]
@@ -59,27 +67,11 @@ class ToolCall:
 
     def replace(self, **changes: Any) -> ToolCall:
         """A changed copy; `changes` are the constructor's arguments."""
-        kept: dict[str, Any] = {
-            "id": self.id,
-            "name": self.name,
-            "arguments": self.raw,
-            "problem": self.problem,
-            "data": self.data,
-            "parent": self.parent,
-        }
-        return ToolCall(**{**kept, **changes})
+        kept = {name: getattr(self, name) for name in ("id", "name", "problem", "data", "parent")}
+        return ToolCall(**{"arguments": self.raw, **kept, **changes})
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ToolCall):
-            return NotImplemented
-        return (self.id, self.name, self.raw, self.problem, self.data, self.parent) == (
-            other.id,
-            other.name,
-            other.raw,
-            other.problem,
-            other.data,
-            other.parent,
-        )
+        return _compared(self) == _compared(other) if isinstance(other, ToolCall) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
@@ -88,24 +80,29 @@ class ToolCall:
         return f"ToolCall({self.id!r}, {self.name!r}, {self.raw!r})"
 
 
-_keep_arguments = cast("Any", ToolCall.__dict__["_arguments"]).__set__
+_compared = attrgetter("id", "name", "raw", "problem", "data", "parent")
+_keep_arguments = cast("Any", _CallFields.__dict__["_arguments"]).__set__
 _FrozenCall = frozen(ToolCall)
 
 
-def judged_call(call: ToolCall, raw: str, given: Any = None, shape: Shape | None = None) -> ToolCall:
-    """`call` with the arguments that are judged and run: as the constructors make both, at a third of the cost."""
-    arguments = object.__new__(Arguments)
-    arguments._raw = raw
-    arguments._given = given
-    arguments._shape = shape
-    arguments._full = None
-    judged = object.__new__(ToolCall)
+_ids = itertools.count(1)
+_PREFIX = os.urandom(4).hex()  # no id of a model's or another process's is met
+
+
+def new_id() -> str:
+    """An id for a call that has none."""
+    return f"call_{_PREFIX}_{next(_ids)}"
+
+
+def judged_call(call: ToolCall, raw: str, validated: Any = None, shape: Shape | None = None) -> ToolCall:
+    """`call` with the arguments that are judged and run, as the constructor makes it."""
+    judged: Any = _CallFields()
     judged.id = call.id
     judged.name = call.name
     judged.raw = raw
     judged.problem = None
     judged.data = call.data
     judged.parent = call.parent
-    judged._arguments = arguments
+    judged._arguments = Arguments(raw, validated, shape)
     judged.__class__ = _FrozenCall
-    return judged
+    return judged  # type: ignore[no-any-return]

@@ -8,9 +8,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NoReturn, TypeAlias
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic_core import to_jsonable_python
+
+from ferrule.values.json_text import refuse_constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def clean(text: str) -> str:
     return text
 
 
-def jsonable(value: Any) -> Any:
+def jsonable(value: object) -> Any:
     """`value` as plain JSON data that any parser reads: what has no JSON form becomes text. Never raises."""
     try:
         return _clean_json(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=_foreign))
@@ -68,7 +71,7 @@ def jsonable(value: Any) -> Any:
             return f"<{type(value).__name__}>"
 
 
-def _foreign(value: Any) -> Any:
+def _foreign(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     try:
@@ -77,7 +80,7 @@ def _foreign(value: Any) -> Any:
         return f"<{type(value).__name__}>"
 
 
-def _clean_json(value: Any, above: tuple[int, ...] = ()) -> Any:
+def _clean_json(value: object, above: tuple[int, ...] = ()) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -107,7 +110,7 @@ def _writable_int(value: int) -> int | str:
     return value
 
 
-def to_text(value: Any) -> str:
+def to_text(value: object) -> str:
     """JSON text of `value`, whatever it is."""
     return json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
 
@@ -139,7 +142,7 @@ def _clean_block(block: Block) -> Block:
     return Media(block.kind, block.data, block.mime_type, uri, name)
 
 
-def _is_mime_type(text: Any) -> bool:
+def _is_mime_type(text: object) -> bool:
     return isinstance(text, str) and len(text) <= _LONGEST_MIME_TYPE and _MIME_TYPE.fullmatch(text) is not None
 
 
@@ -152,7 +155,7 @@ def _plain_media(media: Media) -> Media:
     return replace(media, kind=kind, mime_type=mime_type)
 
 
-def render(value: Any) -> tuple[Block, ...]:
+def render(value: object) -> tuple[Block, ...]:
     """The blocks for what a handler returned: text as it is, blocks as they are, all else as JSON."""
     if isinstance(value, str):
         return (Text(clean(str(value))),)
@@ -218,14 +221,6 @@ def _left_out(blocks: int) -> str:
     return f"[cut: {blocks} more blocks]"
 
 
-class _NotStrict(ValueError):
-    """The text holds a NaN or an infinity, which is not JSON."""
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise _NotStrict(name)
-
-
 def _int_or_text(text: str) -> int | str:
     # 640 digits are what every setting of sys.set_int_max_str_digits lets through.
     return int(text) if len(text) <= 640 else text
@@ -236,7 +231,7 @@ def _float_or_text(text: str) -> float | str:
     return value if math.isfinite(value) else text
 
 
-_READER = json.JSONDecoder(parse_int=_int_or_text, parse_float=_float_or_text, parse_constant=_no_constant)
+_READER = json.JSONDecoder(parse_int=_int_or_text, parse_float=_float_or_text, parse_constant=refuse_constant)
 _JSON_START = re.compile(r"\s*[\[{\"\-0-9tfn]")
 
 
@@ -259,16 +254,17 @@ def _cut_plain(text: str, limit: int) -> str:
     return text[: limit - len(note)] + note
 
 
+_T = TypeVar("_T")
 _DEPTH = 12
 _WORTH_SHOWING = 48
 _WHOLE_ESCAPES = re.compile(r"(?:[^\\]|\\u.{4}|\\[^u])*", re.DOTALL)
 
 
-def _dumps(value: Any) -> str:
+def _dumps(value: object) -> str:
     return clean(json.dumps(value, ensure_ascii=False))
 
 
-def _fit(value: Any, limit: int, depth: int) -> str:
+def _fit(value: object, limit: int, depth: int) -> str:
     """JSON text of `value` in at most `limit` characters: whole, or its first parts with a word on the rest."""
     text = _dumps(value)
     if len(text) <= limit:
@@ -298,55 +294,47 @@ def _fit_string(value: str, limit: int) -> str:
     return f'"{whole.group() if whole else ""}{note}"'
 
 
-def _fit_list(values: list[Any], limit: int, depth: int) -> str:
-    more = len(values)
-    room = limit - len(f'["[cut: {more} more]"]')
+def _fit_list(values: list[object], limit: int, depth: int) -> str:
+    room = limit - len(f'["[cut: {len(values)} more]"]')
     if room < 0:
         return _least(limit)
-    shares = _shares([len(_dumps(item)) + 2 for item in values], room)
-    shown = [_fit(item, share - 2, depth - 1) for item, share in zip(values, shares, strict=False)]
-    if more > len(shown):
-        shown.append(f'"[cut: {more - len(shown)} more]"')
+    sized = [(item, len(_dumps(item)) + 2) for item in values]
+    shown = [_fit(item, share - 2, depth - 1) for item, share in _shared(sized, room)]
+    if more := len(values) - len(shown):
+        shown.append(f'"[cut: {more} more]"')
     return f"[{', '.join(shown)}]"
 
 
-def _fit_dict(values: dict[str, Any], limit: int, depth: int) -> str:
+def _fit_dict(values: dict[str, object], limit: int, depth: int) -> str:
     note = "[cut]"
     while note in values:
         note = f"[{note}]"
     room = limit - len(f'{{"{note}": "{len(values)} more"}}')
     if room < 0:
         return _least(limit)
-    shares = _shares([len(_dumps(key)) + len(_dumps(item)) + 4 for key, item in values.items()], room)
+    sized = [((key, item), len(_dumps(key)) + len(_dumps(item)) + 4) for key, item in values.items()]
     shown: dict[str, str] = {}
-    for (key, item), share in zip(values.items(), shares, strict=False):
+    for (key, item), share in _shared(sized, room):
         name = _fit(key, max(share // 2, share - 4 - len(_dumps(item))), 0)
         left = share - 4 - len(name)
         if name not in shown and left >= 1:
             shown[name] = _fit(item, left, depth - 1)
-    more = len(values) - len(shown)
-    parts = [f"{name}: {text}" for name, text in shown.items()]
-    if more:
-        parts.append(f'"{note}": "{more} more"')
-    return f"{{{', '.join(parts)}}}"
+    if more := len(values) - len(shown):
+        shown[f'"{note}"'] = f'"{more} more"'
+    return f"{{{', '.join(f'{name}: {text}' for name, text in shown.items())}}}"
 
 
-def _shares(sizes: list[int], room: int) -> list[int]:
+def _shared(sized: list[tuple[_T, int]], room: int) -> list[tuple[_T, int]]:
     """How much of `room` each gets, for as many from the first on as get a share worth showing: what is small gets
     all that it needs, and what is large gets the same as everything else that is."""
     least = max(_WORTH_SHOWING, room // 8)
-    taken = used = 0
-    for size in sizes:
-        used += min(size, least)
-        if used > room:
-            break
-        taken += 1
-    first = sizes[:taken]
+    used = accumulate(min(size, least) for _, size in sized)
+    first = [one for one, total in zip(sized, used, strict=True) if total <= room]
     cap = room
-    for place, size in enumerate(sorted(first)):
-        cap = room // (taken - place)
+    for place, size in enumerate(sorted(size for _, size in first)):
+        cap = room // (len(first) - place)
         if size > cap:
             break
         room -= size
         cap = size
-    return [min(size, cap) for size in first]
+    return [(item, min(size, cap)) for item, size in first]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NoReturn
+from operator import attrgetter
+from typing import Literal, NoReturn
 
 from ferrule.errors import DefinitionError
-from ferrule.values.frozen import frozen
+from ferrule.values.frozen import JsonObject, frozen
 
 
 class Decision:
@@ -26,7 +26,7 @@ class Decision:
         kind: Literal["allow", "ask", "deny"],
         reason: str = "",
         *,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: JsonObject | None = None,
         into: str | None = None,
     ) -> None:
         if kind not in _STRICTNESS:
@@ -45,14 +45,7 @@ class Decision:
         raise TypeError('a Decision is neither true nor false: compare decision.kind with "allow", "ask" or "deny"')
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Decision):
-            return NotImplemented
-        return (self.kind, self.reason, self.arguments, self.into) == (
-            other.kind,
-            other.reason,
-            other.arguments,
-            other.into,
-        )
+        return _compared(self) == _compared(other) if isinstance(other, Decision) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.kind, self.reason, self.into))
@@ -66,12 +59,13 @@ class Decision:
         return f"{self.kind}({', '.join(shown)})"
 
 
+_compared = attrgetter("kind", "reason", "arguments", "into")
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 _FrozenDecision = frozen(Decision)
 ALLOW = Decision("allow")
 
 
-def allow(arguments: Mapping[str, Any] | None = None) -> Decision:
+def allow(arguments: JsonObject | None = None) -> Decision:
     """The call may run, with `arguments` instead of its own where they are given (they are judged again)."""
     return ALLOW if arguments is None else Decision("allow", arguments=arguments)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, NoReturn, TypeVar, cast
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from typing import Any, NoReturn, TypeAlias, TypeVar, cast
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""JSON values by name: the arguments of a call, or a JSON Schema."""
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
@@ -13,34 +16,82 @@ def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
     )
 
 
+_dict_get, _dict_set = dict.__getitem__, dict.__setitem__
+
+
 class FrozenDict(dict[str, Any]):
-    """A read-only dict. `copy.deepcopy` gives a plain one."""
+    """A read-only dict. `copy.deepcopy` gives a plain one.
+
+    What is made of plain dicts and lists freezes them when they are read: whoever makes it hands them over. With an
+    `__iter__` of its own, `dict(value)` and `{**value}` go by the keys and `__getitem__`.
+    """
 
     __slots__ = ()
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
-        return {key: copy.deepcopy(value, memo) for key, value in self.items()}
+    def __getitem__(self, name: str) -> Any:
+        value = _dict_get(self, name)
+        kind = _FROZEN_KINDS.get(type(value))
+        if kind is None:
+            return value
+        value = kind(value)
+        _dict_set(self, name, value)
+        return value
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __iter__(self) -> Iterator[str]:
+        return dict.__iter__(self)
+
+    def get(self, name: str, default: object = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        return ItemsView(self)
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __or__(self, other: dict[Any, Any]) -> Any:
+        return dict(self) | other
+
+    def __ror__(self, other: dict[Any, Any]) -> Any:
+        return other | dict(self)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> dict[str, Any]:
+        return copy.deepcopy(dict(dict.items(self)), memo)
+
+    def __reduce__(self) -> tuple[object, ...]:
         return (freeze, (thaw(self),))
 
 
 class FrozenList(list[Any]):
-    """A read-only list. `copy.deepcopy` gives a plain one."""
+    """A read-only list. `copy.deepcopy` gives a plain one.
+
+    Its items are frozen when it is made: what is written in C, such as Pydantic, reads the items of a list directly.
+    """
 
     __slots__ = ()
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        kinds = _FROZEN_KINDS
+        super().__init__([kinds[type(item)](item) if type(item) in kinds else item for item in items])
+
     def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
         return [copy.deepcopy(value, memo) for value in self]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return (freeze, (thaw(self),))
 
 
+_FROZEN_KINDS: dict[type, Callable[[Any], object]] = {dict: FrozenDict, list: FrozenList}
 _READY = frozenset({FrozenDict, FrozenList, str, int, float, bool, type(None)})
 
 
@@ -60,8 +111,10 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def thaw(value: Any) -> Any:
+def thaw(value: object) -> Any:
     """A plain copy of JSON-like data, at every depth."""
+    if isinstance(value, dict):
+        return {key: thaw(item) for key, item in dict.items(value)}
     if isinstance(value, Mapping):
         return {key: thaw(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -75,14 +128,16 @@ _T = TypeVar("_T")
 def frozen(opened: type[_T]) -> type[_T]:
     """The frozen subclass that instances of `opened` become once they are filled."""
 
+    slots = [name for cls in opened.__mro__ for name in cls.__dict__.get("__slots__", ())]
+
     def refuse(self: object, name: str, value: object = None) -> NoReturn:
         raise AttributeError(f"{opened.__name__} is frozen, {name!r} cannot be set: use .replace(...) for a copy")
 
     def itself(self: _T, *args: object) -> _T:
         return self
 
-    def reduce(self: object) -> tuple[Any, ...]:
-        return _refilled, (opened, {name: getattr(self, name) for name in opened.__slots__ if hasattr(self, name)})  # type: ignore[attr-defined]
+    def reduce(self: object) -> tuple[object, ...]:
+        return _refilled, (opened, {name: getattr(self, name) for name in slots if hasattr(self, name)})
 
     space = {
         "__slots__": (),
@@ -100,7 +155,7 @@ def frozen(opened: type[_T]) -> type[_T]:
     return closed
 
 
-_CLOSED: dict[type[Any], type[Any]] = {}
+_CLOSED: dict[type, type] = {}
 
 
 def _refilled(opened: type[_T], state: dict[str, Any]) -> _T:

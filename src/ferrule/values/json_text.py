@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from json.encoder import encode_basestring
+from typing import Any, NoReturn
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from ferrule.values.frozen import JsonObject
+
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
-STARS = "*" * 10
+SECRET_STARS = "*" * 10
 """What Pydantic writes in the place of a secret."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
-_STRING = re.compile(_QUOTED, re.DOTALL)
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_BRACKET = re.compile(_QUOTED + r"|[\[\]{}]", re.DOTALL)
+_LONG = 1000
+_MOST_SEARCHED = 64
+"""Keys that are looked for one by one: each time the whole text is read."""
 DEEPEST = 200
 """Levels of arrays and objects, as many as Pydantic reads."""
 
@@ -34,62 +38,94 @@ class Malformed(ValueError):
     """The text is no JSON that can be trusted; the message says why, for the model."""
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen and not same(seen[key], value):
-                raise Malformed(f"the key {key[:80]!r} came twice with different values")
-            seen[key] = value
-    return found
+def check_repeated_keys(text: str, values: JsonObject, given: int, quoted: Mapping[str, str]) -> None:
+    """Refuse an object in which a key of the top level came twice; `values` are what was read from it, by name.
 
+    So many of them were `given`; `quoted` has the keys with their quotes where they are not the names. What has quotes
+    stands inside no string, since these have a backslash there. A key with escapes, or beside brackets in strings, may
+    be missed: then the last one counts, for guards and for the handler, as it always does further down.
 
-def without_nested(text: str, nested: Iterable[tuple[str, str, int]]) -> str | None:
-    """The text of an object without what is inside its nested values: brackets, and how many values have them.
-
-    `None` where there are more, below them or in strings: then it is not known which is which. What is left out is
-    never outside of them; what is left in may be more than that.
+    Raises:
+        Malformed: where the two values differ.
     """
-    inside = text.find("{") + 1
-    for opening, closing, count in nested:
-        at = text.find(opening, inside)
-        while at > 0:
-            following = text.find(opening, at + 1)
-            end = text.find(closing, at)
-            if not count or 0 < following < end:
-                return None
-            text = text[:at] + text[end:]
-            if following < 0:
-                break
-            at, count = following - end + at, count - 1
-    return text
+    if len(values) > _MOST_SEARCHED or _repeats_key(text, values, given, quoted):
+        _compare_repeated_keys(text)
 
 
-def came_twice(text: str, keys: Sequence[str], *, escaped: bool = False) -> bool:
-    """Whether one of the keys, each with its quotes, may be in `text` more than once.
-
-    Escapes can hide one; with `escaped`, even where it holds no `\\u`.
-    """
-    if "\\" in text and (escaped or "\\u" in text):
-        return True
-    return any(text.find(key) != text.rfind(key) for key in keys)
-
-
-def rounded(text: str) -> frozenset[float]:
-    """What became of the numbers in `text` whose digits a float does not keep; those inside strings are not meant."""
-    if not _MANY_DIGITS.search(text):
-        return frozenset()
-    outside = _STRING.sub('""', text)
-    found = [number for number in _NUMBER.findall(outside) if not number.lstrip("-").isdigit()]
-    return frozenset(float(number) for number in found if not _kept(number))
-
-
-def _kept(number: str) -> bool:
-    try:
-        return Decimal(repr(float(number))) == Decimal(number)
-    except InvalidOperation:  # an exponent beyond what `Decimal` has
+def _repeats_key(text: str, values: JsonObject, given: int, quoted: Mapping[str, str]) -> bool:
+    for name, value in values.items():
+        if type(value) is str and len(value) > _LONG:
+            text = _without_string(text, quoted.get(name) or f'"{name}"', value)
+    text = _emptied(_emptied(text, "[", "]"), "{", "}")
+    if text.count(",") < given:
         return False
+    for name in values:
+        key = quoted.get(name) or f'"{name}"'
+        if text.find(key, text.find(key) + len(key)) >= 0:
+            return True
+    return False
+
+
+def _without_string(text: str, key: str, value: str) -> str:
+    """`text` without most of the string behind a key: to look for keys in 100 KB takes longer than to validate them."""
+    at = text.find(key)
+    start = text.find('"', at + len(key)) + 1
+    begin = encode_basestring(value[:8])[1:-1]
+    return text[:start] + text[start + len(value) :] if at >= 0 and text.startswith(begin, start) else text
+
+
+def _emptied(text: str, opening: str, closing: str) -> str:
+    """The text of an object without what is between brackets in it, as long as these are few for its length.
+
+    It goes by `find`: `count` takes as long for a character as `find` for a hundred.
+    """
+    kept, kept_to = [], 0
+    most = 16 + len(text) // 64
+    opened = text.find(opening, text.find("{") + 1)
+    while opened >= 0:
+        kept.append(text[kept_to:opened])
+        closed, depth = opened, 1
+        opened = text.find(opening, opened + 1)
+        while depth:
+            closed = text.find(closing, closed + 1)
+            most -= 1
+            if closed < 0 or most < 0:
+                return text
+            while 0 <= opened < closed:
+                depth += 1
+                opened = text.find(opening, opened + 1)
+            depth -= 1
+        kept_to = closed
+    kept.append(text[kept_to:])
+    return "".join(kept)
+
+
+def _compare_repeated_keys(text: str) -> None:
+    root: list[tuple[str, Any]] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        root[:] = pairs  # the root's come last
+        return dict(pairs)
+
+    json.JSONDecoder(object_pairs_hook=keep, strict=False).decode(text)
+    values: dict[str, Any] = {}
+    for key, value in root:
+        if not same(values.setdefault(key, value), value):
+            raise Malformed(f"the key {key[:80]!r} came twice with different values")
+
+
+def has_many_digits(text: str) -> bool:
+    """Whether a number in `text` may have more digits than a double keeps."""
+    return _MANY_DIGITS.search(text) is not None
+
+
+def _exact_float(text: str) -> float:
+    try:
+        if Decimal(repr(float(text))) == Decimal(text):
+            return float(text)
+    except InvalidOperation:  # an infinity, or an exponent beyond what `Decimal` has
+        pass
+    raise Malformed(f"{text[:40]} must be a string, since a number in floating point does not keep all its digits")
 
 
 def same(one: Any, other: Any) -> bool:
@@ -103,7 +139,8 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _constant(name: str) -> Any:
+def refuse_constant(name: str) -> NoReturn:
+    """NaN and the infinities, which Python writes and reads, are no JSON."""
     raise Malformed(f"{name} is not a JSON number")
 
 
@@ -121,23 +158,23 @@ def _int(text: str) -> int:
         raise Malformed(f"a number of {len(text)} digits is too long") from None
 
 
-_HOOKS: dict[str, Any] = {
-    "object_pairs_hook": _pairs,
-    "parse_constant": _constant,
-    "parse_float": _float,
-    "parse_int": _int,
+_HOOKS: dict[str, Any] = {"parse_constant": refuse_constant, "parse_int": _int}
+_DECODERS = {
+    (controls, exact): json.JSONDecoder(strict=not controls, parse_float=_exact_float if exact else _float, **_HOOKS)
+    for controls in (False, True)
+    for exact in (False, True)
 }
-_STRICT = json.JSONDecoder(**_HOOKS)
-_CONTROLS = json.JSONDecoder(strict=False, **_HOOKS)
+"""By whether raw control characters may stand in strings, and whether all digits must be kept."""
 
 
-def loads(text: str) -> Any:
+def loads(text: str, *, exact: bool = False) -> Any:
     """Strict JSON.
 
     Raises:
-        Malformed: also for NaN, infinities, keys that came twice and differ, and nesting beyond the stack.
+        Malformed: also for NaN, infinities, keys of the root that came twice and differ, nesting beyond `DEEPEST`, and
+            where it must be `exact`, numbers whose digits a double does not keep.
     """
-    return _decode(_STRICT, text)
+    return _decode(_DECODERS[False, exact], text)
 
 
 def _decode(decoder: json.JSONDecoder, text: str) -> Any:
@@ -151,6 +188,8 @@ def _decode(decoder: json.JSONDecoder, text: str) -> Any:
         raise Malformed("the JSON is nested too deeply") from None
     if not text.isascii() or _SURROGATE.search(text):
         _refuse_half_characters(value)
+    if isinstance(value, dict):
+        check_repeated_keys(text, value, len(value), {})
     return value
 
 
@@ -171,7 +210,7 @@ def _too_deep(text: str) -> bool:
     return False
 
 
-def _refuse_half_characters(value: Any) -> None:
+def _refuse_half_characters(value: object) -> None:
     """Half of a surrogate pair is no character: nothing that reads UTF-8 would take it further on."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
@@ -188,14 +227,14 @@ def _reason(text: str, error: json.JSONDecodeError) -> str:
     return f"not valid JSON at character {error.pos}, near {near!r}"
 
 
-def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
-    """JSON, with the lossless repairs of the text itself that were needed, each named.
+def loads_repaired(text: str, *, exact: bool = False) -> tuple[Any, tuple[str, ...]]:
+    """JSON as `loads` reads it, with the lossless repairs of the text itself that were needed, each named.
 
     Raises:
         Malformed: where a repair would be a guess.
     """
     try:
-        return loads(text), ()
+        return loads(text, exact=exact), ()
     except Malformed as first:
         reason = first
     stripped = text.strip().removeprefix("\ufeff").strip()
@@ -206,35 +245,37 @@ def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
     if fence:
         stripped = fence.group(1).strip()
         repairs = (*repairs, "took the JSON out of a code fence")
-    for decoder, candidate, repair in _candidates(stripped):
+    for controls, candidate, repair in _candidates(stripped):
         try:
-            return _decode(decoder, candidate), repairs + repair
+            return _decode(_DECODERS[controls, exact], candidate), repairs + repair
         except Malformed as error:
             reason = reason if reason.args[0].startswith("the key") else error
-    return _glued(stripped, reason), (*repairs, "took one of several identical objects")
+    return _one_of_equal(stripped, reason, exact), (*repairs, "took one of several identical objects")
 
 
-def _candidates(text: str) -> list[tuple[json.JSONDecoder, str, tuple[str, ...]]]:
-    """The ways to read `text`, the one with the fewest repairs first."""
+def _candidates(text: str) -> list[tuple[bool, str, tuple[str, ...]]]:
+    """The ways to read `text`, the one with the fewest repairs first: whether raw control characters are taken, the
+    text, the repairs."""
     controls = "kept raw control characters inside a string"
     comma = "removed a comma before a closing bracket"
-    found: list[tuple[json.JSONDecoder, str, tuple[str, ...]]] = [(_STRICT, text, ()), (_CONTROLS, text, (controls,))]
+    ways: list[tuple[bool, str, tuple[str, ...]]] = [(False, text, ()), (True, text, (controls,))]
     bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
     if bare != text:
-        found += [(_STRICT, bare, (comma,)), (_CONTROLS, bare, (controls, comma))]
-    return found
+        ways += [(False, bare, (comma,)), (True, bare, (controls, comma))]
+    return ways
 
 
-def _glued(text: str, reason: Malformed) -> Any:
+def _one_of_equal(text: str, reason: Malformed, exact: bool) -> Any:
     """The one object that a text of several equal ones holds."""
     values: list[Any] = []
-    position = 0
+    end = 0
     try:
-        while position < len(text):
-            value, position = _STRICT.raw_decode(text, position)
-            values.append(value)
-            while position < len(text) and text[position] in " \t\r\n":
-                position += 1
+        while end < len(text):
+            start = end
+            _, end = _DECODERS[False, exact].raw_decode(text, start)
+            values.append(loads(text[start:end], exact=exact))
+            while end < len(text) and text[end] in " \t\r\n":
+                end += 1
     except (ValueError, RecursionError):
         raise reason from None
     if len(values) < 2 or not isinstance(values[0], dict):
@@ -257,7 +298,7 @@ def _unveiled(value: Any) -> Any:
     return value
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """JSON text of arguments, Python objects as Pydantic writes them.
 
     Raises:
@@ -267,7 +308,7 @@ def dumps(value: Any) -> str:
         value = dict(value)
     try:
         text = to_json(value, inf_nan_mode="constants").decode()
-        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if STARS in text else text
+        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
     except (PydanticSerializationError, UnicodeError, RecursionError) as error:
         # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
         try:

@@ -1,4 +1,4 @@
-"""What can be said of a toolset before a model API is asked: what is refused, what a model mixes up, what it costs.
+"""Checks of a toolset before it is sent to a model API: what is refused, what a model mixes up, what it costs.
 
 Pure functions over tools. An `error` is what a provider, or Ferrule on its behalf, refuses; a `warning` what a model is
 likely to get wrong; a `note` a fact worth knowing.
@@ -114,14 +114,14 @@ def _refusals(tools: Sequence[Tool], provider: str, strict: bool) -> Iterator[Fi
         text = f"takes {limits.most_tools} tools in one request, and these are {len(tools)}"
         yield Finding("error", "count", text, provider)
     for tool in tools:
-        yield from _refused(tool, provider, limits)
+        yield from _refusal(tool, provider, limits)
     if limits.rules is not None:
         yield from _not_strict(tools, provider, limits.rules, "error" if strict else "note")
     elif strict:
         yield Finding("error", "strict", "has no strict mode for single tools", provider)
 
 
-def _refused(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
+def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
     try:
         limits.definitions([tool])
     except DefinitionError as error:
@@ -158,7 +158,7 @@ def _undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:
         if not tool.description:
             yield Finding("warning", "no-description", "has no description", tool=tool.name)
         for name, node, path in _parameters(tool.input_schema, "$"):
-            if not _says(node, tool.input_schema):
+            if not _is_described(node, tool.input_schema):
                 text = f"the parameter {name!r} has no description"
                 yield Finding("note", "no-parameter-description", text, tool=tool.name, path=path)
 
@@ -175,21 +175,23 @@ def _parameters(schema: Any, path: str) -> Iterator[tuple[str, Any, str]]:
     for key in ("items", "additionalProperties"):
         yield from _parameters(schema.get(key), f"{path}.{key}")
     for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        for place, node in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
-            yield from _parameters(node, f"{path}.{key}[{place}]")
+        for position, node in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
+            yield from _parameters(node, f"{path}.{key}[{position}]")
 
 
-def _says(node: Any, root: Mapping[str, Any]) -> bool:
+def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
     """Whether a parameter's schema says what it is: by its own words, a definition's, or as it can be but one value."""
     if not isinstance(node, Mapping):
         return True
     if node.get("description") or "const" in node:
         return True
     branches = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
-    return bool(_named(node.get("$ref"), root).get("description")) or any(_says(branch, root) for branch in branches)
+    return bool(_resolved(node.get("$ref"), root).get("description")) or any(
+        _is_described(branch, root) for branch in branches
+    )
 
 
-def _named(reference: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolved(reference: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema that a reference leads to; an empty one where that is none, or takes anything or nothing."""
     found: Any = root if isinstance(reference, str) and reference.startswith("#/") else {}
     for part in str(reference).split("/")[1:]:
@@ -214,7 +216,7 @@ class _Words:
     joined: str
     """The name's words without anything between them."""
     description: tuple[str, ...]
-    said: frozenset[str]
+    word_set: frozenset[str]
     """The description's words in no order."""
     parameters: frozenset[str]
 
@@ -240,26 +242,26 @@ def _pairs(each: Sequence[_Words]) -> Iterator[tuple[int, int]]:
     Of two sets of which three quarters are shared, a quarter of each and one word more cannot all be in it alone
     (prefix filtering: Chaudhuri, Ganti and Kaushik, "A Primitive Operator for Similarity Joins in Data Cleaning").
     """
-    uses = Counter(word for words in each for word in words.said)
-    places: dict[tuple[str, str], list[int]] = {}
+    uses = Counter(word for words in each for word in words.word_set)
+    positions: dict[tuple[str, str], list[int]] = {}
     keys = []
-    for place, words in enumerate(each):
-        rarest = sorted(words.said, key=lambda word: (uses[word], word))
+    for position, words in enumerate(each):
+        rarest = sorted(words.word_set, key=lambda word: (uses[word], word))
         few = rarest[: len(rarest) - ceil(_ALIKE * len(rarest)) + 1]
         keys.append([("name", words.joined), *(("word", word) for word in few)])
         for key in keys[-1]:
-            places.setdefault(key, []).append(place)
+            positions.setdefault(key, []).append(position)
     for one, its in enumerate(keys):
-        for other in sorted({place for key in its for place in places[key] if place > one}):
+        for other in sorted({position for key in its for position in positions[key] if position > one}):
             yield one, other
 
 
 def _words(tool: Tool) -> _Words:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", tool.name)
     name = tuple(map(_singular, re.findall(r"[^\W_]+", apart.casefold())))
-    said = [_singular(word) for word in re.findall(r"\w+", tool.description.casefold()) if word not in _EMPTY_WORDS]
+    word_set = [_singular(word) for word in re.findall(r"\w+", tool.description.casefold()) if word not in _EMPTY_WORDS]
     parameters = frozenset(tool.input_schema.get("properties", ()))
-    return _Words(name, "".join(name), tuple(said), frozenset(said), parameters)
+    return _Words(name, "".join(name), tuple(word_set), frozenset(word_set), parameters)
 
 
 def _singular(word: str) -> str:
@@ -271,24 +273,27 @@ def _singular(word: str) -> str:
 def _likeness(one: _Words, other: _Words) -> str | None:
     if one.joined == other.joined:
         return "their names say the same"
-    fewer, more = sorted((len(one.said), len(other.said)))
+    fewer, more = sorted((len(one.word_set), len(other.word_set)))
     if not fewer or fewer < _ALIKE * more:  # too different in length to share as much
         return None
     if one.description == other.description:
         return "their descriptions say the same"
-    words, parameters = _shared(one.said, other.said), _shared(one.parameters, other.parameters)
-    if words < _ALIKE or parameters < _ALIKE or _apart(one, other):
+    words, parameters = _jaccard(one.word_set, other.word_set), _jaccard(one.parameters, other.parameters)
+    if words < _ALIKE or parameters < _ALIKE or _names_tell_apart(one, other):
         return None
     return f"they share {words:.0%} of their descriptions' words and {parameters:.0%} of their parameters"
 
 
-def _shared(one: frozenset[str], other: frozenset[str]) -> float:
+def _jaccard(one: frozenset[str], other: frozenset[str]) -> float:
     both = len(one | other)
     return len(one & other) / both if both else 1.0
 
 
-def _apart(one: _Words, other: _Words) -> bool:
-    first, second = (one.said - other.said).intersection(one.name), (other.said - one.said).intersection(other.name)
+def _names_tell_apart(one: _Words, other: _Words) -> bool:
+    first, second = (
+        (one.word_set - other.word_set).intersection(one.name),
+        (other.word_set - one.word_set).intersection(other.name),
+    )
     return bool(first and second)
 
 

@@ -1,4 +1,4 @@
-"""Handlers that yield, and progress: each piece is told as it comes, and what was cut off keeps what it had."""
+"""Handlers that yield, and progress: each chunk is told as it comes, and what was cut off keeps what it had."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def anything(count: int = 3):  # type: ignore[no-untyped-def]
 
 
 def told(watch: Watch) -> list[Any]:
-    return [event.data["piece"] for event in watch.events if event.kind == "tool:progress"]
+    return [event.data["chunk"] for event in watch.events if event.kind == "tool:progress"]
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
@@ -48,7 +48,7 @@ def told(watch: Watch) -> list[Any]:
         (anything, 0, []),
     ],
 )
-def test_pieces_are_told_as_they_come_and_joined_at_the_end(
+def test_chunks_are_told_as_they_come_and_joined_at_the_end(
     handler: Any, count: int, output: Any, timeout: float | None
 ) -> None:
     result, watch = run(tool(handler), handler.__name__, {"count": count}, timeout=timeout)
@@ -63,7 +63,7 @@ def test_the_schema_of_what_is_returned_is_that_of_the_whole() -> None:
     assert tool(anything).output_schema is None
 
 
-def test_a_piece_of_another_type_fails_the_call_that_promised_its_type() -> None:
+def test_a_chunk_of_another_type_fails_the_call_that_promised_its_type() -> None:
     async def lies() -> AsyncIterator[int]:
         yield 1
         yield "two"  # type: ignore[misc]
@@ -178,7 +178,7 @@ def test_a_middleware_sees_what_was_yielded_so_far() -> None:
 
     async def looks(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
         result: ToolResult = await next(call, context)
-        seen.append(context.pieces)
+        seen.append(context.chunks)
         return result
 
     run(tool(words), "words", {"count": 2}, inside=[looks])
@@ -229,13 +229,13 @@ async def breaks_after(call: ToolCall, context: ToolContext, next: Any) -> ToolR
 @pytest.mark.parametrize(
     "options", [{"around": [untrusted, breaks_after]}, {"around": [after(breaks)]}, {"inside": [after(breaks)]}]
 )
-def test_pieces_do_not_pass_by_a_middleware_that_broke(options: dict[str, Any], timeout: float | None) -> None:
+def test_chunks_do_not_pass_by_a_middleware_that_broke(options: dict[str, Any], timeout: float | None) -> None:
     result, _ = run(tool(leaves_marks), "leaves_marks", timeout=timeout, **options)
     assert result.status == "failed"
     assert "hunter2" not in f"{result.content} {result.output} {result.record()}"
 
 
-def test_pieces_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -> None:
+def test_chunks_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -> None:
     async def main() -> None:
         for options in ({"inside": [after(lambda result: None)], "timeout": 0.02}, {"around": [untrusted]}):
             speaker = Halfway("waits")
@@ -251,13 +251,13 @@ def test_pieces_of_a_call_that_is_cut_off_do_not_pass_by_a_middleware_either() -
     go(main())
 
 
-def test_an_observer_cannot_change_a_piece() -> None:
+def test_an_observer_cannot_change_a_chunk() -> None:
     async def records() -> AsyncIterator[dict[str, Any]]:
         yield {"x": 1, "y": [1]}
 
     def meddles(event: Any) -> None:
-        if "piece" in event.data:
-            event.data["piece"]["x"] = 2
+        if "chunk" in event.data:
+            event.data["chunk"]["x"] = 2
 
     result, _ = run(tool(records), "records", observers=[meddles])
     assert result.output == [{"x": 1, "y": [1]}]

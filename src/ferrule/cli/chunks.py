@@ -13,19 +13,19 @@ _CHARACTERS = 4000
 _MORE = "(more follows, not shown here)"
 
 
-class Pieces:
-    """The pieces of one call, of which a person sees the first few thousand characters."""
+class Chunks:
+    """The chunks of one call, of which a person sees the first few thousand characters."""
 
     def __init__(self) -> None:
         self._open = ""
         self._lines = _LINES
         self._left = _CHARACTERS
 
-    def take(self, piece: Any) -> list[str]:
+    def take(self, chunk: Any) -> list[str]:
         """The lines that are complete now."""
         if self._left < 0:
             return []
-        text = piece if isinstance(piece, str) else f"\n{written(piece)}\n"
+        text = chunk if isinstance(chunk, str) else f"\n{written(chunk)}\n"
         *lines, self._open = (self._open + text[: self._left + 1]).split("\n")
         self._left -= len(text)
         while len(self._open) > _LINE:
@@ -46,9 +46,9 @@ class Pieces:
         return [*lines[: self._lines], _MORE]
 
 
-def written(piece: Any) -> str:
-    """A piece that is no text."""
+def written(chunk: Any) -> str:
+    """A chunk that is no text."""
     try:
-        return json.dumps(piece, ensure_ascii=False, default=str)
+        return json.dumps(chunk, ensure_ascii=False, default=str)
     except Exception:  # keys that are no texts, a list in itself
-        return told(piece, _LINE)
+        return told(chunk, _LINE)

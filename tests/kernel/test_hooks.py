@@ -1,4 +1,4 @@
-"""`before` and `after` do the same wherever they stand in a chain, and what stands beside them."""
+"""`before` and `after` hooks do the same wherever they stand in a chain, and what stands beside them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from watched import go, run
 
+import probe
 from ferrule import Runner, Text, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import after, before
 
@@ -80,7 +81,7 @@ def told(result: ToolResult) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
 @pytest.mark.parametrize(("around", "inside"), CHAINS)
-def test_a_half_next_to_the_kernel_does_what_it_does_outside_another_middleware(
+def test_a_hook_next_to_the_kernel_does_what_it_does_outside_another_middleware(
     around: list[Any], inside: list[Any], timeout: float | None
 ) -> None:
     near, seen = run(double, "double", {"n": 1}, around=around, inside=inside, timeout=timeout)
@@ -109,7 +110,7 @@ def test_what_the_first_changed_the_next_one_gets_and_what_comes_back_goes_the_o
     assert result.output == 10
 
 
-def test_what_an_after_gives_is_bounded_and_belongs_to_the_call() -> None:
+def test_what_an_after_hook_gives_is_bounded_and_belongs_to_the_call() -> None:
     def long(result: ToolResult) -> ToolResult:
         return ToolResult("x" * 500, content=[Text("y" * 500)])
 
@@ -118,7 +119,7 @@ def test_what_an_after_gives_is_bounded_and_belongs_to_the_call() -> None:
         assert (result.call_id, result.tool_name, len(result.text)) == ("c7", "double", 100)
 
 
-def test_a_denied_call_passes_the_afters_of_around_and_none_of_inside() -> None:
+def test_a_denied_call_passes_the_after_hooks_of_around_and_none_of_inside() -> None:
     seen: list[str] = []
 
     def watching(name: str) -> Any:
@@ -176,11 +177,11 @@ def test_every_attempt_that_a_middleware_abandons_is_counted_and_keeps_the_slot(
         runner = Runner([stuck.replace(concurrency=1)], inside=[impatient])
         result = await runner.run("stuck")
         assert (result.output, runner.left_running) == ("gave up", 2)
-        limiter = runner._plans["stuck"].limiters[0]
-        assert limiter.running == 1
+        (made,) = runner.tools
+        assert probe.slots_taken_by(made) == 1
         release.set()
         while runner.left_running:
             await asyncio.sleep(0)
-        assert limiter.running == 0
+        assert probe.slots_taken_by(made) == 0
 
     go(main())

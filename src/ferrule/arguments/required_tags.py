@@ -35,8 +35,8 @@ def require_tags(root: Schema) -> None:
             groups.setdefault((branch["$ref"], tuple(sorted(set(tags)))), []).append(branch)
         else:
             branch |= _requiring(branch, tags)
-    for (ref, told), branches in groups.items():
-        _define(root, ref, told, branches if uses[ref] > len(branches) else ())
+    for (ref, required), branches in groups.items():
+        _define(root, ref, required, branches if uses[ref] > len(branches) else ())
     for node, before in mapped:
         mapping = node["discriminator"].get("mapping", {})
         mapping |= {tag: before[ref]["$ref"] for tag, ref in mapping.items() if isinstance(ref, str) and ref in before}
@@ -45,8 +45,8 @@ def require_tags(root: Schema) -> None:
 def _define(root: Schema, ref: str, tags: tuple[str, ...], apart: Any) -> None:
     """Requires the tags in a definition, or in a copy to which the branches `apart` refer from now on."""
     definitions, name = root["$defs"], ref.removeprefix("#/$defs/")
-    found = _requiring(definitions[name], tags)
-    if found == definitions[name]:
+    requiring = _requiring(definitions[name], tags)
+    if requiring == definitions[name]:
         return
     if apart:
         name = "_".join([name, *tags])
@@ -54,7 +54,7 @@ def _define(root: Schema, ref: str, tags: tuple[str, ...], apart: Any) -> None:
             name += "_"
     for branch in apart:
         branch["$ref"] = f"#/$defs/{name}"
-    definitions[name] = found
+    definitions[name] = requiring
 
 
 def _requiring(node: Schema, tags: Any) -> Schema:
@@ -62,14 +62,16 @@ def _requiring(node: Schema, tags: Any) -> Schema:
     missing = [tag for tag in dict.fromkeys(tags) if tag in properties and tag not in required]
     if not missing:
         return node
-    told = {tag: {key: item for key, item in properties[tag].items() if key != "default"} for tag in missing}
-    return {**node, "properties": {**properties, **told}, "required": [*missing, *required]}
+    tags = {tag: {key: item for key, item in properties[tag].items() if key != "default"} for tag in missing}
+    return {**node, "properties": {**properties, **tags}, "required": [*missing, *required]}
 
 
 def _tag(node: Schema) -> str:
     """The property that tells the branches apart; or nothing."""
-    told = node.get("discriminator")
-    return str(told.get("propertyName", "")) if isinstance(told, dict) and isinstance(node.get("oneOf"), list) else ""
+    discriminator = node.get("discriminator")
+    if not isinstance(discriminator, dict) or not isinstance(node.get("oneOf"), list):
+        return ""
+    return str(discriminator.get("propertyName", ""))
 
 
 def _branches(node: Schema) -> Iterator[Schema]:
@@ -81,7 +83,7 @@ def _branches(node: Schema) -> Iterator[Schema]:
             yield branch
 
 
-def _schemas(node: Any) -> Iterator[Schema]:
+def _schemas(node: object) -> Iterator[Schema]:
     """A schema and all in it, but for what is data."""
     if not isinstance(node, dict):
         return

@@ -1,0 +1,223 @@
+"""Pydantic's core schema made strict and closed: what a tool takes, at every depth."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic_core import PydanticCustomError, to_json
+
+from ferrule.errors import DefinitionError
+from ferrule.values.frozen import JsonObject
+
+CoreSchema = dict[str, Any]
+
+_NESTED = (
+    *("schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "choices", "steps", "fields"),
+    *("definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"),
+    *("strict_schema", "lax_schema", "json_schema", "python_schema"),
+)
+CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
+_CONFIGURED = {"model", "dataclass", "typed-dict"}
+_UNIONS = {"union", "tagged-union"}
+_PLAIN = {"int", "str", "bool", "none", "literal"}
+_WRITTEN = {
+    "datetime": (":", "a date and time, such as 2026-03-01T12:30:00Z"),
+    "date": ("^[0-9]{4}-.{5}$", "a date in the format YYYY-MM-DD"),
+}
+"""What a string has that strict JSON takes and that is no time stamp, and what is wanted in words."""
+
+
+def close(schema: CoreSchema) -> CoreSchema:
+    """A copy that is strict at every depth, and in which objects that say nothing about extra keys refuse them.
+
+    Beyond Pydantic's strict JSON: numbers are finite, also where anything is taken; digits are no date; `true` is no 1,
+    although Python calls them equal; a field has one name; an iterable is read at once.
+
+    Raises:
+        DefinitionError: for an alias that is no plain name.
+    """
+    return _closed(schema, None)  # type: ignore[no-any-return]
+
+
+def _closed(node: object, extra: str | None) -> Any:
+    if isinstance(node, list | tuple):
+        return type(node)(_closed(item, extra) for item in node)
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if not isinstance(kind, str):
+        return _with_one_name({key: _closed(item, extra) for key, item in node.items()})
+    config = node.get("config") or {}
+    if kind in _CONFIGURED:
+        extra = config.get("extra_fields_behavior")
+    copy = _with_one_name({key: _closed(value, extra) if key in _NESTED else value for key, value in node.items()})
+    if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
+        by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
+        copy["config"] = {**config, "strict": True, **by_name}
+    if "strict" in copy or kind in _UNIONS:  # a strict union would have all below it strict
+        copy["strict"] = kind not in _UNIONS
+    if kind in CLOSABLE:
+        copy["extra_behavior"] = extra or "forbid"
+        if extra == "allow" and kind != "dataclass-args":
+            copy.setdefault("extras_schema", _finite({"type": "any"}))
+    replace = _REPLACED.get(kind)
+    return copy if replace is None else replace(copy)
+
+
+def _with_one_name(node: CoreSchema) -> CoreSchema:
+    """A field has the one name that is exported: under another a guard would not see it."""
+    for key in ("alias", "validation_alias"):
+        choices = node.get(key)
+        if not isinstance(choices, list) or not choices:
+            continue
+        paths = choices if isinstance(choices[0], list) else [choices]
+        plain = [path[0] for path in paths if len(path) == 1]
+        if not plain:
+            raise DefinitionError(f"the alias path {choices!r} is no name that a model can fill; use a plain alias")
+        node[key] = plain[0]
+    return node
+
+
+def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
+    """A node whose value goes through `function` first; what refers to it refers to the whole."""
+    ref = {"ref": node.pop("ref")} if "ref" in node else {}
+    return {**ref, "type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node}
+
+
+def _finite_float(node: CoreSchema) -> CoreSchema:
+    node.setdefault("allow_inf_nan", False)
+    return node
+
+
+def _finite(node: CoreSchema) -> CoreSchema:
+    """What takes any JSON takes NaN and infinities from Pydantic, which are no JSON."""
+    return _before(node, _only_finite)
+
+
+def _only_finite(value: object) -> Any:
+    if isinstance(value, dict | list | float):
+        text = to_json(value, inf_nan_mode="constants")
+        if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                raise PydanticCustomError("finite_number", "Input should hold finite numbers only") from None
+    return value
+
+
+def _list(node: CoreSchema) -> CoreSchema:
+    """An iterable is checked before anything runs, not while the handler reads it."""
+    return {**node, "type": "list"}
+
+
+def _written(node: CoreSchema) -> CoreSchema:
+    """Digits are a time stamp to Pydantic. The string is looked at first and then read laxly, as no JSON is left."""
+    ref = {"ref": node.pop("ref")} if "ref" in node else {}
+    pattern, expected = _WRITTEN[node["type"]]
+    text = {
+        "type": "custom-error",
+        "schema": {"type": "str", "strict": True, "pattern": pattern},
+        "custom_error_type": f"{node['type']}_written",
+        "custom_error_message": f"Input should be {expected}",
+    }
+    metadata = dict(node.pop("metadata", {}))
+    functions = metadata.get("pydantic_js_functions", ())
+    metadata["pydantic_js_functions"] = [lambda _, handler: handler(node), *functions]  # exported as what it was
+    return {**ref, "type": "chain", "steps": [text, {**node, "strict": False}], "metadata": metadata}
+
+
+def _literal(node: CoreSchema) -> CoreSchema:
+    """Also takes the values of enum members, of which strict JSON mode wants the members themselves."""
+    members = [member for member in node["expected"] if isinstance(member, Enum)]
+    exact = _number_of(node, node["expected"])
+    if not members:
+        return exact
+
+    def member(value: object) -> Any:
+        fitting = (one for one in members if type(one.value) is type(value) and one.value == value)
+        return next(fitting, value)
+
+    return _before(exact, member)
+
+
+def _enum(node: CoreSchema) -> CoreSchema:
+    return _number_of(node, [member.value for member in node["members"]])
+
+
+def _number_of(node: CoreSchema, allowed: Iterable[Any]) -> CoreSchema:
+    """A node that takes no `true` for 1 and no `false` for 0."""
+    values = [value.value if isinstance(value, Enum) else value for value in allowed]
+    numbers = [value for value in values if isinstance(value, int)]
+    if not numbers:
+        return node
+    expected = " or ".join(map(repr, values))
+
+    def exactly(value: object) -> Any:
+        if isinstance(value, int) and not any(n == value and type(n) is type(value) for n in numbers):
+            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        return value
+
+    return _before(node, exactly)
+
+
+_REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
+    "float": _finite_float,
+    "any": _finite,
+    "function-plain": _finite,
+    "generator": _list,
+    "literal": _literal,
+    "enum": _enum,
+    "date": _written,
+    "datetime": _written,
+}
+
+
+def holds(schema: object, kind: str) -> bool:
+    """Whether a node of this kind, such as `decimal`, is somewhere in it."""
+    if isinstance(schema, list | tuple):
+        return any(holds(item, kind) for item in schema)
+    if not isinstance(schema, dict):
+        return False
+    if not isinstance(schema.get("type"), str):
+        return any(holds(item, kind) for item in schema.values())
+    return schema["type"] == kind or any(holds(schema[key], kind) for key in _NESTED if key in schema)
+
+
+def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:
+    """The fields of the typed dict or model that it is, by name."""
+    whole = schema
+    if schema["type"] == "definitions":
+        schema = schema["schema"]
+    while "fields" not in schema:
+        if "schema_ref" in schema:
+            ref = schema["schema_ref"]
+            schema = next(node for node in whole["definitions"] if node.get("ref") == ref)
+        elif "schema" in schema:
+            schema = schema["schema"]
+        else:
+            return {}
+    return schema["fields"]  # type: ignore[no-any-return]
+
+
+def direct(schema: JsonObject) -> bool:
+    """Whether the validated value is the JSON value itself, so that it can be read off."""
+    kind = schema.get("type")
+    if kind in {"nullable", "default"}:
+        return direct(schema["schema"])
+    if kind == "literal":
+        return not any(isinstance(value, Enum) for value in schema["expected"])
+    if kind == "str":
+        return not any(schema.get(key) for key in ("strip_whitespace", "to_lower", "to_upper"))
+    return kind in _PLAIN
+
+
+def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> CoreSchema:
+    """A core schema whose validated value is the keyword arguments that were given, and no others."""
+    core: CoreSchema = {"type": "typed-dict", "fields": dict(fields), "extra_behavior": "forbid"}
+    core["config"] = {"strict": True}
+    if extras is not None:
+        core |= {"extra_behavior": "allow", "extras_schema": extras}
+    return core

@@ -1,0 +1,50 @@
+"""The names that look most like another."""
+
+from __future__ import annotations
+
+import difflib
+from bisect import bisect
+from collections.abc import Iterable
+
+_AROUND = 8
+
+
+class Names:
+    """Names in which those that look like another are found, among ten thousand in under a millisecond.
+
+    Args:
+        names: The names; they are compared without case, and with `_` for `-`.
+    """
+
+    __slots__ = ("_by_folded", "_from_the_end", "_sorted")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_folded = {folded(name): name for name in names}
+        self._sorted = sorted(self._by_folded)
+        self._from_the_end = sorted(name[::-1] for name in self._by_folded)
+
+    def nearest(self, name: str, most: int = 3) -> list[str]:
+        """The names that look most like `name`, best first."""
+        wanted = folded(name)[:200]
+        names = self._neighbours(wanted)
+        alike = difflib.get_close_matches(wanted, names, n=most, cutoff=0.5)
+        inside = [item for item in names if item not in alike and (item in wanted or wanted in item) and len(item) > 2]
+        return [self._by_folded[item] for item in [*alike, *inside][:most]]
+
+    def _neighbours(self, wanted: str) -> list[str]:
+        """All names where they are few, else those that begin or end most like it: `difflib` takes too long for all."""
+        if len(self._sorted) <= 4 * _AROUND:
+            return list(self._by_folded)
+        begin = _around(self._sorted, wanted)
+        end = [name[::-1] for name in _around(self._from_the_end, wanted[::-1])]
+        return list(dict.fromkeys([*begin, *end]))
+
+
+def folded(name: str) -> str:
+    """`name` without what names are often confused in."""
+    return name.casefold().replace("-", "_")
+
+
+def _around(names: list[str], name: str) -> list[str]:
+    at = bisect(names, name)
+    return names[max(0, at - _AROUND) : at + _AROUND]

@@ -1,0 +1,113 @@
+"""`tool`: the decorator that makes a `Tool` of a function or a handler class, and what a type checker makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
+
+from pydantic import BaseModel
+
+from ferrule.definition.options import FunctionOptions as Options
+from ferrule.definition.options import ToolOptions
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.values.context import ToolContext
+
+Q = ParamSpec("Q")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+AsyncFunction: TypeAlias = Callable[Q, Coroutine[object, object, T]]
+
+
+class HandlerInstance(Protocol[T_co]):
+    """An object of a handler class, whose constructor has the parameters."""
+
+    def __call__(self) -> Awaitable[T_co]: ...
+
+
+class Anything:
+    """A class that nobody names: only a parameter that takes anything, such as `Any`, takes one of it."""
+
+
+class ToolDecorator(Protocol):
+    """The forms of `tool`. A leading `ToolContext` drops out of the parameters.
+
+    What an async generator yields together is not told to type checkers, nor what the parameters of a function with
+    `args_model` or `input_schema` are. Where the first parameter takes anything, nobody can tell whether it is the
+    context, and the tool is a plain `Tool`. mypy takes a bare `ToolContext` for such a parameter too (it is a
+    `ToolContext`).
+    """
+
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Anything, Q], object], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Q, HandlerInstance[T]], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[Q, T]: ...
+    @overload
+    def __call__(self, fn: type[BaseModel], /, name: str | None = ..., **options: Unpack[Options]) -> Tool: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., AsyncIterator[object]], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: AsyncFunction[Concatenate[ToolContext, Q], T], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[Q, T]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: AsyncFunction[Q, T], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[Q, T]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[ToolContext, Q], T], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[Q, T]: ...
+    @overload
+    def __call__(self, fn: Callable[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
+    @overload
+    def __call__(self, fn: None = ..., /, name: str | None = ..., **options: Unpack[Options]) -> ToolDecorator: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., object], /, name: str | None = ..., **options: Unpack[ToolOptions]
+    ) -> Tool: ...
+    @overload
+    def __call__(
+        self, fn: None = ..., /, name: str | None = ..., **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[..., object]], Tool]: ...
+
+
+def _typed(function: Callable[..., object]) -> ToolDecorator:
+    return cast("ToolDecorator", function)
+
+
+@_typed
+def tool(handler: object = None, /, name: str | None = None, **options: Unpack[ToolOptions]) -> object:
+    """Make a tool of a function or a handler class: `@tool`, `@tool(read_only=True)`, or `tool(fn, name="…")`.
+
+    `options` are the arguments of `Tool`.
+
+    Raises:
+        DefinitionError: for whatever could not work, saying what to change.
+    """
+    if handler is None:
+        return partial(tool, name=name, **options)
+    if isinstance(handler, Tool):
+        raise DefinitionError(f"{handler!r} is a tool already; use .replace(...) for a changed copy")
+    if isinstance(handler, staticmethod | classmethod):
+        raise DefinitionError("put @staticmethod above @tool's function, or use Toolset.of(...) for a class's methods")
+    if not callable(handler):
+        raise DefinitionError(f"@tool goes on a function or a ToolHandler class, not on {handler!r}")
+    return Tool(_name_of(handler) if name is None else name, handler, **options)
+
+
+def _name_of(handler: object) -> str:
+    while isinstance(handler, partial):
+        handler = handler.func
+    name = getattr(handler, "__name__", None) or type(handler).__name__
+    if name == "<lambda>":
+        raise DefinitionError("a lambda has no name: use tool(fn, name='…')")
+    return str(name)

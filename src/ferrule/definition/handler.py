@@ -1,0 +1,106 @@
+"""`Handler`: how one tool is called; and what a function is, as far as its kind tells."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
+
+from ferrule.arguments.parameters import Parameters
+from ferrule.values.context import ToolContext
+
+Call: TypeAlias = Callable[[Any, ToolContext], Any]
+"""Validated values and the context to the value, or to an awaitable of it."""
+
+UNKNOWN = object()
+"""In the place of a return type that nobody wrote."""
+_ITERATORS = (collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator)
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Handler:
+    """How one tool is called.
+
+    Attributes:
+        function: What the developer wrote.
+        parameters: What it takes.
+        call: `(values, context) -> value`, or an awaitable of it.
+        is_async: Whether calling gives a coroutine; all else runs in a thread.
+        streams: Whether calling gives an async generator, whose chunks together are the value.
+        by_keywords: The function itself, where the validated values are just its keyword arguments.
+        description: From the docstring.
+        returns: The return annotation, of an async generator what its chunks make together; or `UNKNOWN`.
+        makes_instance: Whether the values are an object of the developer's class, which `check(handler)` may change.
+        positional: The names in JSON of the parameters that may be given by position, in their order.
+        aliases: The names in JSON of those parameters that have another name in Python, which is the key.
+    """
+
+    function: Callable[..., object]
+    parameters: Parameters
+    call: Call
+    is_async: bool
+    streams: bool
+    by_keywords: Callable[..., Any] | None = None
+    description: str = ""
+    returns: object = UNKNOWN
+    makes_instance: bool = False
+    positional: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.streams:
+            self.returns = type_of_chunks(self.returns)
+
+    def arguments(self, name: str, positional: tuple[object, ...], keywords: Mapping[str, object]) -> dict[str, object]:
+        """The arguments, under their names in JSON, of a call of the tool `name` that is written in Python.
+
+        Raises:
+            TypeError: for more by position than there may be, or one that is given twice.
+        """
+        given = {self.aliases.get(key, key): value for key, value in keywords.items()}
+        if not positional:
+            return given
+        free = [key for key in self.positional if key not in self.parameters.bound]
+        if len(positional) > len(free):
+            most = f"at most {len(free)} arguments" if free else "no arguments"
+            raise TypeError(f"tool {name!r} takes {most} by position, not {len(positional)}; give them by name")
+        by_position = dict(zip(free, positional, strict=False))
+        if twice := by_position.keys() & given.keys():
+            raise TypeError(f"tool {name!r} was given {min(twice)!r} by position and by name")
+        return by_position | given
+
+
+def is_async(function: object) -> bool:
+    """Whether calling `function` gives a coroutine."""
+    return inspect.iscoroutinefunction(_called(function))
+
+
+def is_async_generator(function: object) -> bool:
+    """Whether calling `function` gives an async generator."""
+    return inspect.isasyncgenfunction(_called(function))
+
+
+def _called(function: object) -> object:
+    """The function that is run where `function` is called: what a partial holds, the `__call__` of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return function
+    return getattr(type(function), "__call__", function)  # noqa: B004
+
+
+def type_of_chunks(returns: object) -> object:
+    """What the chunks of an async generator make together, by its return annotation: `str`, or a list.
+
+    An annotation that is none of an async iterator is that of the whole already.
+    """
+    plain = get_args(returns)[0] if get_origin(returns) is Annotated else returns
+    if (get_origin(plain) or plain) not in _ITERATORS:
+        return returns
+    if not get_args(plain):
+        return UNKNOWN
+    chunk = get_args(plain)[0]
+    return str if chunk is str else list[chunk]  # type: ignore[valid-type]

@@ -1,0 +1,255 @@
+"""The options of a tool, in one table: the check of each, what it is where it is left out, and what follows a change.
+
+The checks take the option's name, what was given, and the name of the tool (empty for a runner), and give what is kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+
+from pydantic import BaseModel
+
+from ferrule.arguments.names import Names
+from ferrule.definition.handler import is_async
+from ferrule.errors import DefinitionError
+from ferrule.types import Guard, Middleware
+from ferrule.values.context import UNSET
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+
+Trait: TypeAlias = bool | Callable[[JsonObject], bool]
+"""A fact about a tool, or a function of a call's arguments that tells it."""
+
+Resources: TypeAlias = Callable[[JsonObject], Iterable[str]]
+"""The keys that a call locks, a function of its arguments."""
+
+_T = TypeVar("_T")
+_TRAIT = "True, False or a function of the arguments"
+
+
+class FunctionOptions(TypedDict, total=False):
+    """The options of a tool whose parameters are those of its function or its handler class."""
+
+    description: str | None
+    guards: Iterable[Guard]
+    around: Iterable[Middleware]
+    inside: Iterable[Middleware]
+    concurrency: int | None
+    timeout: float | None
+    context: object
+    unknown: Literal["refuse", "drop"]
+    read_only: Trait
+    destructive: Trait | None
+    idempotent: Trait
+    open_world: Trait
+    parallel: Trait | None
+    resources: Resources | None
+    private: Iterable[str]
+    isolation: Literal["process"] | None
+    transfer: Literal["json", "pickle"]
+    expose: Iterable[type[BaseException]] | type[BaseException] | None
+    tags: Iterable[str]
+    title: str | None
+    version: str | None
+    examples: Iterable[JsonObject]
+    metadata: JsonObject | None
+    output_schema: JsonObject | None
+
+
+class ToolOptions(FunctionOptions, total=False):
+    """All options of a tool."""
+
+    args_model: type[BaseModel] | None
+    input_schema: JsonObject | None
+
+
+def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
+    """What is said of an option that is not what is `right`."""
+    return DefinitionError(f"{_owner(tool)}{key} must be {right}, not {value!r}")
+
+
+def _owner(tool: str) -> str:
+    return f"tool {tool!r}: " if tool else ""
+
+
+def text(key: str, value: object, tool: str) -> str | None:
+    """A text, without the indentation of the code that it stands in; or `None`."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise wrong(key, value, tool, "a text")
+    return inspect.cleandoc(value)
+
+
+def _items(key: str, value: Iterable[_T], tool: str, right: str, kind: type = object) -> tuple[_T, ...]:
+    """What is in a list; a text is none, though it is iterable, nor is a dict."""
+    items = None if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else tuple(value)
+    if items is None or not all(isinstance(item, kind) for item in items):
+        raise wrong(key, value, tool, right)
+    return items
+
+
+def texts(key: str, value: Iterable[str], tool: str) -> tuple[str, ...]:
+    """Several texts."""
+    return _items(key, value, tool, f"a list of texts, such as {key}=['one']", str)
+
+
+def mapping(key: str, value: object, tool: str) -> FrozenDict:
+    """A read-only copy of a dict; none is an empty one."""
+    if value is not None and not isinstance(value, Mapping):
+        raise wrong(key, value, tool, "a dict")
+    return cast("FrozenDict", freeze(value or {}))
+
+
+def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDict, ...]:
+    """Read-only copies of several dicts."""
+    return tuple(mapping(key, item, tool) for item in _items(key, value, tool, "a list of dicts", Mapping))
+
+
+def callables(key: str, value: Iterable[_T], tool: str = "", method: str = "") -> tuple[_T, ...]:
+    """Several callables, or objects with a `method` of that name.
+
+    Raises:
+        DefinitionError: for anything else.
+    """
+    items = _items(key, value, tool, f"a list, such as {key}=[...]")
+    for item in items:
+        if not callable(item) and not (method and callable(getattr(item, method, None))):
+            also = f" or have {method}()" if method else ""
+            raise DefinitionError(f"{_owner(tool)}{key} holds {item!r}; each must be callable{also}")
+    return items
+
+
+def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...]:
+    """Several guards: callables, or objects with `check`."""
+    return callables(key, value, tool, method="check")
+
+
+def whole_number(key: str, value: object, tool: str = "") -> int | None:
+    """A whole number of at least 1, or `None` for no limit."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise wrong(key, value, tool, "a whole number of at least 1, or None for no limit")
+    return value
+
+
+def seconds(key: str, value: object, tool: str = "") -> float | None:
+    """A positive number of seconds, or `None`."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and math.isfinite(value)):
+        raise wrong(key, value, tool, "a positive number of seconds, or None")
+    return float(value)
+
+
+def plain_function(key: str, value: object, tool: str = "", right: str = "a function of the arguments") -> object:
+    """A function of the arguments that is not async, or `None`."""
+    if value is not None and not callable(value):
+        raise wrong(key, value, tool, right)
+    if is_async(value):
+        raise wrong(key, value, tool, "a plain function of the arguments, and this one is async")
+    return value
+
+
+def trait(key: str, value: object, tool: str = "") -> object:
+    """A bool or a plain function of the arguments; `None` where it follows `read_only`."""
+    return value if isinstance(value, bool) else plain_function(key, value, tool, _TRAIT)
+
+
+def stated_trait(key: str, value: object, tool: str = "") -> object:
+    """A trait that follows from no other, and so cannot be `None`."""
+    if value is None:
+        raise wrong(key, value, tool, _TRAIT)
+    return trait(key, value, tool)
+
+
+def exception_classes(key: str, value: object, tool: str = "") -> tuple[type[BaseException], ...] | None:
+    """One or several classes of exceptions, or `None`."""
+    if value is None:
+        return None
+    kinds = tuple(value) if isinstance(value, Iterable) and not isinstance(value, type) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        raise wrong(key, value, tool, "a tuple of exception classes")
+    return cast("tuple[type[BaseException], ...]", kinds)
+
+
+def one_of(*allowed: str | None) -> Callable[[str, Any, str], object]:
+    """A check for one of these values."""
+
+    def check(key: str, value: object, tool: str) -> object:
+        if value not in allowed:
+            raise wrong(key, value, tool, f"one of {allowed!r}")
+        return value
+
+    return check
+
+
+def as_given(key: str, value: object, tool: str) -> object:
+    """What is checked elsewhere, or may be anything."""
+    return value
+
+
+class Option(NamedTuple):
+    """One option of a tool.
+
+    Attributes:
+        check: Gives what is kept of what was given.
+        default: What is kept where it is left out.
+        makes_handler: Whether the handler is made anew where it changes.
+        is_kept: Whether the tool has an attribute of this name that holds it.
+    """
+
+    check: Callable[[str, Any, str], object]
+    default: object = None
+    makes_handler: bool = False
+    is_kept: bool = True
+
+
+OPTIONS: dict[str, Option] = {
+    "description": Option(text),
+    "guards": Option(guards, ()),
+    "around": Option(callables, ()),
+    "inside": Option(callables, ()),
+    "concurrency": Option(whole_number),
+    "timeout": Option(seconds),
+    "context": Option(as_given, UNSET),
+    "unknown": Option(one_of("refuse", "drop"), "refuse", makes_handler=True),
+    "read_only": Option(stated_trait, False),
+    "destructive": Option(trait),
+    "idempotent": Option(stated_trait, False),
+    "open_world": Option(stated_trait, True),
+    "parallel": Option(trait),
+    "resources": Option(plain_function),
+    "private": Option(texts, (), makes_handler=True),
+    "isolation": Option(one_of(None, "process"), makes_handler=True),
+    "transfer": Option(one_of("json", "pickle"), "json", makes_handler=True),
+    "expose": Option(exception_classes),
+    "tags": Option(texts, ()),
+    "title": Option(text),
+    "version": Option(text),
+    "examples": Option(mappings, ()),
+    "metadata": Option(mapping, FrozenDict()),
+    "output_schema": Option(as_given, makes_handler=True, is_kept=False),
+    "args_model": Option(as_given, makes_handler=True, is_kept=False),
+    "input_schema": Option(as_given, makes_handler=True, is_kept=False),
+}
+KEPT: dict[str, object] = {key: option.default for key, option in OPTIONS.items() if option.is_kept}
+"""What a tool is where nothing is said of it."""
+MAKES_HANDLER = frozenset(key for key, option in OPTIONS.items() if option.makes_handler)
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str], who: str) -> None:
+    """Refuse options that there are not.
+
+    Raises:
+        DefinitionError: with the nearest one, and all that there are.
+    """
+    known = tuple(known)
+    for key in given:
+        if key not in known:
+            near = Names(known).nearest(str(key), 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise DefinitionError(f"{who}: there is no option {key!r}. {hint}The options are: {', '.join(known)}")

@@ -1,0 +1,78 @@
+"""Async handlers and async generators, in the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from ferrule.definition.handler import Handler
+from ferrule.executors import StartedCall
+
+
+class InLoop:
+    """Awaits an async handler."""
+
+    limiter = None
+
+    def __init__(self, handler: Handler) -> None:
+        self._function = handler.by_keywords
+        self._call = handler.call
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def run(self, values: Any, call: StartedCall) -> Awaitable[object]:
+        """The handler's own coroutine."""
+        if self._function is not None:
+            return self._function(**values)  # type: ignore[no-any-return]
+        return self._call(values, call.context)  # type: ignore[no-any-return]
+
+
+class InChunks:
+    """Takes all that an async generator yields.
+
+    Each chunk is kept in `call.chunks` and told as a `tool:progress`. Where this is cut off, the generator is closed
+    and what it had given stays there.
+
+    Args:
+        text: Whether nothing at all is an empty text, and not an empty list.
+    """
+
+    limiter = None
+
+    def __init__(self, handler: Handler, *, text: bool) -> None:
+        self._handler = handler
+        self._text = text
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    async def run(self, values: object, call: StartedCall) -> Any:
+        """All chunks, joined."""
+        chunks: list[object] = []
+        call.chunks = chunks
+        return await collect(self._handler.call(values, call.context), chunks, call.announce, text=self._text)
+
+
+async def collect(
+    yielded: AsyncIterator[object],
+    chunks: list[object],
+    announce: Callable[[Mapping[str, object]], object],
+    *,
+    text: bool,
+) -> Any:
+    """Add all that `yielded` gives to `chunks`, and announce each; all of them, joined."""
+    async with AsyncExitStack() as stack:
+        if isinstance(yielded, AsyncGenerator):  # closed where this is cut off
+            stack.push_async_callback(yielded.aclose)
+        async for chunk in yielded:
+            chunks.append(chunk)
+            announce({"chunk": chunk})
+    return joined(chunks, text=text)
+
+
+def joined(chunks: Iterable[Any], *, text: bool = False) -> Any:
+    """One text where all chunks are texts, else their list."""
+    kept = list(chunks)
+    return "".join(kept) if all(isinstance(chunk, str) for chunk in kept) and (kept or text) else kept

@@ -1,0 +1,57 @@
+"""Handlers with `isolation="process"`: the seam behind which `ferrule.isolation` stands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import NotStartedError
+from ferrule.executors import NotStarted, StartedCall
+from ferrule.executors.threads import Raised
+from ferrule.scheduling.limiter import Limiter
+
+
+class InProcess:
+    """Runs a handler in a worker process, which is killed with its whole group where this is cancelled."""
+
+    def __init__(self, tool: Tool) -> None:
+        from ferrule import isolation  # 20 ms, for the programs that need it
+
+        self._isolation = isolation
+        self._recipe = isolation.Recipe(tool)
+
+    @property
+    def limiter(self) -> Limiter:
+        """As many as there may be workers."""
+        return self._isolation.SLOTS
+
+    def prepare(self) -> None:
+        """Start a first worker."""
+        self._isolation.shared().warm(1, [self._recipe])
+
+    async def run(self, values: object, call: StartedCall) -> Any:
+        """The handler's value, as it came from the worker."""
+        chunks: list[object] = []
+        call.chunks = chunks
+
+        def tell(data: Mapping[str, object]) -> None:
+            if "chunk" in data:
+                chunks.append(data["chunk"])
+            call.announce(data)
+
+        isolation = self._isolation
+        try:
+            order = isolation.Order(self._recipe, call.call, call.fields, values, call.context.remaining())
+            job = isolation.shared().submit(order, tell)
+            value = await job.future
+        except NotStartedError as error:
+            raise NotStarted(str(error), "failed") from error
+        except asyncio.CancelledError:
+            if job.kill():
+                call.not_started()
+            raise
+        if isinstance(value, Raised):
+            raise value.error
+        return value

@@ -1,0 +1,93 @@
+"""`WorkerCall`: the call that a worker runs, as the handler's context sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NoReturn
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import ToolError
+from ferrule.isolation.protocol import Connection, Kind
+from ferrule.isolation.transfer import Plain, SentMapping, unpack_items
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
+
+
+class WorkerCall:
+    """The call that a worker runs, as the handler's context sees it: a context's `RunningCall`.
+
+    Args:
+        tool: As the program made it, with the program's `context=`.
+        head: The order's, as it was sent.
+        text: The judged arguments.
+
+    Attributes:
+        chunks: What the handler, an async generator, has yielded so far.
+        ended: Whether the handler has; nothing is told of the call after that.
+    """
+
+    parent: RunningCall | None = None
+    cancelled = False  # what is cancelled is killed
+    inside = True
+    runs = 1
+
+    def __init__(self, tool: Tool, head: Plain, text: str, connection: Connection) -> None:
+        transfer = head["transfer"]
+        metadata, secrets = (unpack_items(head[name], transfer) for name in ("metadata", "secrets"))
+        self.tool = tool if head["context"] is None else _with_context(tool, unpack_items(head["context"], transfer))
+        self.call = ToolCall(head["id"], tool.name, text, parent=head["parent"])
+        who = (head["session"], head["principal"], head["working_directory"])
+        self.fields = ContextFields(*who, None, metadata, secrets)
+        self.chunks: list[Any] = []
+        self.ended = False
+        self.deadline: float | None = head["deadline"]
+        self._connection = connection
+        self._telling = threading.Lock()
+
+    @property
+    def context(self) -> ToolContext:
+        """What the handler gets."""
+        return bound_context(self.fields, self)
+
+    def announce(self, data: Mapping[str, Any]) -> None:
+        """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
+        with self._telling, suppress(OSError):  # a forked child has no connection
+            if not self.ended:
+                self._connection.send(Kind.PROGRESS, dict(data))
+
+    def end(self) -> None:
+        """Tell nothing more."""
+        with self._telling:
+            self.ended = True
+
+    def remaining(self, *, own: bool = False) -> float | None:
+        """Seconds until the deadline, by the clock that all processes of a machine share."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    def run_nested(self, name: str, arguments: object = None) -> NoReturn:
+        """Refuse: guards, approvals and slots are in the program."""
+        raise ToolError(
+            f"context.run({name!r}) is not available in an isolated process: call other tools from the parent"
+        )
+
+    def note_started(self) -> None:
+        """Nothing: its handler runs."""
+
+    def failure(self, error: BaseException) -> NoReturn:
+        """Refuse: no middleware runs here."""
+        raise ToolError("context.failure(...) is for middleware, which runs in the parent")
+
+    async def pause(self, sleeping: Awaitable[object]) -> bool:
+        """Wait: nobody ends it early but with the process."""
+        await sleeping
+        return True
+
+
+def _with_context(tool: Tool, sent: SentMapping) -> Tool:
+    """The tool with the program's `context=`; what could not be sent is taken from the module's own."""
+    own = tool.context if isinstance(tool.context, Mapping) else {}
+    missing = {key: why for key, why in sent.missing.items() if key not in own}
+    return tool.replace(context=SentMapping({**own, **sent}, missing))

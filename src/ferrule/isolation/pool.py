@@ -1,0 +1,320 @@
+"""The processes that isolated tools run in: a warm pool of workers, each killed with its whole group at a deadline.
+
+    program                                  supervisor (supervisor.py): ends the group with the program
+    ├ submit: to an idle worker, or queued    └ worker (worker.py): runs the handler
+    ├ ferrule-worker: a thread for each         │ the leader of a process group of its own
+    │ worker (process.py); it starts it,        └ whatever the handler starts
+    │ reads what comes, and kills what is
+    │ late, also while the loop is blocked
+    └ a spare, started ahead: who is killed is replaced already
+
+Nothing of the program's `__main__` is imported or run again: a worker is a new interpreter that imports the handler's
+module. Guards, approvals and slots stay in the program. Directory, path of imports and environment are the program's
+at each call; what a handler changes in its own process, such as a module's globals, later calls may find there.
+
+Nothing has to be done when the program ends: each supervisor sees its socket close. So a program can still make
+isolated calls from `atexit` and from threads that outlive the main one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ferrule.errors import NotStartedError, ToolError, WorkerDiedError
+from ferrule.isolation.orders import Order
+from ferrule.isolation.process import STARTING, WorkerProcess
+from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES
+from ferrule.isolation.recipes import Recipe
+from ferrule.scheduling.limiter import Limiter
+
+WORKERS = max(4, os.cpu_count() or 1)
+"""Calls at once. At least four: most handlers wait more than they count."""
+SLOTS = Limiter(WORKERS)
+"""A call takes one of these before it is submitted to the shared pool. So who waits for a worker waits as for any slot:
+it is counted and bounded, its deadline does not run, and what stops a call that was not started stops it."""
+
+OnProgress = Callable[[Mapping[str, Any]], object]
+
+
+class Job:
+    """One call in the pool.
+
+    Attributes:
+        future: What the handler returned, or `Raised` with what it raised. Its exception is a `NotStartedError` where
+            nothing was run, and a `WorkerDiedError` where the process ended before the handler.
+        order: The call itself.
+        worker: The process that has it; `None` while it is queued, and when it is done.
+        attempts: How often it was given to a worker that died before it had read it.
+        started: Whether a worker has read it, so that anything of it may have happened.
+        done: Whether it has ended or was killed.
+    """
+
+    __slots__ = ("_loop", "_on_progress", "_pool", "attempts", "done", "future", "order", "started", "worker")
+
+    def __init__(self, pool: WorkerPool, order: Order, on_progress: OnProgress | None) -> None:
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._on_progress = on_progress
+        self.future: asyncio.Future[Any] = self._loop.create_future()
+        self.order = order
+        self.worker: WorkerProcess | None = None
+        self.attempts = 0
+        self.started = False
+        self.done = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs it, the leader of its group; `None` where none does."""
+        worker = self.worker
+        return None if worker is None else worker.pid
+
+    def kill(self) -> bool:
+        """Have it ended, with all that its handler has started; whether it had not been started, so that nothing ran.
+
+        Its supervisor sends SIGKILL: it takes a millisecond or two, and nobody waits for it.
+        """
+        return self._pool.kill(self)
+
+    def tell(self, progress: Mapping[str, Any]) -> None:
+        """Hand on the data of a `tool:progress`."""
+        if self._on_progress is not None and not self.done:
+            with suppress(RuntimeError):  # the loop that it is told on is closed
+                self._on_progress(progress)
+
+    def settle(self, outcome: object = None, failure: ToolError | None = None) -> None:
+        """Say how it ended, once; from any thread."""
+        if not self.done:
+            self.done, self.worker = True, None
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._finish, outcome, failure)
+
+    def _finish(self, outcome: object, failure: ToolError | None) -> None:
+        if self.future.done():
+            return
+        if failure is None:
+            self.future.set_result(outcome)
+        else:
+            self.future.set_exception(failure)
+
+
+class WorkerPool:
+    """At most `workers` calls at once, in as many processes and one spare; what is beyond waits in order.
+
+    Args:
+        idle_seconds: How long a worker waits for a call before it ends, where it is not the last one.
+    """
+
+    def __init__(self, workers: int = WORKERS, *, idle_seconds: float = 30.0) -> None:
+        self.workers = workers
+        self.idle_seconds = idle_seconds
+        self._lock = threading.Lock()
+        self._queue: deque[Job] = deque()
+        self._alive: set[WorkerProcess] = set()
+        self._idle: list[WorkerProcess] = []  # the last is the warmest
+        self._failed_starts = 0  # since one did not fail
+        self._recipes: dict[str, None] = {}  # whose tools are made ahead
+        self._closed = False
+
+    def warm(self, count: int = 1, recipes: Iterable[Recipe] = ()) -> None:
+        """Start workers until `count` wait, which make the tools of `recipes` ahead. Does not wait for them.
+
+        In a worker it does nothing: a module that warms the pool when it is imported would start workers without end.
+        """
+        if IN_WORKER.is_set():
+            return
+        with self._lock:
+            for recipe in recipes:
+                self._remember(recipe)
+            started = self._new_workers(count)
+        for worker in started:
+            worker.start()
+
+    def submit(self, order: Order, on_progress: OnProgress | None = None) -> Job:
+        """Run a call in a worker, or queue it.
+
+        Args:
+            on_progress: Gets the data of each `tool:progress`, in a thread of the pool's.
+
+        Raises:
+            NotStartedError: where the pool was closed.
+        """
+        job = Job(self, order, on_progress)
+        with self._change():
+            if self._closed:
+                raise NotStartedError("the workers were closed before it was started")
+            self._remember(order.recipe)
+            self._queue.append(job)
+        return job
+
+    def kill(self, job: Job) -> bool:
+        """See `Job.kill`."""
+        with self._change():
+            worker = job.worker
+            if worker is not None:
+                worker.kill()
+                job.settle(failure=WorkerDiedError("it was stopped with its process and all that it had started"))
+            elif not job.done:
+                self._queue.remove(job)
+                job.settle(failure=NotStartedError("it was stopped before it was started"))
+                return True
+        return False
+
+    def close(self) -> None:
+        """Kill every worker with all that it has started; what waits fails, and no more is taken."""
+        with self._change():
+            self._closed = True
+            while self._queue:
+                failure = NotStartedError("the workers were closed before it was started")
+                self._queue.popleft().settle(failure=failure)
+            for worker in self._alive:
+                worker.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers that live, each the leader of its process group."""
+        with self._lock:
+            return [worker.pid for worker in self._alive if worker.pid is not None]
+
+    @property
+    def idle(self) -> int:
+        """How many workers wait for a call."""
+        return len(self._idle)
+
+    @property
+    def busy(self) -> int:
+        """How many workers have a call."""
+        return sum(worker.job is not None for worker in list(self._alive))
+
+    # -- what a worker's thread says -----------------------------------------------------------------------------------
+
+    def ready(self, worker: WorkerProcess) -> None:
+        """It takes calls."""
+        with self._change():
+            worker.ready = True
+            self._failed_starts = 0
+            self._idle.insert(0, worker)
+
+    def finished(self, worker: WorkerProcess, outcome: object = None, failure: ToolError | None = None) -> None:
+        """Its call has ended."""
+        with self._change():
+            job, worker.job = worker.job, None
+            if not worker.killed:
+                self._idle.append(worker)
+            if job is not None:
+                job.settle(outcome, failure)
+
+    def retires(self, worker: WorkerProcess) -> bool:
+        """Whether it, idle for long, is one too many; it gets no call any more."""
+        with self._lock:
+            if worker not in self._idle or len(self._idle) == 1:
+                return False
+            self._idle.remove(worker)
+            return True
+
+    def ended(self, worker: WorkerProcess, why: str) -> None:
+        """It is dead, and all that it had started."""
+        with self._change():
+            self._alive.discard(worker)
+            if worker in self._idle:
+                self._idle.remove(worker)
+            if not worker.ready:
+                self._count_failed_start(worker, why)
+            job, worker.job = worker.job, None
+            if job is None or job.done:
+                return
+            if job.started:
+                job.settle(failure=WorkerDiedError(f"its process ended before it was done: {why}"))
+            elif job.attempts > self.workers:  # all that were idle may have died; or it is too large for any to read
+                job.settle(failure=NotStartedError(f"its process could not be started: {why}"))
+            else:
+                job.worker = None
+                job.attempts += 1
+                self._queue.appendleft(job)
+
+    def _count_failed_start(self, worker: WorkerProcess, why: str) -> None:
+        """From the second on a job that waits fails for it: no start is tried without end.
+
+        None fails for a module that was imported ahead, which has to end only the calls that need it.
+        """
+        self._failed_starts += 1
+        if self._failed_starts > 1 and not worker.recipes and self._queue:
+            failure = NotStartedError(f"its process could not be started: {why}")
+            self._queue.popleft().settle(failure=failure)
+
+    # -- with the lock held --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Change what the lock guards; then send and start what that calls for, which may block, without it."""
+        with self._lock:
+            yield
+            given, started = self._give(), self._new_workers(self._wanted())
+        for worker, job in given:
+            worker.send(job.order)
+        for worker in started:
+            worker.start()
+
+    def _remember(self, recipe: Recipe) -> None:
+        self._recipes[recipe.text] = None
+        if len(self._recipes) > MOST_RECIPES:
+            del self._recipes[next(iter(self._recipes))]
+
+    def _give(self) -> list[tuple[WorkerProcess, Job]]:
+        """Give the jobs that wait to the workers that do."""
+        given = []
+        while self._queue and self._idle and self.busy < self.workers:
+            job = self._queue.popleft()
+            if job.order.deadline is not None and job.order.deadline < time.monotonic():
+                job.settle(failure=NotStartedError("its deadline came before a process was free"))
+                continue
+            worker = self._idle.pop()
+            worker.job, job.worker = job, worker
+            given.append((worker, job))
+        return given
+
+    def _wanted(self) -> int:
+        """How many workers are to wait for a call: for each that is in the queue, and a spare."""
+        spare = 0 if self._failed_starts else 1
+        return min(len(self._queue), self.workers - self.busy) + spare
+
+    def _new_workers(self, wanted: int) -> list[WorkerProcess]:
+        """As many as are missing until `wanted` wait for a call, to be started.
+
+        After a start that failed they make no tools ahead: that may be what ended it.
+        """
+        starting = sum(not worker.ready for worker in self._alive)
+        missing = min(wanted - len(self._idle) - starting, self.workers + 1 - len(self._alive))
+        recipes = [] if self._failed_starts else list(self._recipes)
+        started = [WorkerProcess(self, recipes) for _ in range(0 if self._closed else missing)]
+        self._alive.update(started)
+        return started
+
+    def after_fork(self) -> None:
+        """Let go of the parent's workers, in a forked child."""
+        for worker in self._alive:
+            worker.disown()
+
+
+_POOL = WorkerPool()
+
+
+def shared() -> WorkerPool:
+    """The process's pool."""
+    return _POOL
+
+
+def _after_fork() -> None:
+    global _POOL
+    STARTING.release()
+    _POOL.after_fork()
+    _POOL = WorkerPool()
+
+
+os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_after_fork)

@@ -1,0 +1,64 @@
+"""What a handler raised in a worker, as data and as an exception again."""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+
+from ferrule import errors
+from ferrule.errors import RemoteError
+from ferrule.isolation.transfer import Plain
+
+_PLAIN = (str, int, float, bool, type(None))
+_MODULES = {"builtins": builtins, "ferrule.errors": errors}
+
+
+def describe(error: BaseException) -> Plain:
+    """What was raised, as data for `rebuild`."""
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__ if kind is not object]
+    if isinstance(error, RemoteError):  # of an isolated call that the handler made itself
+        kinds = [*error.kinds]
+    retry_after = getattr(error, "retry_after", None)
+    formatted = traceback.TracebackException.from_exception(error)  # whatever the author's `__str__` does
+    return {
+        "kinds": kinds,
+        "text": str(formatted),
+        "args": _arguments(error),
+        "retry_after": retry_after if isinstance(retry_after, int | float) else None,
+        "traceback": "".join(formatted.format()),
+    }
+
+
+def _arguments(error: BaseException) -> list[object] | None:
+    """What the exception can be made of again; `None` where that is no plain data."""
+    arguments = list(error.args)
+    if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
+        arguments.append(error.filename)  # which `args` leaves out
+    return arguments if all(type(argument) in _PLAIN for argument in arguments) else None
+
+
+def rebuild(described: Plain) -> Exception:
+    """What `describe` made: the exception itself where it is built in or Ferrule's own, else a `RemoteError`.
+
+    No class of anybody else's is looked up or called, whatever a worker sends.
+    """
+    kinds, text = tuple(described["kinds"]), described["text"]
+    error = _itself(kinds[0], described["args"], text) or RemoteError(text, kinds, described["traceback"])
+    if described["retry_after"] is not None:
+        vars(error)["retry_after"] = described["retry_after"]
+    error.add_note(f"In the isolated process:\n{described['traceback']}")
+    return error
+
+
+def _itself(kind: str, arguments: list[object] | None, text: str) -> Exception | None:
+    module, _, name = kind.rpartition(".")
+    found = vars(_MODULES[module]).get(name) if module in _MODULES else None
+    if arguments is None or not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    if issubclass(found, StopIteration | StopAsyncIteration):  # would mean something else here
+        return None
+    try:
+        error = found(*arguments)
+    except Exception:  # made in a way of its own
+        return None
+    return error if str(error) == text else None

@@ -1,0 +1,158 @@
+"""The forms in which arguments, results and what a context holds are sent between a program and its workers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from ferrule.errors import ToolError
+from ferrule.values.content import Media, Text, clean
+from ferrule.values.result import ToolResult
+
+Transfer: TypeAlias = Literal["json", "pickle"]
+Plain: TypeAlias = dict[str, Any]
+"""A JSON object."""
+
+
+def pack(value: object, transfer: Transfer) -> bytes:
+    """What a handler returned, to be sent.
+
+    Raises:
+        ToolError: where it has no form in which it could be.
+    """
+    what = "what it returned"
+    return pickled(value, what) if transfer == "pickle" else json_bytes(_plain(value), what)
+
+
+def unpack(data: bytes, transfer: Transfer) -> object:
+    """What `pack` made. `transfer` is what the program asked for, never what a worker says.
+
+    Raises:
+        ToolError: where it cannot be read here.
+    """
+    try:
+        return pickle.loads(data) if transfer == "pickle" else _value(json.loads(data))
+    except Exception as error:
+        raise ToolError(f"what it returned cannot be read back: {type(error).__name__}: {error}") from error
+
+
+def pickled(value: object, what: str) -> bytes:
+    """`value` pickled; `what` it is, for the text of the error.
+
+    Raises:
+        ToolError: where it cannot be.
+    """
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # any class may refuse in its own way
+        raise ToolError(f"{what} cannot be pickled: {type(error).__name__}: {error}") from error
+
+
+def json_bytes(value: object, what: str) -> bytes:
+    """`value` as JSON, written as a result's content is: secrets of Pydantic's stay veiled.
+
+    Raises:
+        ToolError: where something in it has no JSON form.
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants", bytes_mode="base64", fallback=_as_dict)
+    except (PydanticSerializationError, UnicodeError, RecursionError) as error:
+        try:  # json escapes what UTF-8 cannot hold, lone surrogates
+            return json.dumps(value, default=_as_dict).encode()
+        except (TypeError, ValueError, RecursionError):
+            reason = str(error).removeprefix("Error serializing to JSON: ").removeprefix("TypeError: ")
+            raise ToolError(
+                f"{what} cannot be sent as JSON: {clean(reason)[:300]}; give plain data, or choose transfer='pickle'"
+            ) from None
+
+
+def _as_dict(value: object) -> dict[object, object]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> Plain:
+    """What JSON alone would not bring back as it was says what it is: results, blocks, bytes, and lists of these."""
+    if isinstance(value, ToolResult):
+        parts = {name: getattr(value, name) for name in ("output", "error", "metadata", "status", "executed")}
+        return {"result": {name: _plain(part) for name, part in (parts | {"content": value._content}).items()}}
+    if isinstance(value, Text):
+        return {"text": value.text}
+    if isinstance(value, Media):
+        return {"media": [_plain(getattr(value, name)) for name in Media.__match_args__]}
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": b64encode(value).decode()}
+    if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
+        return {"list": [_plain(item) for item in value]}
+    return {"value": value}
+
+
+def _value(plain: Plain) -> Any:
+    ((kind, held),) = plain.items()
+    match kind:
+        case "result":
+            return ToolResult(**{name: _value(part) for name, part in held.items()})
+        case "text":
+            return Text(held)
+        case "media":
+            return Media(*map(_value, held))
+        case "bytes":
+            return b64decode(held)
+        case "list":
+            return [_value(item) for item in held]
+    return held
+
+
+# -- what a context holds --------------------------------------------------------------------------------------------
+
+
+class SentMapping(dict[str, Any]):
+    """A mapping of the program's without the items that could not be sent: to ask for one says why."""
+
+    def __init__(self, items: Mapping[str, object], missing: Mapping[str, str]) -> None:
+        super().__init__(items)
+        self.missing = missing
+
+    def __missing__(self, key: str) -> object:
+        why = self.missing.get(key)
+        raise KeyError(key if why is None else f"{key!r} did not come to the isolated process: {why}")
+
+
+def pack_items(items: Mapping[str, object], transfer: Transfer) -> Plain:
+    """A mapping of which each item is sent by itself: what cannot be stays behind with the reason.
+
+    Guards and middleware keep objects of theirs there that no handler wants.
+    """
+    sent: Plain = {}
+    missing: dict[str, str] = {}
+    for key, value in items.items():
+        try:
+            if transfer == "pickle":
+                sent[key] = b64encode(pickled(value, "it")).decode()
+            else:
+                sent[key] = json.loads(json_bytes(_unveiled(value), "it"))
+        except ToolError as error:
+            missing[key] = str(error)
+    return {"sent": sent, "missing": missing}
+
+
+def unpack_items(packed: Plain, transfer: Transfer) -> SentMapping:
+    """What `pack_items` made."""
+    sent = packed["sent"]
+    if transfer == "pickle":
+        sent = {key: pickle.loads(b64decode(value)) for key, value in sent.items()}
+    return SentMapping(sent, packed["missing"])
+
+
+def _unveiled(value: object) -> object:
+    """What a Pydantic secret holds: the handler needs it, and Pydantic would write stars."""
+    return getattr(value, "get_secret_value", lambda: value)()

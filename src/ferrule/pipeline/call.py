@@ -1,0 +1,364 @@
+"""The way of one call; every step is a function with its name.
+
+receive      an id where there is none; unknown names and calls with a `problem` are answered here
+run_call     the outermost ring: its state, its events, and one sealed result
+└ around…      middleware round the call as the model made it (not its id or name)
+  └ core         what `around` goes round:
+    ├ validate     text becomes arguments, strictly; then defaults and recorded repairs
+    ├ authorize    guards and whoever is asked (authorize.py)
+    ├ acquire      keys and slots, with a bounded wait (acquire.py)
+    ├ record       the journal's intent, before a tool that changes things runs
+    ├ invoke       deadline, middleware inside, handler (invoke.py)
+    └ release
+seal         binds, bounds, cleans and measures the result (results.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import current_task, get_running_loop
+from itertools import islice
+from typing import Any
+
+from ferrule.arguments.parameters import Invalid
+from ferrule.errors import DefinitionError
+from ferrule.pipeline import results
+from ferrule.pipeline.acquire import acquire, release
+from ferrule.pipeline.authorize import Verdict, authorize, decide
+from ferrule.pipeline.entry import Entry
+from ferrule.pipeline.hooks import run_after, run_before
+from ferrule.pipeline.invoke import invoke
+from ferrule.pipeline.plan import Plan
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
+from ferrule.pipeline.runner_state import RunnerState
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.suspension import Answered
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall, judged_call, new_id
+from ferrule.values.content import clean, cut, jsonable
+from ferrule.values.context import CURRENT, ContextFields
+from ferrule.values.event import EventKind, emit
+from ferrule.values.json_text import dumps
+from ferrule.values.result import Status, ToolResult
+
+log = logging.getLogger("ferrule")
+
+
+def receive(
+    runner: RunnerState,
+    call: ToolCall,
+    fields: ContextFields,
+    parent: CallState | None = None,
+    timeout: float | None = None,
+    entry: Entry | None = None,
+    answered: Answered | None = None,
+) -> Coro[ToolResult]:
+    """What is known at once is answered; all else goes its way."""
+    if not call.id:
+        call = call.replace(id=new_id())
+    plan = runner.plans.get(call.name) or find_plan(runner, call.name)
+    if plan is None:
+        return answer(runner, call, "not_found", unknown_tool(runner, call.name), entry, answered)
+    if call.problem is not None:
+        return answer(runner, call, "invalid", results.problem(call).error, entry)
+    return run_call(plan, call, fields, parent, timeout, entry, answered)
+
+
+def find_plan(runner: RunnerState, name: str) -> Plan | None:
+    """The tool of that name, or the one that can only be meant."""
+    plan = runner.plans.get(name)
+    if plan is None and (tool := runner.tools.meant(name)) is not None:
+        plan = runner.plans[tool.name]
+    return plan
+
+
+def unknown_tool(runner: RunnerState, name: str) -> str:
+    """What is wrong with the name, and the nearest ones."""
+    near = runner.tools.nearest(name)
+    names = ", ".join(map(repr, near or [tool.name for tool in islice(runner.tools, 12)]))
+    others = f"Did you mean {names}?" if near else f"There are {names}." if names else "There are none."
+    return f"There is no tool {cut(clean(name), 80)!r}. {others} {NOTHING_RUN}"
+
+
+async def answer(
+    runner: RunnerState,
+    call: ToolCall,
+    status: Status,
+    error: str,
+    entry: Entry | None = None,
+    answered: Answered | None = None,
+) -> ToolResult:
+    """The answer to a call that goes no further, with its two events; one that was suspended has had the first."""
+    plan = find_plan(runner, call.name)
+    named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
+    result = results.without_state(call, named.name, status, error)
+    observers = runner.observers if entry is None else (*runner.observers, *entry.observers)
+    if answered is None:
+        emit(observers, "tool:pre", named)
+    else:
+        runner.remember_resumed(answered.suspended.key)
+    emit(observers, "tool:error", named, result)
+    return result
+
+
+async def run_call(
+    plan: Plan,
+    sent: ToolCall,
+    fields: ContextFields,
+    parent: CallState | None = None,
+    timeout: float | None = None,
+    entry: Entry | None = None,
+    answered: Answered | None = None,
+) -> ToolResult:
+    """The whole way of one call: its state, its events, and one sealed result."""
+    runner = plan.runner
+    loop = get_running_loop()
+    if loop is not runner.loop:
+        runner.move_to(loop)
+    if parent is None:
+        parent = CURRENT.get()  # type: ignore[assignment]
+    while parent is not None and parent.ended:
+        parent = parent.parent
+    call = sent
+    if parent is not None or runner.closing or sent.name != plan.name:
+        if runner.closing and parent is None:
+            closing = f"The runner is closing. {NOTHING_RUN}"
+            return await answer(runner, call, "cancelled", closing, entry, answered)
+        made_by = sent.parent or (None if parent is None else parent.call.id)
+        if made_by != sent.parent or sent.name != plan.name:
+            call = sent.replace(name=plan.name, parent=made_by)
+    if call.raw.__class__ is not str:
+        call = _with_text(call)
+    task = current_task()
+    state = CallState(plan, fields, sent, call, parent, task, runner.observers, timeout)
+    if call is not sent or entry is not None or answered is not None:
+        _note_origin(state, entry, answered)
+    observers = state.observers
+    live = runner.live
+    live.add(state)
+    try:
+        if observers and answered is None:
+            emit(observers, "tool:pre", call)
+        try:
+            if plan.around is None:
+                result = await core(plan, call, state)
+            else:
+                result = await plan.around(call, state.context)
+        except BaseException as error:
+            result = _interrupted(state, call, error, entry)
+        result = seal(state, result)
+        if task.cancelling() > state.cancels and not state.took_back():  # type: ignore[union-attr]
+            # A handler swallowed a cancellation from outside: the caller's wish counts.
+            _cut_off(state, call, entry, result)
+            raise asyncio.CancelledError
+    finally:
+        live.discard(state)
+        state.ended = True
+        state.bound = state.task = state.own_task = None  # no cycle is left for the collector
+        if runner.idle is not None and not live and not runner.idle.done():
+            runner.idle.set_result(None)
+    if observers:
+        kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
+        emit(observers, "tool:suspended" if result.status == "suspended" else kind, call, result)
+    if plan.journaled:
+        await _record_result(runner, result, entry)
+    return result
+
+
+def _with_text(call: ToolCall) -> ToolCall:
+    """The call with its arguments as text: the sender's own mapping may change, what is judged and told does not."""
+    if call.raw is None:
+        return call
+    try:
+        text = dumps(call.raw)
+    except Exception:  # answered by `validate`
+        return call
+    return judged_call(call, text)
+
+
+def _note_origin(state: CallState, entry: Entry | None, answered: Answered | None) -> None:
+    """Where the call came from: a batch, a record, or a name that had to be read."""
+    name = state.sent.name
+    if name not in state.plan.runner.plans:
+        state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
+    if answered is not None:
+        state.answered = answered
+    if entry is not None:
+        state.observers = (*state.observers, *entry.observers)
+        state.beside = entry.beside
+        entry.state = state
+
+
+def _interrupted(state: CallState, call: ToolCall, error: BaseException, entry: Entry | None) -> ToolResult:
+    """What came out of the middleware: a fault of the program, or the end of the task from outside.
+
+    Raises:
+        BaseException: what ends the task, once the call has its result and its event.
+    """
+    cancelled = isinstance(error, asyncio.CancelledError)
+    if cancelled and state.rejection is not None and state.took_back():
+        return results.rejected(state, state.rejection)
+    outside = cancelled and state.task.cancelling() > state.cancels
+    if not outside and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+        return results.middleware_raised(state, error)
+    _cut_off(state, call, entry, error)
+    raise (state.raised or error) from None
+
+
+def _cut_off(state: CallState, call: ToolCall, entry: Entry | None, cause: BaseException | ToolResult) -> None:
+    """A cancellation from outside: the result that the batch keeps, and the terminal event."""
+    runner = state.plan.runner
+    result = results.cancelled(state, cause)
+    state.ended = True
+    emit(state.observers, "tool:error", call, result)
+    if entry is not None:
+        entry.result = result
+    if state.plan.journaled and not isinstance(cause, GeneratorExit):
+        # Awaited here, it would be cut off like the call itself.
+        writing = get_running_loop().create_task(_record_result(runner, result))
+        runner.writing.add(writing)
+        writing.add_done_callback(runner.writing.discard)
+
+
+async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
+    """All that `around` goes round: validate, authorize, acquire, invoke."""
+    if state.entered:
+        raise DefinitionError("a middleware called `next` while its other `next` was under way; one at a time")
+    state.entered = True
+    try:
+        if plan.before_hooks:
+            changed = run_before(plan.before_hooks, call, state.context)
+            call = changed if isinstance(changed, ToolCall) else await changed
+        try:
+            if call is not state.call:
+                _check_changed(plan, call, state)
+            if plan.disabled is not None:
+                _refuse_disabled(plan, state)
+            if state.answered is not None:
+                values = await _take_up(plan, state, state.answered)
+            else:
+                values, text = validate(plan, call, state)
+                if plan.judged:
+                    call = state.call = judged_call(state.call, text, values, plan.parameters)
+                    authorized = authorize(plan, call, values, state)
+                    _, values = authorized if authorized.__class__ is tuple else await authorized  # type: ignore[misc]
+            waiting = acquire(plan, state)
+            if waiting is not None:
+                await waiting
+        except Rejected as rejection:
+            result = results.rejected(state, rejection)
+        except asyncio.CancelledError:
+            if state.rejection is None or not state.took_back():
+                raise
+            result = results.rejected(state, state.rejection)
+        else:
+            try:
+                if plan.journaled:
+                    await _record_intent(state)
+                if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
+                    raise asyncio.CancelledError
+                state.inside = True
+                CURRENT.set(state)
+                handling = invoke(plan, values, state)
+                result = handling if isinstance(handling, ToolResult) else await handling
+            finally:
+                state.inside = False
+                release(state)
+        if plan.after_hooks:
+            replaced = run_after(plan.after_hooks, result, state.context)
+            result = replaced if isinstance(replaced, ToolResult) else await replaced
+        return result
+    finally:
+        state.entered = False
+
+
+def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:
+    """Look at the call that a middleware or a hook gave instead of the one that came.
+
+    Raises:
+        DefinitionError: where it is another one.
+        Rejected: where it must not run.
+    """
+    if (call.id, call.name) != (state.call.id, plan.name):
+        raise DefinitionError("a middleware gave `next` a call with another id or name")
+    if call.problem is not None:
+        raise results.problem(call)
+
+
+def _refuse_disabled(plan: Plan, state: CallState) -> None:
+    if state.answered is not None:
+        plan.runner.remember_resumed(state.answered.suspended.key)
+    raise results.denied(plan.disabled or "")
+
+
+def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
+    """The validated values of what was sent, and the text that they were read from.
+
+    Raises:
+        Rejected: where the arguments cannot be read or do not fit.
+    """
+    text: Any = call.raw
+    try:
+        if text.__class__ is not str:
+            text = dumps(text)
+        return plan.quick(text), text  # type: ignore[misc]
+    except Exception:  # `decode` says what is wrong, or repairs it
+        pass
+    try:
+        values, text, repairs = plan.parameters.decode(plan.name, call.raw)
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    except Exception as error:  # a mapping of the sender's own may raise anything when it is read
+        log.error("the arguments for tool %r cannot be read", plan.name, exc_info=error)
+        raise Rejected("invalid", f"The arguments for {plan.name} cannot be read. {NOTHING_RUN}") from None
+    state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may come here twice
+    return values, text
+
+
+async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Any:
+    """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now.
+
+    Raises:
+        Rejected: where it was taken up already, may not run, or is suspended again.
+    """
+    if not plan.runner.remember_resumed(answered.suspended.key):
+        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
+    try:
+        values, text, state.repairs = plan.parameters.judge(plan.name, answered.suspended.arguments)
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    state.call = judged_call(state.call, text, values, plan.parameters)
+    verdict = Verdict(answered.suspended.decision, state.call, values)
+    _, values = await decide(plan, verdict, state, answered.approve)
+    return values
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+async def _record_intent(state: CallState) -> None:
+    call, journal = state.call, state.plan.runner.journal
+    assert journal is not None
+    await journal.intent(
+        {
+            "tool_name": state.plan.name,
+            "tool_call_id": call.id,
+            "input": jsonable(dict(call.arguments)),
+            "session": state.fields.session,
+            "principal": state.fields.principal,
+            "parent": call.parent,
+        }
+    )
+
+
+async def _record_result(runner: RunnerState, result: ToolResult, entry: Entry | None = None) -> None:
+    assert runner.journal is not None
+    try:
+        await runner.journal.result(result.record())
+    except asyncio.CancelledError:
+        if entry is not None:
+            entry.result = result
+        raise
+    except Exception:
+        log.exception("the journal did not take the result of %s", result.tool_name)

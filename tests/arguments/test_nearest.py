@@ -1,0 +1,54 @@
+"""The nearest names: the same few that a person would think of, among many too."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import Toolset, tool
+from ferrule.arguments.names import Names
+
+FEW = Names(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
+VERBS = ("search", "read", "write", "delete", "list", "archive", "rename", "share", "count", "export")
+MANY = [
+    f"{verb}_{what}_{number}" for verb in VERBS for what in ("note", "mail", "task", "file") for number in range(250)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("serch_notes", "search_notes"),
+        ("SEARCH-NOTES", "search_notes"),
+        ("write_note", "Write-Note"),
+        ("add_two_numbers_together", "add"),
+        ("everything", "delete_everything"),
+    ],
+)
+def test_the_name_that_was_meant_comes_first(name: str, first: str) -> None:
+    assert FEW.nearest(name)[0] == first
+
+
+def test_a_name_like_none_has_no_neighbours() -> None:
+    assert FEW.nearest("xyzzy") == [] and Names([]).nearest("x") == []
+
+
+@given(st.sampled_from(MANY), st.integers(1, 30), st.sampled_from(["", "x", "_"]))
+def test_what_is_found_among_many_begins_or_ends_like_what_was_written(name: str, at: int, instead: str) -> None:
+    typed = name[:at] + instead + name[at + 1 :]
+    near = Names(MANY).nearest(typed)
+    assert len(near) == 3
+    assert all(one[0] == typed[0] or one[-1] == typed[-1] for one in near), near
+
+
+def test_a_toolset_names_the_nearest_of_its_tools() -> None:
+    def read_note() -> None: ...
+
+    def write_note() -> None: ...
+
+    tools = Toolset([tool(read_note), tool(write_note)])
+    assert tools.nearest("raed_note")[0] == "read_note"
+    with pytest.raises(KeyError, match="the nearest are"):
+        tools.get("raed_note")
+    assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).nearest("wirte_note")

@@ -1,0 +1,142 @@
+"""What tests want to know of the kernel that it does not say in public: the one file that reads its private names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ferrule import Runner, Tool
+from ferrule.executors import threads
+from ferrule.executors.threads import ThreadPool
+from ferrule.pipeline.batch import Batch
+from ferrule.scheduling.limiter import Limiter
+from ferrule.scheduling.locks import KeyLocks
+
+# -- slots and keys ----------------------------------------------------------------------------------------------------
+
+
+def limiters(*runners: Runner) -> set[Limiter]:
+    """The limits of the tools and of the runners, once each, without the shares of the principals."""
+    return {limiter for runner in runners for plan in runner._state.plans.values() for limiter in plan.limiters}
+
+
+def principal_limits(*runners: Runner) -> set[Limiter]:
+    """The limits of the principals that are known."""
+    known = {one for runner in runners for plan in runner._state.plans.values() for one in plan.principal_limits}
+    return {limiter for one in known for limiter in one._limiters.values()}
+
+
+def slots_taken(*runners: Runner) -> int:
+    """Slots taken of all limits."""
+    return sum(limiter.running for limiter in limiters(*runners) | principal_limits(*runners))
+
+
+def slots_taken_by(tool: Tool) -> int:
+    """Slots taken of the tool's own limit."""
+    return 0 if tool.limiter is None else tool.limiter.running
+
+
+def slots_taken_of(runner: Runner) -> int:
+    """Slots taken of the runner's own limit, `concurrency`."""
+    limiter = runner._settings.limiter
+    return 0 if limiter is None else limiter.running
+
+
+def waits_for_slot(limiter: Limiter) -> int:
+    """How many wait at a limit."""
+    return len(limiter._waiters)
+
+
+def locked(limiter: Limiter) -> AbstractContextManager[Any]:
+    """A time in which the limiter is at work."""
+    return limiter._lock
+
+
+def keys_held(what: Runner | KeyLocks) -> int:
+    """How many keys are held or waited for."""
+    return len(_locks(what)._queues)
+
+
+def joined(what: Runner | KeyLocks) -> int:
+    """How many hold a key or wait for one, counted for each key."""
+    return sum(map(len, _locks(what)._queues.values()))
+
+
+def _locks(what: Runner | KeyLocks) -> KeyLocks:
+    return what._state.locks if isinstance(what, Runner) else what
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def live_calls(runner: Runner) -> Collection[Any]:
+    """The state of each call that has begun and not ended; not of those that were abandoned."""
+    return runner._state.live
+
+
+def abandoned(runner: Runner) -> Iterable[Any]:
+    """What runs on after its call has its result: jobs of threads, and tasks."""
+    return runner._state.abandoned
+
+
+def is_at_rest(runner: Runner) -> bool:
+    """Whether nothing is live, abandoned, waiting or being written, and nobody has a slot or a key or wants one."""
+    at_work = runner._state.live or runner._state.writing or runner.left_running or runner.waiting
+    queued = any(map(waits_for_slot, limiters(runner) | principal_limits(runner)))
+    return not (at_work or queued or slots_taken(runner) or keys_held(runner))
+
+
+def batched(batch: Batch) -> list[Any]:
+    """The calls of a batch, in the order of its results."""
+    return [entry.call for entry in batch._entries]
+
+
+# -- loops -------------------------------------------------------------------------------------------------------------
+
+
+def timers(loop: Any) -> int:
+    """Timers that are armed."""
+    return sum(not handle.cancelled() for handle in loop._scheduled)
+
+
+def is_ready(loop: Any) -> bool:
+    """Whether the loop has something to do at once."""
+    return bool(loop._ready)
+
+
+# -- threads and processes ---------------------------------------------------------------------------------------------
+
+
+def threads_busy(pool: ThreadPool | None = None) -> int:
+    """Threads that run a job."""
+    pool = pool or threads.shared()
+    return pool._alive - pool._idle
+
+
+def threads_alive(pool: ThreadPool) -> int:
+    """Threads that were started and have not ended."""
+    return pool._alive
+
+
+def replace_queue(pool: ThreadPool, made: Callable[[Any], Any]) -> None:
+    """Put something round the queue that the threads take from."""
+    pool._queue = made(pool._queue)
+
+
+def jobs_waiting(pool: ThreadPool) -> int:
+    """Jobs that no thread has taken."""
+    return pool._waiting
+
+
+def workers_idle(pool: Any) -> list[Any]:
+    """The processes of a pool that wait for a call."""
+    return list(pool._idle)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def parameters(tool: Tool) -> Any:
+    """What validates the arguments of the tool."""
+    return tool.handling.parameters
