@@ -36,3 +36,12 @@ def test_a_call_that_was_to_run_alone_may_be_changed_as_it_likes() -> None:
 
     calls = [ToolCall(f"c{n}", "page", {"number": n, "write": True}) for n in (1, 2)]
     assert [result.status for result in go(Runner([page], guards=[reads]).run_all(calls))] == ["ok", "ok"]
+
+
+def test_a_call_that_leaves_out_what_says_that_it_is_parallel_goes_by_the_default() -> None:
+    @tool(parallel=lambda given: given["dry"])
+    async def act(dry: bool = True) -> str:
+        return "done"
+
+    results = go(Runner([act]).run_all([ToolCall("c1", "act", "{}"), ToolCall("c2", "act", "{}")]))
+    assert [result.output for result in results] == ["done", "done"]

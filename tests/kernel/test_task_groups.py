@@ -233,3 +233,14 @@ def test_a_group_that_cancelled_its_body_does_not_hide_a_cancellation_from_outsi
             await asyncio.wait_for(task, 5)
 
     go(main())
+
+
+def test_a_plain_function_that_returns_a_coroutine_outlives_its_failing_groups() -> None:
+    @tool
+    def plain() -> Any:
+        return outlives(1)
+
+    async def main() -> None:
+        assert (await Runner([plain]).run("plain")).output == "done"
+
+    go(main())

@@ -102,7 +102,7 @@ class Plan:
 
     __slots__ = (
         "_switches", "after_hooks", "around", "before_hooks", "changes", "disabled", "executor", "expose", "guards",
-        "handler_hooks", "has_middleware", "hidden", "inside", "is_async", "journaled", "judged",
+        "handler_hooks", "has_middleware", "hidden", "inside", "journaled", "judged",
         "limiters", "limits_vary", "locks", "max_output",
         "name", "output", "parameters", "principal_limits", "quick", "run", "runner", "timeout", "timer", "tool",
     )  # fmt: skip
@@ -118,7 +118,6 @@ class Plan:
         self.name = tool.name
         self.parameters = handler.parameters
         self.quick = handler.parameters.quick
-        self.is_async = handler.is_async or handler.streams
         self.output = tool.output
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
