@@ -55,12 +55,12 @@ def locked(limiter: Limiter) -> AbstractContextManager[Any]:
 
 def keys_held(what: Runner | KeyLocks) -> int:
     """How many keys are held or waited for."""
-    return len(_locks(what)._queues)
+    return len(_locks(what)._held)
 
 
 def joined(what: Runner | KeyLocks) -> int:
     """How many hold a key or wait for one, counted for each key."""
-    return sum(map(len, _locks(what)._queues.values()))
+    return sum(len(key.holders) + len(key.waiting) for key in _locks(what)._held.values())
 
 
 def _locks(what: Runner | KeyLocks) -> KeyLocks:
@@ -126,7 +126,7 @@ def replace_queue(pool: ThreadPool, made: Callable[[Any], Any]) -> None:
 
 def jobs_waiting(pool: ThreadPool) -> int:
     """Jobs that no thread has taken."""
-    return pool._waiting
+    return len(pool._jobs)
 
 
 def workers_idle(pool: Any) -> list[Any]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -340,8 +340,8 @@ class Run:
                     async for event in events:
                         yield event
             for result in refused:
-                yield Event("tool:pre", _named(result))
-                yield Event("tool:error", _named(result), result)
+                yield Event("tool:pre", _call_of(result))
+                yield Event("tool:error", _call_of(result), result)
         finally:
             self._calls_left += sum(result.executed is False and not result.success for result in answers)
             if len(answers) == count:
@@ -355,7 +355,7 @@ class Run:
         batch = self._running = self._runner.batch(calls, self._context, observers=(_putting(queue),))
         if self._cancelled:
             batch.cancel(now=self._now)
-        waiting = asyncio.ensure_future(_wait(batch))
+        waiting = asyncio.ensure_future(batch)
         waiting.add_done_callback(lambda _: queue.put_nowait(None))
         try:
             while (event := await queue.get()) is not None:
@@ -381,11 +381,7 @@ class Run:
         )
 
 
-async def _wait(batch: Awaitable[list[ToolResult]]) -> None:
-    await batch
-
-
-def _named(result: ToolResult) -> ToolCall:
+def _call_of(result: ToolResult) -> ToolCall:
     """The call of `result` under the tool's own name, as events have it."""
     assert result.call is not None
     return result.call.replace(name=result.tool_name)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextvars import copy_context
 from typing import TypeVar
 
 from ferrule.types import Coro
@@ -39,20 +37,20 @@ class OwnLoop:
                 self._loop = loop
                 owner = self._owner()
                 if owner is not None:
-                    weakref.finalize(owner, _stop, loop).atexit = False
+                    weakref.finalize(owner, _stop_loop, loop).atexit = False
             return self._loop
 
 
 _ALL: weakref.WeakSet[OwnLoop] = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _renew_loops() -> None:
     for one in list(_ALL):
         one._loop, one._lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_renew_loops)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -67,7 +65,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
-def _stop(loop: asyncio.AbstractEventLoop) -> None:
+def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(loop.stop)
 
@@ -84,33 +82,9 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
         here = None
     if here is loop:
         raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(...) here")
-    future: concurrent.futures.Future[_T] = concurrent.futures.Future()
-    tasks: list[asyncio.Task[_T]] = []
-
-    def begin() -> None:
-        try:
-            task = loop.create_task(make())
-        except BaseException as error:  # a programmer's mistake, told before there is anything to await
-            future.set_exception(error)
-            return
-        tasks.append(task)
-        task.add_done_callback(lambda done: _hand_over(done, future))
-
-    loop.call_soon_threadsafe(begin, context=copy_context())
+    future = asyncio.run_coroutine_threadsafe(make(), loop)
     try:
         return future.result()
     except BaseException:
-        for task in tasks:
-            loop.call_soon_threadsafe(task.cancel)
+        future.cancel()
         raise
-
-
-def _hand_over(task: asyncio.Task[_T], future: concurrent.futures.Future[_T]) -> None:
-    if future.cancelled():
-        return
-    if task.cancelled():
-        future.set_exception(concurrent.futures.CancelledError())
-    elif (error := task.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(task.result())

@@ -53,7 +53,7 @@ def checked(path: str) -> str:
     if "\0" in path:
         raise ValueError("the path holds a NUL character")
     if path.startswith("~"):
-        raise ValueError(f"{_brief(path)} starts with '~', which is not expanded; write the path out")
+        raise ValueError(f"{_quoted(path)} starts with '~', which is not expanded; write the path out")
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -83,29 +83,29 @@ def real(path: str, base: str) -> str:
             del done[-1:]
         elif name not in {"", "."}:
             done.append(name)
-            target = _link(done, path)
+            target = _link_target(done, path)
             if target is not None:
                 links += 1
                 if links > _MOST_LINKS:
-                    raise OSError(f"{_brief(path)} goes round in a loop of symbolic links")
+                    raise OSError(f"{_quoted(path)} goes round in a loop of symbolic links")
                 done = [] if target.startswith("/") else done[:-1]
                 to_do += target.split("/")[::-1]
     return "/" + "/".join(done)
 
 
-def _link(components: list[str], path: str) -> str | None:
+def _link_target(components: list[str], path: str) -> str | None:
     try:
         return os.readlink("/" + "/".join(components))
     except OSError as error:
         if error.errno in _NOT_A_LINK:
             return None
-        raise type(error)(f"{_brief(path)} cannot be resolved: {error.strerror}") from None
+        raise type(error)(f"{_quoted(path)} cannot be resolved: {error.strerror}") from None
 
 
 def _real_on_windows(start: str) -> str:  # pragma: no cover
     drive, rest = os.path.splitdrive(start)
     if ":" in rest or drive.startswith(("\\\\?\\", "\\\\.\\")):
-        raise ValueError(f"{_brief(start)} names a device or a stream and not a file")
+        raise ValueError(f"{_quoted(start)} names a device or a stream and not a file")
     return os.path.realpath(start)
 
 
@@ -115,7 +115,7 @@ def contains(root: str, path: str) -> bool:
     return ".." not in inner.parts and inner.is_absolute() and inner.is_relative_to(PurePath(root))
 
 
-def _brief(path: str) -> str:
+def _quoted(path: str) -> str:
     return repr(path) if len(path) <= 200 else f"{path[:200]!r}…"
 
 
@@ -145,7 +145,7 @@ class Directory:
 
     def _at(self, name: str) -> str:
         if name in {"", ".", ".."} or "/" in name or os.sep in name or "\0" in name:
-            raise ValueError(f"{_brief(name)} is not the name of one file")
+            raise ValueError(f"{_quoted(name)} is not the name of one file")
         return name if self._fd is not None else os.path.join(self.path, name)
 
     def _full(self, name: str) -> str:
@@ -165,7 +165,7 @@ class Directory:
     def kind(self, name: str) -> Kind | None:
         """What `name` is, or `None` where there is none."""
         try:
-            return _kind(self.stat(name).st_mode)
+            return _kind_of_mode(self.stat(name).st_mode)
         except FileNotFoundError:
             return None
 
@@ -212,9 +212,9 @@ class Directory:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
-                raise _wrong_kind(self._full(name), _kind(found.st_mode), "file")
+                raise _wrong_kind(self._full(name), _kind_of_mode(found.st_mode), "file")
             if self._fd is None and not os.path.samestat(found, os.lstat(place)):
-                raise SymbolicLinkError(f"{_brief(place)} was exchanged while it was opened")
+                raise SymbolicLinkError(f"{_quoted(place)} was exchanged while it was opened")
         except BaseException:
             os.close(fd)
             raise
@@ -229,7 +229,7 @@ class Directory:
         try:
             fd = os.open(".", os.O_RDONLY | _DIRECTORY | _CLOSED_ON_EXEC, dir_fd=self._fd)
         except OSError as error:
-            raise type(error)(f"{_brief(self.path)} cannot be listed: {error.strerror}") from None
+            raise type(error)(f"{_quoted(self.path)} cannot be listed: {error.strerror}") from None
         try:
             with os.scandir(fd) as found:
                 yield from ((entry.name, _entry_kind(entry)) for entry in found)
@@ -252,7 +252,7 @@ class Directory:
         try:
             fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600)
         except PermissionError:
-            raise PermissionError(f"no file can be made in {_brief(self.path)}: Permission denied") from None
+            raise PermissionError(f"no file can be made in {_quoted(self.path)}: Permission denied") from None
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
@@ -281,10 +281,10 @@ class Directory:
 
     def _unchanged(self, name: str, now: os.stat_result | None, expected: os.stat_result | None) -> None:
         if expected is not None and (now is None or _version(now) != _version(expected)):
-            raise OSError(f"{_brief(self._full(name))} was changed by somebody else meanwhile; read it again")
+            raise OSError(f"{_quoted(self._full(name))} was changed by somebody else meanwhile; read it again")
 
     def _expect(self, name: str, wanted: Kind) -> None:
-        kind = _kind(self.stat(name).st_mode)
+        kind = _kind_of_mode(self.stat(name).st_mode)
         if kind != wanted:
             raise _wrong_kind(self._full(name), kind, wanted)
 
@@ -292,30 +292,30 @@ class Directory:
         """`error` in words that name the whole path, and the link where there is one."""
         full = self._full(name)
         if isinstance(error, FileNotFoundError):
-            return FileNotFoundError(f"{_brief(full)} does not exist")
+            return FileNotFoundError(f"{_quoted(full)} does not exist")
         with contextlib.suppress(OSError):
-            kind = _kind(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False).st_mode)
+            kind = _kind_of_mode(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=False).st_mode)
             if kind == "link" or (kind != wanted and not isinstance(error, PermissionError)):
                 return _wrong_kind(full, kind, wanted)
-        return type(error)(f"{_brief(full)} cannot be opened: {error.strerror}")
+        return type(error)(f"{_quoted(full)} cannot be opened: {error.strerror}")
 
 
 def _wrong_kind(path: str, kind: Kind, wanted: Kind) -> OSError:
     if kind == "link":
         with contextlib.suppress(OSError, ValueError):
             return SymbolicLinkError(
-                f"the path goes through a symbolic link, {_brief(path)}, and links are not followed; "
-                f"its real path is {_brief(real(path, '/'))}"
+                f"the path goes through a symbolic link, {_quoted(path)}, and links are not followed; "
+                f"its real path is {_quoted(real(path, '/'))}"
             )
-        return SymbolicLinkError(f"the path goes through a symbolic link that leads nowhere, {_brief(path)}")
+        return SymbolicLinkError(f"the path goes through a symbolic link that leads nowhere, {_quoted(path)}")
     if wanted == "directory":
-        return NotADirectoryError(f"{_brief(path)} is not a directory")
+        return NotADirectoryError(f"{_quoted(path)} is not a directory")
     if kind == "directory":
-        return IsADirectoryError(f"{_brief(path)} is a directory and not a file")
-    return OSError(f"{_brief(path)} is not a regular file (a pipe, a device or a socket)")
+        return IsADirectoryError(f"{_quoted(path)} is a directory and not a file")
+    return OSError(f"{_quoted(path)} is not a regular file (a pipe, a device or a socket)")
 
 
-def _kind(mode: int) -> Kind:
+def _kind_of_mode(mode: int) -> Kind:
     if stat.S_ISLNK(mode):
         return "link"
     if stat.S_ISREG(mode):
@@ -351,7 +351,7 @@ def _same_on_disk(path: str) -> None:
     found = os.path.realpath(path)
     if os.path.normcase(found) != os.path.normcase(path):
         raise SymbolicLinkError(
-            f"the path goes through a symbolic link, and links are not followed; its real path is {_brief(found)}"
+            f"the path goes through a symbolic link, and links are not followed; its real path is {_quoted(found)}"
         )
 
 
@@ -360,7 +360,7 @@ def _components(path: str) -> tuple[str, list[str]]:
     checked(path)
     pure = PurePath(path)
     if not pure.is_absolute() or os.path.normpath(path) != path or path.startswith("//"):
-        raise ValueError(f"{_brief(path)} is not a canonical absolute path")
+        raise ValueError(f"{_quoted(path)} is not a canonical absolute path")
     return pure.anchor, list(pure.parts[1:])
 
 
@@ -390,7 +390,7 @@ def open_directory(path: str, *, make: bool = False) -> Directory:
 def _split(path: str) -> tuple[str, str]:
     directory, name = os.path.split(path)
     if not name:
-        raise IsADirectoryError(f"{_brief(path)} is a directory and not a file")
+        raise IsADirectoryError(f"{_quoted(path)} is a directory and not a file")
     return directory, name
 
 

@@ -45,7 +45,7 @@ from ferrule.pipeline.state import CallState, ancestors, state_of
 from ferrule.pipeline.suspension import Answered, suspended_call
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
-from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
 from ferrule.values.result import ToolResult
@@ -218,7 +218,7 @@ class Runner:
             seconds("timeout", timeout)
         if isinstance(call, str):
             arguments, *given = given or (None,)  # type: ignore[assignment]
-            call = ToolCall("", call, arguments)
+            call = ToolCall(new_id(), call, arguments)
         if given:
             context = given[0]
         return receive(self._state, call, (context or NO_CONTEXT).fields, None, timeout)
@@ -453,7 +453,7 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
     runner = _runner_of(tool)
     try:
-        result = await runner.run(ToolCall("", tool.name, arguments))
+        result = await runner.run(ToolCall(new_id(), tool.name, arguments))
     finally:
         runner._state.let_go_of_loop()
     if result.success:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.approval import console
-from ferrule.approval.console import _described
+from ferrule.approval.console import _question_text
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
@@ -191,7 +191,7 @@ def test_a_question_that_is_cancelled_leaves_its_answer_to_nobody(terminal: Term
     st.text(),
 )
 def test_nothing_in_a_call_can_forge_a_line_of_the_question(name: str, arguments: dict[str, Any], reason: str) -> None:
-    text = _described(ToolCall("1", name, arguments), ask(reason), ())
+    text = _question_text(ToolCall("1", name, arguments), ask(reason), ())
     lines = text.split("\n")
     assert all(line.isprintable() for line in lines)
     assert len(lines) == 3 + min(len(arguments), 30) + (len(arguments) > 30) + bool(reason)
@@ -200,7 +200,7 @@ def test_nothing_in_a_call_can_forge_a_line_of_the_question(name: str, arguments
 
 def test_long_values_show_their_ends_and_count_the_rest() -> None:
     long = "a" * 5000 + "; rm -rf /"
-    text = _described(ToolCall("1", "x", {"content": long, "n": [long]}), ask("r" * 5000 + "end"), ())
+    text = _question_text(ToolCall("1", "x", {"content": long, "n": [long]}), ask("r" * 5000 + "end"), ())
     assert len(text) < 2500
     assert text.count("; rm -rf /") == 2
     assert "' … 4510 characters not shown … '" in text
@@ -264,4 +264,4 @@ def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None
 
 
 def test_private_parameters_are_not_shown() -> None:
-    assert re.search(r"pin = \(hidden\)", _described(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",)))
+    assert re.search(r"pin = \(hidden\)", _question_text(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",)))

@@ -29,7 +29,6 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
     create_model,
-    model_validator,
 )
 from typing_extensions import TypeAliasType, TypedDict
 
@@ -156,7 +155,7 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
     ),
     "tagged union and one of its branches alone": (
         tuple[Pet, Cat],
-        [[{"kind": "cat"}, {}], [{"kind": "dog"}, {"kind": "cat"}], [{"kind": "cat"}, {"lives": 3}]],
+        [[{"kind": "cat"}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "cat", "lives": 3}]],
         [[{}, {}], [{"lives": 3}, {"kind": "cat"}], [{"kind": "dog"}, {"kind": "dog"}]],
     ),
     "tagged unions that share a branch": (
@@ -166,8 +165,8 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
     ),
     "recursive tagged union": (
         Pack,
-        [{}, {"of": [{"kind": "dog"}, {"kind": "pack"}]}, {"of": [{"kind": "pack", "of": [{"kind": "pack"}]}]}],
-        [{"of": [{}]}, {"of": [{"name": "x"}]}, {"of": [{"kind": "pack", "of": [{}]}]}],
+        [{"kind": "pack", "of": [{"kind": "dog"}, {"kind": "pack", "of": [{"kind": "pack"}]}]}],
+        [{"kind": "pack", "of": [wrong]} for wrong in ({}, {"name": "x"}, {"kind": "pack", "of": [{}]})],
     ),
     "tagged union in a tagged union": (
         Annotated[Coloured | Dog, Field(discriminator="kind")],
@@ -176,7 +175,7 @@ SAID: dict[str, tuple[Any, list[Any], list[Any]]] = {
     ),
     "tagged union in a tagged union and alone": (
         tuple[Annotated[Coloured | Dog, Field(discriminator="kind")], Coloured],
-        [[{"kind": "cat", "colour": "black"}, {"colour": "black"}], [{"kind": "dog"}, {"colour": "white"}]],
+        [[{"kind": "cat", "colour": "black"}, {"kind": "cat", "colour": "black"}]],
         [[{"kind": "cat", "colour": "black"}, {"kind": "cat"}], [{"colour": "black"}, {"colour": "black"}]],
     ),
 }
@@ -359,9 +358,17 @@ def test_a_number_with_more_digits_than_a_double_is_refused_beside_a_decimal_too
     assert run(price, '{"value": 1.5, "other": 0.1234567890123456}').status == "ok"
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers())
+@pytest.mark.parametrize("number", ["562949953421312.2", "1003564331999029.7", "-977074346337913.2"])
+def test_a_number_whose_last_digit_could_be_another_is_refused(number: str) -> None:
+    """The double of each ends in .25 or .75, and Pydantic and Python round that to another digit."""
+    result = run(price, f'{{"value": {number}}}')
+    assert result.status == "invalid" and "must be a string" in str(result.error)
+    assert run(price, f'{{"value": "{number}"}}').output[0] == number
+
+
+@given(st.floats(-1e300, 1e300, allow_subnormal=False), st.integers())
 def test_a_number_that_a_double_keeps_is_taken_with_its_digits(number: float, whole: int) -> None:
-    for text in (repr(number), str(whole)):
+    for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
         assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
 
 
@@ -465,22 +472,6 @@ def test_keys_are_compared_in_time_that_grows_with_the_text() -> None:
     assert clock.process_time() - started < 2
 
 
-def test_a_model_that_forgets_its_fields_hides_no_key() -> None:
-    class Forgetful(ToolHandler):
-        path: str = ""
-        parts: list[str] = []
-
-        @model_validator(mode="after")
-        def forget(self) -> Forgetful:
-            self.__pydantic_fields_set__.clear()
-            return self
-
-        async def __call__(self) -> str:
-            return self.path
-
-    assert run(Tool("forgetful", Forgetful), '{"path": "a", "path": "b"}').status == "invalid"
-
-
 # Defaults that are made
 
 
@@ -567,7 +558,6 @@ COMPOSED: dict[str, dict[str, Any]] = {
     "allOf": {"properties": {"a": INTEGER}, "allOf": [{"properties": {"b": INTEGER}}]},
     "anyOf": {"properties": {"a": INTEGER}, "anyOf": [{"properties": {"b": INTEGER}}, {"required": ["z"]}]},
     "$ref": {"properties": {"a": INTEGER}, "$ref": "#/$defs/more", "$defs": {"more": {"properties": {"b": INTEGER}}}},
-    "pattern": {"properties": {"a": INTEGER}, "patternProperties": {"^b$": INTEGER}, "additionalProperties": False},
     "own word": {"allOf": [{"properties": {"a": INTEGER, "b": INTEGER}}], "unevaluatedProperties": False},
     "plain": {"properties": {"a": INTEGER, "b": INTEGER}},
 }
@@ -592,12 +582,15 @@ def test_a_known_key_that_is_wrong_is_not_dropped(kind: str) -> None:
     assert (mended.status, mended.output) == ("ok", {"a": 1, "b": 2}), mended.error
 
 
-def test_a_key_of_another_branch_is_dropped_where_the_validator_reports_it() -> None:
+def test_a_key_that_another_branch_or_a_pattern_may_name_is_not_dropped() -> None:
     cat = {"properties": {"kind": {"const": "cat"}, "lives": INTEGER}, "required": ["kind"]}
     dog = {"properties": {"kind": {"const": "dog"}, "name": {"type": "string"}}, "required": ["kind"]}
     one = raw({"properties": {}, "oneOf": [cat, dog]}, unknown="drop")
-    assert run(one, '{"kind": "cat", "lives": 9, "name": "x"}').output == {"kind": "cat", "lives": 9}
-    assert run(one, '{"kind": "cow", "lives": 9}').status == "invalid"
+    assert run(one, '{"kind": "cat", "lives": 9, "c": 3}').output == {"kind": "cat", "lives": 9}
+    assert run(one, '{"kind": "cat", "lives": 9, "name": "x"}').status == "invalid"
+    patterns = {"properties": {"a": INTEGER}, "patternProperties": {"^b$": INTEGER}, "additionalProperties": False}
+    assert run(raw(patterns, unknown="drop"), '{"a": 1, "b": 2}').output == {"a": 1, "b": 2}
+    assert run(raw(patterns, unknown="drop"), '{"a": 1, "c": 3}').status == "invalid"
 
 
 def test_what_a_model_may_not_fill_is_dropped_there_too() -> None:
@@ -831,14 +824,13 @@ def test_no_key_comes_twice_beside_such_types(one: Tool, data: st.DataObject) ->
 # Tags
 
 
-def test_a_tagged_union_refers_to_definitions_of_its_own_where_others_may_leave_out_the_tag() -> None:
+def test_a_branch_of_a_tagged_union_is_shown_with_its_tag_and_taken_without_it_where_it_stands_alone() -> None:
     async def take(pet: Pet, cat: Cat) -> None:
         """Take."""
 
     schema = tool(take).input_schema
-    union, cat = schema["properties"]["pet"], schema["properties"]["cat"]
-    assert [branch["$ref"] for branch in union["oneOf"]] == ["#/$defs/Cat_kind", "#/$defs/Dog"]
-    assert union["discriminator"]["mapping"]["cat"] == "#/$defs/Cat_kind"
-    assert cat == {"$ref": "#/$defs/Cat"} and "required" not in schema["$defs"]["Cat"]
-    assert schema["$defs"]["Cat_kind"]["required"] == ["kind"]
-    assert "default" not in schema["$defs"]["Dog"]["properties"]["kind"]
+    assert (
+        schema["$defs"]["Cat"]["required"] == ["kind"] and "default" not in schema["$defs"]["Cat"]["properties"]["kind"]
+    )
+    assert run(take, '{"pet": {"kind": "cat"}, "cat": {}}').status == "ok"
+    assert run(take, '{"pet": {}, "cat": {}}').status == "invalid"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, Field, create_model
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolResult, build_tool, tool
@@ -566,7 +566,7 @@ def test_a_reading_that_leaves_out_what_its_form_requires_gives_way_to_the_next(
     assert seen == [{"x": {"a": None}}]
 
 
-@pytest.mark.parametrize(("levels", "fits"), [(199, True), (200, False)])
+@pytest.mark.parametrize(("levels", "fits"), [(200, True), (201, False)])
 def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(levels: int, fits: bool) -> None:
     text = '{"say": "[{[{\\"[{", "value": ' + "[" * levels + "]" * levels + "}"
     if fits:
@@ -578,3 +578,55 @@ def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(lev
 
 def test_brackets_beside_each_other_are_not_deep() -> None:
     assert len(loads("[" + ",".join(["[{}]"] * 1000) + "]")) == 1000
+
+
+class Plus(BaseModel):
+    kind: Literal["plus"]
+    left: Term
+    right: int = 0
+
+
+class Times(BaseModel):
+    kind: Literal["times"]
+    left: Term
+    right: int = 0
+
+
+class Leaf(BaseModel):
+    kind: Literal["leaf"]
+    value: int = 0
+
+
+Term: TypeAlias = Annotated[Plus | Times | Leaf, Field(discriminator="kind")]
+Plus.model_rebuild()
+Times.model_rebuild()
+
+
+def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_with_every_level() -> None:
+    @tool
+    async def count(term: Term, times: int = 1) -> int:
+        return times
+
+    term: dict[str, Any] = {"kind": "leaf"}
+    for _ in range(60):
+        term = {"kind": "plus", "left": term}
+    for times, wanted in (("2", 2), (None, 1)):
+        result = asyncio.run(Runner([count]).run("count", {"term": term, "times": times}))
+        assert (result.status, result.output) == ("ok", wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ('{"a": 1e999}', "a number is too large"),
+        ('{"a": NaN}', "NaN is no number in JSON"),
+        ('{"é": 1,\n "a": -Infinity}', "Infinity is no number in JSON"),
+        ({"a": float("nan")}, "NaN is no number in JSON"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair"),
+        (f'{{"a": {"1" * 5000}}}', "a number has too many digits"),
+    ],
+)
+def test_what_is_no_json_is_said_in_words(arguments: Any, why: str) -> None:
+    take, seen = raw_tool("take", {"type": "object"})
+    result = asyncio.run(Runner([take]).run("take", arguments))
+    assert (result.status, seen) == ("invalid", []) and why in str(result.error)

@@ -43,7 +43,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.definition.options import KEPT, OPTIONS, ToolOptions
+from ferrule.definition.options import KEPT, OPTIONS
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForTypeCheckers
@@ -394,13 +394,28 @@ def test_an_alias_is_the_name_that_the_model_uses() -> None:
     async def copy_file(source: Annotated[str, Field(alias="from")], to: str) -> str:
         return f"{source}->{to}"
 
+    copy_file.__doc__ = "Copy.\n\nArgs:\n    source: The old file.\n    to: The new one."
     made = tool(copy_file)
     assert list(made.input_schema["properties"]) == ["from", "to"]
+    assert [node["description"] for node in made.input_schema["properties"].values()] == [
+        "The old file.",
+        "The new one.",
+    ]
     assert run(made, '{"from": "a", "to": "b"}').output == "a->b"
     assert run(made, '{"source": "a", "to": "b"}').status == "invalid"
     seen: list[Any] = []
     run(made.replace(guards=[lambda call, context: seen.append(dict(call.arguments))]), '{"from": "a", "to": "b"}')
     assert seen == [{"from": "a", "to": "b"}]
+
+
+def test_a_default_may_stand_in_the_annotation_alone() -> None:
+    async def find(
+        words: Annotated[list[str], Field(default_factory=list)], most: Annotated[int, Field(default=3)]
+    ) -> Any:
+        return [words, most]
+
+    assert run(find).output == [[], 3]
+    assert run(find, '{"words": ["a"], "most": 1}').output == [["a"], 1]
 
 
 # Docstrings
@@ -516,6 +531,11 @@ def yields(a: int) -> Iterator[int]:
     yield a
 
 
+class CallsYielding:
+    def __call__(self, a: int) -> Iterator[int]:
+        yield a
+
+
 async def yields_too(a: int) -> AsyncIterator[int]:
     yield a
 
@@ -554,6 +574,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", TakesMore), "fields"),
     (lambda: Tool("t", AliasedByPath), "alias"),
     (lambda: Tool("t", yields), "yields"),
+    (lambda: Tool("t", CallsYielding()), "yields"),
     (lambda: Tool("t", starred), "args"),
     (lambda: Tool("t", unserialisable), "'value'"),
     (lambda: Tool("t", foreign), "'value'"),
@@ -692,9 +713,9 @@ def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python
 # Options
 
 
-def test_the_table_of_options_has_what_type_checkers_are_told() -> None:
-    assert set(OPTIONS) == set(ToolOptions.__annotations__)
+def test_each_option_that_is_kept_is_an_attribute_that_type_checkers_know() -> None:
     assert set(OPTIONS) - set(KEPT) == {"args_model", "input_schema", "output_schema"}
+    assert set(KEPT) <= set(Tool.__annotations__)
 
 
 def test_what_is_left_out_is_the_default_of_the_table() -> None:
@@ -716,6 +737,16 @@ def test_an_unknown_option_is_told_with_the_nearest_one_and_all_that_there_are(d
     with pytest.raises(DefinitionError, match="did you mean 'concurrency'") as caught:
         define()
     assert "timeout" in str(caught.value) and "output_schema" in str(caught.value)
+
+
+def test_guards_that_came_from_a_generator_are_kept_by_every_copy() -> None:
+    def refuse(call: ToolCall, context: ToolContext) -> Decision:
+        return deny("no")
+
+    made = tool(add, guards=(guard for guard in [refuse]))
+    for copied in (made, made.replace(timeout=1), made.replace(unknown="drop"), made.replace(handler=add_plainly)):
+        assert copied.guards == (refuse,)
+        assert run(copied, '{"a": 1}').status == "denied"
 
 
 def test_traits_that_were_left_out_follow_a_change_and_those_that_were_given_do_not() -> None:

@@ -360,6 +360,14 @@ def test_a_call_that_is_resumed_twice_runs_once() -> None:
     assert (first.status, second.status, ran) == ("ok", "invalid", [(1, "t")])
 
 
+def test_a_resumed_call_whose_tool_is_gone_has_one_event_the_terminal_one() -> None:
+    write, ran = writing()
+    record, _ = suspended(write)
+    watch = Watch()
+    result = go(Runner([], observers=[watch]).resume(record, True))
+    assert (result.status, watch.kinds(), ran) == ("not_found", ["tool:error"], [])
+
+
 @pytest.mark.parametrize(
     "record",
     [

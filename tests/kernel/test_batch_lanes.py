@@ -84,6 +84,7 @@ def test_a_writer_that_still_waits_for_readers_is_cancelled_as_not_started() -> 
         going = asyncio.ensure_future(_awaited(batch))
         await reading.wait()
         assert watch.kinds("w") == []
+        assert [result.status for result in batch.results] == ["unknown", "cancelled"]
         batch.cancel(now=True)
         await going
         assert [result.executed for result in batch.results] == [None, False]

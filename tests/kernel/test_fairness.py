@@ -140,17 +140,17 @@ def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
 @settings(deadline=None)
 def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
-    turns: FairQueue[tuple[str, int]] = FairQueue()
+    queue: FairQueue[tuple[str, int]] = FairQueue()
     for entry in entries:
-        turns.put(entry[0], entry)
-    taken = []
-    while turns:
-        taken.append(turns.take())
-    assert {g: [e for e in taken if e[0] == g] for g in "abc"} == {g: [e for e in entries if e[0] == g] for g in "abc"}
-    for place, (group, _) in enumerate(taken):
-        others = {e[0] for e in taken[place:]} - {group}
-        if others and place + 1 < len(taken):
-            assert taken[place + 1][0] != group
+        queue.put(entry[0], entry)
+    order = []
+    while queue:
+        order.append(queue.take())
+    assert {g: [e for e in order if e[0] == g] for g in "abc"} == {g: [e for e in entries if e[0] == g] for g in "abc"}
+    for place, (group, _) in enumerate(order):
+        others = {e[0] for e in order[place:]} - {group}
+        if others and place + 1 < len(order):
+            assert order[place + 1][0] != group
 
 
 def test_children_together_stay_within_the_limit_that_their_parent_is_under() -> None:

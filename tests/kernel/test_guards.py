@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -260,6 +260,39 @@ def test_a_guard_that_breaks_denies_and_tells_the_model_nothing(error: BaseExcep
     result, _, _ = judged([breaks_later if slow else breaks])
     assert (result.status, result.executed) == ("denied", False)
     assert "secret" not in str(result.error)
+
+
+class Broken(Mapping[str, Any]):
+    """Arguments that raise when they are read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.error
+
+    def __iter__(self) -> Iterator[str]:
+        raise self.error
+
+    def __len__(self) -> int:
+        return 1
+
+
+async def cancels_itself(call: ToolCall, context: ToolContext) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    "guard", [cancels_itself, *(saying(Broken(error)) for error in (asyncio.CancelledError(), SystemExit(3)))]
+)
+def test_a_guard_that_cancels_itself_or_answers_what_cannot_be_read_denies(guard: Any) -> None:
+    result, _, watch = judged([guard])
+    assert (result.status, result.executed) == ("denied", False)
+    assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]
+    runner = Runner([Ran().tool], guards=[guard])
+    assert go(runner.decide(ToolCall("c1", "double", {"n": 1}))).kind == "deny"
 
 
 @pytest.mark.parametrize("slow", [False, True])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.kernel.watched import BOUND, go, plain
+from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import breaker, cache, retry
@@ -584,38 +583,10 @@ def test_where_as_many_as_it_remembers_are_open_others_are_refused_until_the_fir
     go(main())
 
 
-@pytest.fixture
-def giving_way() -> Iterator[None]:
-    """Threads give way at every line of a middleware, so that what is not locked is met half done."""
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        if "middleware" not in frame.f_code.co_filename:
-            return None
-        time.sleep(0)
-        return trace
-
-    usual = threading.gettrace()
-    threading.settrace(trace)
-    yield
-    threading.settrace(usual)  # type: ignore[arg-type]
-
-
-@pytest.mark.usefixtures("giving_way")
 def test_loops_in_two_threads_share_one_breaker() -> None:
     service = Service()
     circuit = breaker(10, 3600)
-    together = threading.Barrier(2, timeout=10)
-    found: list[str] = []
-
-    def many() -> None:
-        together.wait()
-        found.append(asyncio.run(ask(Runner([service.tool], inside=[circuit]), 50)))
-
-    threads = [threading.Thread(target=many) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    found = in_two_threads(lambda: ask(Runner([service.tool], inside=[circuit]), 50))
     assert 10 <= service.runs <= 11 and " ".join(found).count("limited") == 100 - service.runs
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
+from two_threads import let_through
 
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, tool
 from ferrule.middleware import rate, retry
 from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
@@ -177,47 +175,9 @@ def test_forget_begins_anew() -> None:
     assert go(main()) == ["ok", "limited", "ok", "limited"]
 
 
-@pytest.fixture
-def giving_way() -> Iterator[None]:
-    """Threads give way at every line of a middleware, so that what is not locked is met half done."""
-
-    def trace(frame: Any, event: str, argument: Any) -> Any:
-        if "middleware" not in frame.f_code.co_filename:
-            return None
-        time.sleep(0)
-        return trace
-
-    usual = threading.gettrace()
-    threading.settrace(trace)
-    yield
-    threading.settrace(usual)  # type: ignore[arg-type]
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("giving_way")
 def test_loops_in_two_threads_share_one_count() -> None:
-    limit = rate(1, 3600, by="session")
-    through: list[int] = []
-    together = threading.Barrier(2, timeout=10)
-
-    async def done(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        return ToolResult("done")
-
-    async def many() -> int:
-        call = ToolCall("c", "look")
-        results = [await limit(call, ToolContext(session=str(n)), done) for n in range(300)]
-        return sum(result.success for result in results)
-
-    def one() -> None:
-        together.wait()
-        through.append(asyncio.run(many()))
-
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert sum(through) == 300
+    assert let_through(rate(1, 3600, by="session")) == 300
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,11 @@ def test_both_results_reach_the_api_as_they_are(case: Case) -> None:
 
 
 def test_text_is_given_as_it_comes(case: Case) -> None:
-    pieces: list[str] = []
+    chunks: list[str] = []
     with serving(case) as (_, address):
-        run(case, address, on_text=pieces.append)
-    assert len(pieces) == 4
-    assert "".join(pieces) == "I will weigh it.It weighs 12 oz."
+        run(case, address, on_text=chunks.append)
+    assert len(chunks) == 4
+    assert "".join(chunks) == "I will weigh it.It weighs 12 oz."
 
 
 def test_tokens_are_counted(case: Case) -> None:
@@ -132,7 +132,7 @@ def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_r
 
     async def main(api: Api, address: str) -> None:
         said = asyncio.Event()
-        async with case.model("model-1", base_url=address, on_text=lambda piece: said.set()) as model:
+        async with case.model("model-1", base_url=address, on_text=lambda chunk: said.set()) as model:
             asking = asyncio.ensure_future(told(model, ran))
             await asyncio.wait_for(said.wait(), BOUND)
             assert await asyncio.to_thread(api.held.wait, BOUND)
@@ -148,7 +148,7 @@ def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_r
 
 
 def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(case: Case) -> None:
-    def refuse(piece: str) -> None:
+    def refuse(chunk: str) -> None:
         raise RuntimeError("the screen is gone")
 
     async def main(api: Api, address: str) -> None:
@@ -345,6 +345,6 @@ def test_deferred_tools_are_placed_as_the_provider_places_them(case: Case) -> No
         ({"message": {"content": {"text": "Hello"}}}, "Hello"),
     ],
 )
-def test_a_piece_of_coheres_that_says_nothing_is_no_error(delta: Any, said: str) -> None:
+def test_a_chunk_of_coheres_that_says_nothing_is_no_error(delta: Any, said: str) -> None:
     event = ContentDeltaV2ChatStreamResponse.model_validate({"type": "content-delta", "delta": delta})
     assert _event_text(event) == said

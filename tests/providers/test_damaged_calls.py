@@ -19,7 +19,7 @@ TEXT_ALWAYS = {"openai_chat", "openai_responses", "mistral", "cohere"}
 TEXT_STREAMED = {"anthropic", "bedrock", "interactions"}
 
 pytestmark = pytest.mark.slow
-"""Arguments are an object in a response, and pieces of JSON text in a stream. With the others they are never text."""
+"""Arguments are an object in a response, and chunks of JSON text in a stream. With the others they are never text."""
 
 
 def is_text(name: str, way: str) -> bool:

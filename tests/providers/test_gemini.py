@@ -7,105 +7,15 @@ import json
 from typing import Any
 
 import pytest
-from apis_more import MORE, Asked, More
+from apis_more import MORE
+from asked import ADD, GREET, PNG, TOOLS, add, result
 from google.genai.types import Content, GenerateContentConfig
 
-from ferrule import Toolset, tool
+from ferrule import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.providers import gemini as MODULE
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
-from ferrule.values.result import ToolResult
-
-ADD: Asked = ("call_a", "add", {"a": 1, "b": 2})
-GREET: Asked = ("call_b", "greet", {"name": "Ada"})
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-@tool(read_only=True)
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
-
-
-@tool
-def greet(name: str, greeting: str = "Hello") -> str:
-    """Greet somebody."""
-    return f"{greeting} {name}"
-
-
-TOOLS = Toolset([add, greet])
-
-
-@pytest.fixture(params=["gemini", "gemini_partial", "interactions"], name="API")
-def api(request: pytest.FixtureRequest) -> More:
-    return MORE[request.param]
-
-
-def result(call: ToolCall, output: Any = None, **more: Any) -> ToolResult:
-    return ToolResult(output, call=call, tool_name=call.name, **more)
-
-
-def seen(calls: list[ToolCall]) -> list[Any]:
-    return [(call.id, call.name, dict(call.arguments), call.problem, call.data) for call in calls]
-
-
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-@pytest.mark.parametrize("asked", [[], [ADD], [ADD, GREET]])
-def test_a_stream_says_what_the_response_says(API: More, form: str, asked: list[Asked]) -> None:
-    response = API.write("Let me see.", asked, "calls" if asked else "done")
-    stream, whole = API.fed(API.events(response, list), form), API.read(response, form)
-    assert seen(stream.calls()) == seen(MODULE.calls(whole)) == seen(MODULE.calls(stream.partial()))
-    assert stream.turn() == MODULE.turn(whole)
-    assert stream.stop == MODULE.stop(whole) == ("calls" if asked else "end")
-
-
-@pytest.mark.parametrize("form", ["dict", "sdk"])
-def test_a_stream_that_ends_early_runs_nothing(API: More, form: str) -> None:
-    events = list(API.events(API.write("Text.", [ADD, GREET], "calls"), list))
-    stream, ended = MODULE.Stream(), False
-    for event in events:
-        assert ended or all(call.problem and "Nothing was run" in call.problem for call in stream.calls())
-        assert ended or stream.stop == "other"
-        stream.feed(API.sdk_event(event) if form == "sdk" else event)
-        ended = ended or stream.stop != "other"
-    assert [call.problem for call in stream.calls()] == [None, None]
-
-
-@pytest.mark.parametrize("missing", [None, "", "null"])
-def test_missing_ids_are_derived_alike_with_and_without_a_stream(API: More, missing: str | None) -> None:
-    response = API.write("", [(missing, "add", {"a": 1}), (missing, "add", {"a": 1})], "calls")
-    ids = [call.id for call in MODULE.calls(response)]
-    assert len(set(ids)) == 2 and all(ids)
-    stream = API.fed(API.events(response, list))
-    assert [call.id for call in stream.calls()] == [call.id for call in MODULE.calls(stream.partial())] == ids
-    assert API.ids(MODULE.turn(response)) == API.ids(stream.turn()) == (ids if API.call_ids else [])
-
-
-def test_a_cut_turn_runs_nothing(API: More) -> None:
-    response = API.write("", [ADD], "cut")
-    for calls in (MODULE.calls(response), API.fed(API.events(response)).calls()):
-        assert [call.problem and "cut off" in call.problem for call in calls] == [True]
-    assert MODULE.stop(response) == "cut"
-
-
-def test_what_is_no_event_is_passed_over(API: More) -> None:
-    stream = MODULE.Stream()
-    for junk in (
-        None,
-        1,
-        "x",
-        [],
-        {},
-        {"data": None},
-        {"type": "?"},
-        {"choices": [None]},
-        {"message": 1},
-        {"delta": []},
-    ):
-        stream.feed(junk)
-    assert stream.calls() == [] and stream.turn() == [] and stream.stop == "other"
-
 
 # generateContent
 

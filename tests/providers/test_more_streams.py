@@ -9,7 +9,7 @@ from apis_more import MORE, Asked
 from asked import ADD, GREET, seen
 
 
-@pytest.fixture(params=["bedrock", "cohere", "mistral", "ollama"])
+@pytest.fixture(params=list(MORE))
 def api(request: pytest.FixtureRequest) -> Any:
     return MORE[request.param]
 

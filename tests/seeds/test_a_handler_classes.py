@@ -188,19 +188,25 @@ def test_what_a_guard_changes_to_something_without_a_json_form_is_denied(changes
         def check(self, handler: Put) -> Put:
             return handler.model_copy(update=changes)
 
-    with pytest.raises(GuardError, match=f"{next(iter(changes))}.* JSON does not carry"):
+    with pytest.raises(GuardError, match=f"changed '{next(iter(changes))}' to a value"):
         asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(data="a"))
 
 
-def test_bytes_whose_field_has_a_json_form_for_all_of_them_can_be_changed() -> None:
+@pytest.mark.parametrize("data", [b"\xff\x00", b"abcd"])
+def test_what_a_guard_changes_to_something_that_its_field_reads_otherwise_is_denied(data: bytes) -> None:
     class PutCoded(Put):
         model_config = ConfigDict(val_json_bytes="base64")
 
     class Changes:
         def check(self, handler: PutCoded) -> None:
-            handler.data = b"\xff\x00"
+            handler.label = "changed"
+            if handler.coded:
+                handler.data = data
 
-    assert asyncio.run(Tool(name="put", handler=PutCoded, guards=(Changes(),))(data="YQ==")) == "b'\\xff\\x00' b'' "
+    tool = Tool(name="put", handler=PutCoded, guards=(Changes(),))
+    assert asyncio.run(tool(data="/w==")) == "b'\\xff' b'' changed"
+    with pytest.raises(GuardError, match="changed 'data' to a value"):
+        asyncio.run(tool(data="/w==", code="YQ=="))
 
 
 def test_a_guard_changes_a_field_that_has_several_names() -> None:

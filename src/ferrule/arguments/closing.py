@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import check_finite
 
 CoreSchema = dict[str, Any]
 
@@ -99,12 +99,10 @@ def _finite(node: CoreSchema) -> CoreSchema:
 
 def _only_finite(value: object) -> Any:
     if isinstance(value, dict | list | float):
-        text = to_json(value, inf_nan_mode="constants")
-        if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
-            try:
-                json.dumps(value, allow_nan=False)
-            except ValueError:
-                raise PydanticCustomError("finite_number", "Input should hold finite numbers only") from None
+        try:
+            check_finite(value)
+        except ValueError:
+            raise PydanticCustomError("finite_number", "Input should hold finite numbers only") from None
     return value
 
 

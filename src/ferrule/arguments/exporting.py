@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -11,7 +11,6 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from ferrule.arguments.closing import CLOSABLE, CoreSchema
-from ferrule.arguments.required_tags import require_tags
 
 UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
 """What Pydantic raises for an annotation that it cannot take."""
@@ -23,9 +22,6 @@ class _Generator(GenerateJsonSchema):
     """Pydantic's generator without noise titles; objects that refuse other keys say so."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
-
-    tagged = False
-    """Whether a union is told apart by a tag."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
@@ -44,10 +40,6 @@ class _Generator(GenerateJsonSchema):
         if "patternProperties" in exported:
             exported["additionalProperties"] = False
         return exported
-
-    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
-        self.tagged = True
-        return super().tagged_union_schema(schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         exported = super().enum_schema(schema)
@@ -86,10 +78,8 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
     Raises:
         PydanticUserError: where a type has no JSON form.
     """
-    generator = _Generator(by_alias=True)
-    exported = generator.generate(schema, mode="validation")
-    if generator.tagged:
-        require_tags(exported)
+    exported = _Generator(by_alias=True).generate(schema, mode="validation")
+    _require_tags(exported, exported.get("$defs", {}))
     root = exported.get("$ref")
     if root is not None:
         definitions = exported["$defs"]
@@ -100,6 +90,33 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
         if not exported["$defs"]:
             del exported["$defs"]
     return exported
+
+
+def _require_tags(node: Any, definitions: dict[str, Any]) -> None:
+    """Require the tags of unions, also where a branch stands alone: Pydantic exports a tag that has a default as one
+    that may be left out, and then finds no branch without it."""
+    if isinstance(node, dict):
+        if "discriminator" in node and isinstance(node.get("oneOf"), list):
+            for branch in _branches(node, definitions):
+                _require(branch, node["discriminator"]["propertyName"])
+        node = list(node.values())
+    for below in node if isinstance(node, list) else ():
+        _require_tags(below, definitions)
+
+
+def _branches(node: dict[str, Any], definitions: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The branches of a union, and those of the unions among them."""
+    node = definitions[node["$ref"].removeprefix("#/$defs/")] if "$ref" in node else node
+    if "oneOf" not in node:
+        yield node
+    for branch in node.get("oneOf", ()):
+        yield from _branches(branch, definitions)
+
+
+def _require(node: dict[str, Any], tag: str) -> None:
+    if tag in node.get("properties", {}) and tag not in node.get("required", ()):
+        node["required"] = [tag, *node.get("required", ())]
+        node["properties"][tag].pop("default", None)
 
 
 def too_deep(schema: Any) -> bool:

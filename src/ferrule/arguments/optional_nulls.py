@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ferrule.values.frozen import JsonObject
@@ -25,9 +25,9 @@ def without_optional_nulls(value: object, schema: Schema) -> Any:
 def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
     if not isinstance(value, dict | list):
         return value
-    forms = [form for node in nodes for form in _forms(node, root)]
+    forms = _forms(nodes, root)
     if isinstance(value, list):
-        items = [[below for form in forms for below in _items(form, at)] for at in range(len(value))]
+        items = [[below for form in forms for below in _item_forms(form, at)] for at in range(len(value))]
         return [_without(item, below, root) for item, below in zip(value, items, strict=True)]
     forms = [form for form in forms if form.keys() & _OBJECT]
     forms = [form for form in forms if _may_be(value, form)] or forms
@@ -52,37 +52,46 @@ def _is_absent(key: str, forms: Sequence[Schema], root: Schema) -> bool:
 
 
 def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
+    """Whether null may be a value; where that is hard to tell, it may."""
     if not isinstance(node, Mapping) or depth > _DEEPEST:
         return True
-    if isinstance(node.get("$ref"), str) and not _allows_null(_resolved(root, node["$ref"]), root, depth + 1):
-        return False
-    for key in ("anyOf", "oneOf"):
-        if key in node and not any(_allows_null(branch, root, depth + 1) for branch in node[key]):
-            return False
-    if not all(_allows_null(branch, root, depth + 1) for branch in node.get("allOf", ())):
-        return False
-    kinds = node.get("type", "null")
-    typed = "null" in ([kinds] if isinstance(kinds, str) else kinds)
-    return typed and None in node.get("enum", (None,)) and node.get("const") is None
-
-
-def _forms(node: object, root: Schema, depth: int = 0) -> Iterator[Schema]:
-    """The schemas that a node is made of: itself, what it refers to, and the branches that it has."""
-    if not isinstance(node, Mapping) or depth > _DEEPEST:
-        return
-    yield node
+    if "enum" in node or "const" in node:
+        return None in node.get("enum", (node.get("const"),))
+    if "type" in node:
+        return "null" in node["type"]
     if isinstance(node.get("$ref"), str):
-        yield from _forms(_resolved(root, node["$ref"]), root, depth + 1)
+        return _allows_null(_resolved(root, node["$ref"]), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        if key in node:
+            return any(_allows_null(branch, root, depth + 1) for branch in node[key])
+    return all(_allows_null(branch, root, depth + 1) for branch in node.get("allOf", ()))
+
+
+def _branches(node: Schema, root: Schema) -> Iterator[Any]:
+    """What a node refers to, and the schemas of which one or all hold for the same value."""
+    if isinstance(node.get("$ref"), str):
+        yield _resolved(root, node["$ref"])
     for key in ("anyOf", "oneOf", "allOf"):
-        for branch in node.get(key, ()):
-            yield from _forms(branch, root, depth + 1)
-    for key in ("then", "else"):
-        yield from _forms(node.get(key), root, depth + 1)
+        yield from node.get(key, ())
+    yield from (node[key] for key in ("then", "else") if key in node)
+
+
+def _forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
+    """The schemas that nodes are made of, with those of their branches. Each once: in a recursive union there would be
+    twice as many at every level."""
+    found: dict[int, Schema] = {}
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping) and id(node) not in found:
+            found[id(node)] = node
+            waiting.extend(_branches(node, root))
+    return list(found.values())
 
 
 def declares(schema: Schema, name: str) -> bool:
-    """Whether a schema, in one of the forms that a value may have, names this property of the root."""
-    return any(name in form.get("properties", ()) for form in _forms(schema, schema))
+    """Whether a schema, in one of the forms that a value may have, says something of this property of the root."""
+    return any(_properties(form, name) for form in _forms([schema], schema))
 
 
 def _resolved(root: Schema, ref: str) -> Any:
@@ -93,18 +102,13 @@ def _resolved(root: Schema, ref: str) -> Any:
     return node
 
 
-def _properties(form: Schema, key: str) -> Iterator[Any]:
+def _properties(form: Schema, key: str) -> list[Any]:
     """What a form says of the value of a key."""
+    others = [node for node in (form.get("additionalProperties", False),) if node is not False]
     named = form.get("properties", {})
-    if key in named:
-        yield named[key]
-    elif isinstance(form.get("additionalProperties"), Mapping):
-        yield form["additionalProperties"]
-    yield from form.get("patternProperties", {}).values()
+    return [*([named[key]] if key in named else others), *form.get("patternProperties", {}).values()]
 
 
-def _items(form: Schema, at: int) -> Iterator[Any]:
+def _item_forms(form: Schema, at: int) -> list[Any]:
     first = form.get("prefixItems", ())
-    node = first[at] if at < len(first) else form.get("items")
-    if node is not None:
-        yield node
+    return [first[at]] if at < len(first) else [form["items"]] if "items" in form else []

@@ -11,12 +11,12 @@ from copy import copy
 from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
-from ferrule.arguments.optional_nulls import without_optional_nulls
-from ferrule.arguments.repair import repair, to_object
+from ferrule.arguments.optional_nulls import declares, without_optional_nulls
+from ferrule.arguments.repair import repair
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import Malformed, dumps, loads
+from ferrule.values.json_text import Malformed, dumps, loads, to_object
 
 NOTHING: JsonObject = FrozenDict()
 
@@ -162,9 +162,10 @@ class Parameters:
         return {**value, **thaw(self.bound)}, repairs
 
     def _dropped(self, value: dict[str, Any]) -> list[str]:
-        """The keys that nothing declares, where other keys are refused."""
-        closed = self.schema.get("additionalProperties") is False
-        return [key for key in value if key not in self.known] if closed else []
+        """The keys that no part of the schema declares, where other keys are refused."""
+        if not any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties")):
+            return []
+        return [key for key in value if key in self.hidden or not declares(self.schema, key)]
 
     def _object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
@@ -190,7 +191,7 @@ class Parameters:
 
     def _repaired(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
         try:
-            values, text, more = repair(value, self.values, self.schema, exact=self.exact)
+            values, text, more = repair(value, self.values, self.schema)
         except ArgumentErrors as wrong:
             raise Invalid(explain(name, wrong.errors, self.known)) from None
         return *self._with_defaults(values, text), (*repairs, *more)

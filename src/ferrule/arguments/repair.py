@@ -10,42 +10,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, kind_of, path_text
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, path_text
 from ferrule.arguments.optional_nulls import without_optional_nulls
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import Malformed, dumps, loads, loads_repaired, same
+from ferrule.values.json_text import Malformed, check_digits, dumps, kind_of, loads, same, to_object
 
 _ROUNDS = 8
-FIRST_INEXACT = 2**53
+_FIRST_INEXACT = 2**53
 """The first integer that a double cannot tell from its neighbour."""
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-
-
-def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What came as plain data, with the repairs of the text itself that it took.
-
-    Raises:
-        Malformed: where it is no JSON object, or where it must be `exact` and a number would lose digits.
-    """
-    if raw is None:
-        return {}, ()
-    if not isinstance(raw, str):
-        try:
-            raw = dumps(raw)
-        except ValueError as error:
-            raise Malformed(str(error)) from None
-    if not raw.strip():
-        return {}, ()
-    value, repairs = loads_repaired(raw, exact=exact)
-    if isinstance(value, str):
-        value, more = loads_repaired(value, exact=exact)
-        repairs = (*repairs, "decoded arguments that were encoded twice", *more)
-    if value is None:
-        return {}, repairs
-    if not isinstance(value, dict):
-        raise Malformed(f"the arguments are {kind_of(value)} and must be one JSON object")
-    return value, repairs
 
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
@@ -61,12 +35,12 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
 
 
 def repair(
-    value: dict[str, Any], validate: Callable[[str], Any], schema: JsonObject, *, exact: bool = False
+    value: dict[str, Any], validate: Callable[[str], Any], schema: JsonObject
 ) -> tuple[Any, str, tuple[str, ...]]:
     """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
 
     Where it does not fit, it is tried without the nulls of what `schema` makes optional, and as long as something can
-    be mended. With `exact`, strings that are read as JSON keep all digits of their numbers.
+    be mended.
 
     Raises:
         ArgumentErrors: what still does not fit.
@@ -79,31 +53,31 @@ def repair(
         except ArgumentErrors as wrong:
             given = value
             value = without_optional_nulls(value, schema)
-            if not _mend(value, wrong.errors, repairs, exact) and value == given:
+            if not _mend(value, wrong.errors, repairs) and value == given:
                 raise
     raise ArgumentErrors([ArgumentError((), "still do not fit after repairs")])
 
 
-def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str], exact: bool) -> bool:
+def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:
     wants: dict[Path, set[str]] = {}
     for error in errors:
         if error.wants and error.sure and error.path:
             wants.setdefault(error.path, set()).add(error.wants)
-    mended = [_mend_one(value, path, wanted, repairs, exact) for path, wanted in wants.items()]
+    mended = [_mend_one(value, path, wanted, repairs) for path, wanted in wants.items()]
     return any(mended)
 
 
-def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str], exact: bool) -> bool:
+def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str]) -> bool:
     try:
         for part in path[:-1]:
             value = value[part]
         current = value[path[-1]]
     except (LookupError, TypeError):
         return False
-    if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < FIRST_INEXACT:
+    if isinstance(current, float) and "integer" in wanted and current.is_integer() and abs(current) < _FIRST_INEXACT:
         value[path[-1]] = int(current)
         return True
-    decoded = _decoded(current, wanted, exact) if isinstance(current, str) else None
+    decoded = _decoded(current, wanted) if isinstance(current, str) else None
     if decoded is None:
         return False
     value[path[-1]] = decoded
@@ -111,12 +85,13 @@ def _mend_one(value: Any, path: Path, wanted: set[str], repairs: list[str], exac
     return True
 
 
-def _decoded(text: str, wanted: set[str], exact: bool) -> Any:
-    """What the string says as JSON, where that is of a wanted type; numbers only in exact form."""
+def _decoded(text: str, wanted: set[str]) -> Any:
+    """What the string says as JSON, where that is of a wanted type; numbers only with all their digits."""
     if not text or (text[0] not in "[{" and text not in {"true", "false"} and not _NUMBER.fullmatch(text)):
         return None
     try:
-        decoded = loads(text, exact=exact)
+        check_digits(text)
+        decoded = loads(text)
     except Malformed:
         return None
     kind = kind_of(decoded)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, from_json_schema
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_json_schema
 from ferrule.arguments.exporting import MOST_DEPTH, too_deep
-from ferrule.arguments.optional_nulls import declares
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.repair import FIRST_INEXACT, repair
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import Malformed, dumps, loads
@@ -34,67 +31,33 @@ class SchemaParameters(Parameters):
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
         errors = from_json_schema(self._validator.iter_errors(value))
         errors = [e for e in errors if not (e.kind == "missing" and e.path[:1] and e.path[0] in self.hidden)]
+        if not errors and _FRACTION.search(text):
+            errors = self._floats_for_integers(value)
         if errors:
             raise ArgumentErrors(errors)
-        return self._with_integers(value) if _FRACTION.search(text) else value
-
-    def _dropped(self, value: dict[str, Any]) -> list[str]:
-        """The keys that the validator itself reports; what it may still take is judged after the repairs.
-
-        Where something else is wrong it also reports keys that a part of the schema declares: these are not dropped.
-        """
-        hidden = [key for key in value if key in self.hidden] if self._closed else []
-        left = {**json.loads(json.dumps(value)), **thaw(self.bound)}
-        for key in hidden:
-            left.pop(key, None)
-        try:
-            repair(left, self.values, self.schema)
-        except ArgumentErrors as wrong:
-            reported = [error.path[0] for error in wrong.errors if error.kind == "unknown" and len(error.path) == 1]
-            if len(reported) < len(wrong.errors):
-                reported = [key for key in reported if not declares(self.schema, str(key))]
-            return list(dict.fromkeys([*hidden, *(str(key) for key in reported if key in value)]))
-        return hidden
-
-    @property
-    def _closed(self) -> bool:
-        return any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
-
-    def _with_integers(self, value: object) -> Any:
-        """JSON Schema calls 5.0 and 1e30 integers: below 2^53 they become ints, beyond it the digits are not known."""
-        probe = _with_floats(value, lambda number, path: 0.5 if number.is_integer() else number)
-        if probe == value:
-            return value
-        wanted = {e.path for e in from_json_schema(self._validator.iter_errors(probe)) if e.wants == "integer"}
-        inexact: list[ArgumentError] = []
-
-        def whole(number: float, path: Path) -> float:
-            if path in wanted and abs(number) >= FIRST_INEXACT:
-                expected = "must be an integer with all its digits, not a number in floating point"
-                inexact.append(ArgumentError(path, expected, number))
-            return int(number) if path in wanted else number
-
-        value = _with_floats(value, whole)
-        if inexact:
-            raise ArgumentErrors(inexact)
         return value
 
+    def _floats_for_integers(self, value: object) -> list[ArgumentError]:
+        """Where JSON Schema takes 5.0 for an integer: it is repaired below 2^53, beyond it the digits are not known."""
+        errors = from_json_schema(self._validator.iter_errors(_with_fractions(value)))
+        expected = "must be an integer with all its digits, not a number in floating point"
+        return [ArgumentError(error.path, expected, wants="integer") for error in errors if error.wants == "integer"]
+
     def _with_defaults(self, values: Any, text: str) -> tuple[Any, str]:
-        """What guards judge is what the handler gets."""
         missing = {name: thaw(value) for name, value in self.defaults.items() if name not in values}
-        if missing or _FRACTION.search(text):
+        if missing:
             values = {**values, **missing}
             return values, dumps(values)
         return values, text
 
 
-def _with_floats(value: object, change: Callable[[float, Path], float], path: Path = ()) -> Any:
-    """A copy of JSON data with other numbers in the place of its floats."""
+def _with_fractions(value: object) -> Any:
+    """A copy of JSON data in which floats that JSON Schema calls integers are none."""
     if isinstance(value, dict):
-        return {key: _with_floats(item, change, (*path, key)) for key, item in value.items()}
+        return {key: _with_fractions(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_floats(item, change, (*path, place)) for place, item in enumerate(value)]
-    return change(value, path) if isinstance(value, float) else value
+        return [_with_fractions(item) for item in value]
+    return 0.5 if isinstance(value, float) and value.is_integer() else value
 
 
 def _root(schema: JsonObject) -> dict[str, Any]:

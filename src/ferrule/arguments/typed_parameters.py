@@ -14,9 +14,7 @@ from ferrule.arguments.closing import direct, holds, root_fields
 from ferrule.arguments.parameters import NOTHING, Parameters
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, check_repeated_keys, has_many_digits, loads
-
-_SHORT = 200
+from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, loads
 
 
 class TypedParameters(Parameters):
@@ -47,20 +45,20 @@ class TypedParameters(Parameters):
             same_names = (name for name in fields if wire_names[name] == name)
             self.direct = frozenset(name for name in same_names if direct(fields[name]["schema"]))
         if not (hidden or drop_unknown or factories):
-            self.quick = self._quick({name: f'"{wire}"' for name, wire in wire_names.items()})
+            self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
 
-    def _quick(self, quoted: Mapping[str, str]) -> Callable[[str], Any]:
+    def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
         read, exact = self._validator.validate_json, self.exact
 
         def quick(text: str) -> Any:
-            if exact and has_many_digits(text):
-                loads(text, exact=True)
-            values = read(text)
+            if exact:
+                check_digits(text)
+            values = given = read(text)
             if type(values) is not dict:
-                fields = {name: values.__dict__.get(name) for name in quoted}
-                check_repeated_keys(text, fields, len(values.__pydantic_fields_set__), quoted)
-            elif len(text) > _SHORT or text.count(":") > len(values):
-                check_repeated_keys(text, values, len(values), quoted)
+                given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
+            if len(text) > SHORT or text.count(",") >= len(given):
+                named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
+                check_repeated_keys(text, named)
             return values
 
         return quick

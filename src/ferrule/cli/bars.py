@@ -21,10 +21,10 @@ _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "-\\|/"
 _PER_SECOND = 10
 _ROWS = 10
-_FREE = 3  # a terminal writes ^C at the end of the last row, which must not begin a new one
-_LEAST = 6  # columns, for words that say anything
-_WORDS = 300
-_VALUE = 60
+_RESERVED_COLUMNS = 3  # a terminal writes ^C at the end of the last row, which must not begin a new one
+_LEAST_COLUMNS = 6  # columns, for words that say anything
+_MESSAGE_LENGTH = 300
+_AMOUNT_LENGTH = 60
 _EXACT = 10**15
 
 
@@ -92,7 +92,7 @@ class Bars:
             live.stop()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows, width = list(self._rows.values()), max(options.max_width - _FREE, 1)
+        rows, width = list(self._rows.values()), max(options.max_width - _RESERVED_COLUMNS, 1)
         plain = options.ascii_only or options.legacy_windows
         most = max(min(_ROWS, options.size.height // 3), 1)
         labels = min(max((cell_len(row.label) for row in rows[:most]), default=0), max(width // 3, 8))
@@ -121,17 +121,17 @@ class Row:
             done, total = what["done"], what.get("total")
             self._share = share(done, total)
             self._count = counted(done, total)
-            self._words = told(what.get("message", ""), _WORDS)
+            self._words = told(what.get("message", ""), _MESSAGE_LENGTH)
 
     def _chunk(self, chunk: Any) -> None:
         self._chunks += 1
         if not isinstance(chunk, str):
-            self._words = one_line(written(chunk), _WORDS)
+            self._words = one_line(written(chunk), _MESSAGE_LENGTH)
             self._count = f"{self._chunks:,} chunks"
             return
         self._characters += len(chunk)
         self._count = f"{self._characters:,} characters"
-        self._last = (self._last + chunk[-_WORDS:])[-_WORDS:]
+        self._last = (self._last + chunk[-_MESSAGE_LENGTH:])[-_MESSAGE_LENGTH:]
         self._words = ""
 
     def line(self, width: int, labels: int, now: float, *, plain: bool) -> Text:
@@ -150,10 +150,10 @@ class Row:
     def _in_words(self, line: Text, width: int, mark: str) -> Text:
         line.append(" " + fitting(self._count, max(width - line.cell_len - 1, 1), mark))
         left = width - line.cell_len - 2
-        if left >= _LEAST and self._words:
+        if left >= _LEAST_COLUMNS and self._words:
             line.append("  " + fitting(self._words, left, mark), "dim")
-        elif left >= _LEAST and self._last:
-            line.append("  " + ending(one_line(_last_line(self._last), _WORDS), left, mark), "italic")
+        elif left >= _LEAST_COLUMNS and self._last:
+            line.append("  " + ending(one_line(_last_line(self._last), _MESSAGE_LENGTH), left, mark), "italic")
         line.truncate(width, overflow="crop")
         return line
 
@@ -182,7 +182,7 @@ def amount(value: Any) -> str:
         whole = float(value).is_integer() and abs(value) < _EXACT
         return f"{int(value):,}" if whole else f"{value:g}"
     except (TypeError, ValueError, OverflowError):
-        return told(value, _VALUE)
+        return told(value, _AMOUNT_LENGTH)
 
 
 def fitting(text: str, columns: int, mark: str) -> str:

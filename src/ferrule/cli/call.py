@@ -22,8 +22,8 @@ from ferrule.values.content import Text
 
 NAME = "call"
 HELP = "call one tool, with key=value arguments or JSON on standard input"
-_ARGUMENTS = "- for JSON on standard input, which is also read where nothing is given and something is required"
-_KINDS = {
+_ARGUMENTS_HELP = "- for JSON on standard input, which is also read where nothing is given and something is required"
+_SCALAR_TYPES = {
     str: "string",
     bool: "boolean",
     int: "integer",
@@ -35,7 +35,7 @@ _KINDS = {
 def options(parser: argparse.ArgumentParser) -> None:
     """Which tool, and with what."""
     parser.add_argument("name", help="the tool")
-    parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS)
+    parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -48,21 +48,21 @@ def command(options: argparse.Namespace) -> int:
     if tool is None:
         names = [tool.name for tool in runner.tools]
         raise UsageError(f"there is no tool {options.name!r}; {choices(options.name, names)}")
-    call = ToolCall("", tool.name, _arguments(options.arguments, tool))
+    call = ToolCall("", tool.name, _given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):
-        result = asyncio.run(_result(runner, call, timeline, stages))
-    code = _tell(result)
+        result = asyncio.run(_make_call(runner, call, timeline, stages))
+    code = _print_result(result)
     return CODE if stages.pressed else code
 
 
-async def _result(runner: Runner, call: ToolCall, timeline: Timeline, stages: Stages) -> ToolResult:
+async def _make_call(runner: Runner, call: ToolCall, timeline: Timeline, stages: Stages) -> ToolResult:
     batch = runner.batch([call], observers=[timeline.report])
     stages.steer(batch.cancel)
     [result] = await batch
     return result
 
 
-def _tell(result: ToolResult) -> int:
+def _print_result(result: ToolResult) -> int:
     content = result.content
     if not result.success:
         print(printable(refusal(result)), file=sys.stderr)
@@ -74,7 +74,7 @@ def _tell(result: ToolResult) -> int:
     return 0 if result.success else 1
 
 
-def _arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
+def _given_arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
     if list(words) == ["-"]:
         return _standard_input()
     if words:
@@ -99,11 +99,11 @@ def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{word!r} is no argument: write key=value, or give JSON on standard input")
         if key in given:
             raise UsageError(f"{key!r} is given twice; for a list write JSON: {key}='[…]'")
-        given[key] = _value(text, kinds(schema.get("properties", {}).get(key, {}), schema))
+        given[key] = _typed_value(text, kinds(schema.get("properties", {}).get(key, {}), schema))
     return given
 
 
-def _value(text: str, wanted: set[str]) -> Any:
+def _typed_value(text: str, wanted: set[str]) -> Any:
     """Text where a text is wanted, else JSON; what is no JSON stays text, and the schema says what is wrong with it."""
     if wanted and wanted <= {"string", "null"}:
         return text
@@ -111,13 +111,13 @@ def _value(text: str, wanted: set[str]) -> Any:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if "string" in wanted and _kind(value) not in wanted else value
+    return text if "string" in wanted and _type_of(value) not in wanted else value
 
 
-def _kind(value: Any) -> str:
+def _type_of(value: Any) -> str:
     if isinstance(value, Mapping):  # a schema's own values are frozen, and of classes of their own
         return "object"
-    return "array" if isinstance(value, list) else _KINDS[type(value)]
+    return "array" if isinstance(value, list) else _SCALAR_TYPES[type(value)]
 
 
 def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
@@ -128,7 +128,7 @@ def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         return kinds(_followed(reference, root), root, depth + 1)
     named = schema.get("type", [])
     found = {named} if isinstance(named, str) else set(named)
-    found |= {_kind(value) for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]}
+    found |= {_type_of(value) for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]}
     for word in ("anyOf", "oneOf", "allOf"):
         for inner in schema.get(word, []):
             found |= kinds(inner, root, depth + 1)

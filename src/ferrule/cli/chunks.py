@@ -7,7 +7,7 @@ from typing import Any
 
 from ferrule.cli.screen import told
 
-_LINE = 200
+_LINE_LENGTH = 200
 _LINES = 40
 _CHARACTERS = 4000
 _MORE = "(more follows, not shown here)"
@@ -28,8 +28,8 @@ class Chunks:
         text = chunk if isinstance(chunk, str) else f"\n{written(chunk)}\n"
         *lines, self._open = (self._open + text[: self._left + 1]).split("\n")
         self._left -= len(text)
-        while len(self._open) > _LINE:
-            cut = self._open.rfind(" ", 1, _LINE) + 1 or _LINE
+        while len(self._open) > _LINE_LENGTH:
+            cut = self._open.rfind(" ", 1, _LINE_LENGTH) + 1 or _LINE_LENGTH
             lines.append(self._open[:cut])
             self._open = self._open[cut:]
         return self._bounded([line for line in lines if line.strip()])
@@ -51,4 +51,4 @@ def written(chunk: Any) -> str:
     try:
         return json.dumps(chunk, ensure_ascii=False, default=str)
     except Exception:  # keys that are no texts, a list in itself
-        return told(chunk, _LINE)
+        return told(chunk, _LINE_LENGTH)

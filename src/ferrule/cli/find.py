@@ -31,7 +31,7 @@ OUTPUT = 16_000
 _FILE = re.compile(r"(?P<file>.+?\.py)(?::(?P<attribute>[\w.]+))?$")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(?P<attribute>[\w.]+))?$")
 _T = TypeVar("_T")
-_AT_ONCE = nullcontext()
+_NO_TURN = nullcontext()
 Pause: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
@@ -46,7 +46,7 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
         places: Files, modules, or either with an attribute.
         pause: Entered while somebody is asked, who may be at the terminal that something else is written on.
     """
-    found = [(place, _found(place)) for place in places or [DEFAULT]]
+    found = [(place, _object_at(place)) for place in places or [DEFAULT]]
     alone = found[0][1] if len(found) == 1 else None
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
@@ -67,7 +67,7 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
     )
 
 
-def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _AT_ONCE) -> Approver:
+def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Approver:
     """Lets whoever shows events show that a call is asked about, before the question is on the screen.
 
     Args:
@@ -80,12 +80,12 @@ def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManag
         async with turn:
             await asyncio.sleep(0)
             with pause():
-                return await _answer(approve, call, decision, context)
+                return await _answer_of(approve, call, decision, context)
 
     return asked
 
 
-async def _answer(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+async def _answer_of(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
     answer: Any
     if is_async(approve):
         answer = approve(call, decision, context)
@@ -109,7 +109,7 @@ def _toolset(what: Any) -> Toolset:
     return Toolset([what]) if isinstance(what, Tool) or callable(what) else Toolset.of(what)
 
 
-def _found(place: str) -> Any:
+def _object_at(place: str) -> Any:
     """The runner, toolset, tools, or else the module or object itself."""
     module, attribute = _load(place)
     if attribute is None:

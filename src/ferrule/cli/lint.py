@@ -22,7 +22,7 @@ NAME = "lint"
 HELP = "say what a provider would refuse, what a model may mix up, and what each tool costs; exit code 1 with errors"
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _TEXT = 400
-_PATHS = 4
+_MOST_PATHS = 4
 ESTIMATE = (
     "Tokens are an estimate: a quarter of the bytes of a definition in that provider's form, as compact JSON. "
     "What an API puts before the definitions is not in it."
@@ -77,10 +77,10 @@ def _for_machines(found: Sequence[Finding], each: Sequence[Cost]) -> dict[str, A
 def _for_people(found: Sequence[Finding], each: Sequence[Cost], providers: Sequence[str]) -> None:
     console = screen()
     if found:
-        lay(console, _found(found, console))
+        lay(console, _findings_table(found, console))
         print()
     if each:
-        lay(console, _costs(each, providers, console))
+        lay(console, _costs_table(each, providers, console))
         print()
         print(ESTIMATE)
     counts = [sum(finding.level == level for finding in found) for level in LEVELS]
@@ -88,7 +88,7 @@ def _for_people(found: Sequence[Finding], each: Sequence[Cost], providers: Seque
     print(", ".join(said) or "Nothing found.")
 
 
-def _found(found: Sequence[Finding], console: Console) -> Table:
+def _findings_table(found: Sequence[Finding], console: Console) -> Table:
     """One row for what is the same of several providers or at several places."""
     rows: dict[tuple[str, ...], list[Finding]] = {}
     for finding in found:
@@ -99,23 +99,23 @@ def _found(found: Sequence[Finding], console: Console) -> Table:
     table.add_column("tool", no_wrap=True, max_width=console.width // 3)
     table.add_column("what")
     for (level, tool, _, text), same in rows.items():
-        said = one_line(f"{_listed(finding.provider for finding in same)}{text}{_places(same)}", _TEXT)
+        said = one_line(f"{_provider_names(finding.provider for finding in same)}{text}{_paths_text(same)}", _TEXT)
         table.add_row(Text(level, _STYLES[level]), one_line(tool, NAME_WIDTH), said)
     return table
 
 
-def _listed(providers: Any) -> str:
+def _provider_names(providers: Any) -> str:
     names = [name for name in dict.fromkeys(providers) if name]
     return f"{', '.join(names)}: " if names else ""
 
 
-def _places(same: Sequence[Finding]) -> str:
+def _paths_text(same: Sequence[Finding]) -> str:
     paths = [path for path in dict.fromkeys(finding.path for finding in same) if path]
-    more = f" and {len(paths) - _PATHS} more" if len(paths) > _PATHS else ""
-    return f" (at {', '.join(paths[:_PATHS])}{more})" if paths else ""
+    more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
+    return f" (at {', '.join(paths[:_MOST_PATHS])}{more})" if paths else ""
 
 
-def _costs(each: Sequence[Cost], providers: Sequence[str], console: Console) -> Table:
+def _costs_table(each: Sequence[Cost], providers: Sequence[str], console: Console) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", show_footer=True, footer_style="bold")
     table.add_column("tool", "together", no_wrap=True, max_width=console.width // 3)
     table.add_column("schema", f"{sum(cost.schema for cost in each):,}", justify="right")

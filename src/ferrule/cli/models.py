@@ -87,7 +87,7 @@ def named(
     """
     kind, _, which = name.partition(":")
     if kind not in {*PROVIDERS, SCRIPTED}:
-        raise UsageError(f"there is no model {name!r}; {choices(kind, _written())}")
+        raise UsageError(f"there is no model {name!r}; {choices(kind, _model_forms())}")
     if not which:
         raise UsageError(
             f"{name!r} names no model: write {kind}:NAME" if kind != SCRIPTED else f"{name!r} names no file"
@@ -105,7 +105,7 @@ def named(
     return Named(name, model, heard)
 
 
-def _written() -> list[str]:
+def _model_forms() -> list[str]:
     return [*(f"{provider}:NAME" for provider in PROVIDERS), f"{SCRIPTED}:FILE"]
 
 

@@ -29,13 +29,13 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and give its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    if _closed():
+    if _output_is_closed():
         print("ferrule: the standard output is closed", file=sys.stderr)
         return 1
     _write_what_can_be_written()
     try:
         options = _parser().parse_args(_known(words))
-        _log(options.verbose)
+        _set_up_logging(options.verbose)
         code: int = COMMANDS[options.command].command(options)
         sys.stdout.flush()
         return code
@@ -59,7 +59,7 @@ def _say(error: Exception) -> None:
     print(printable(short(f"ferrule: {' '.join(str(error).split())}", _ERROR)), file=sys.stderr)
 
 
-def _closed() -> bool:
+def _output_is_closed() -> bool:
     """Whether there is no standard output; where another stream is closed, its place is taken by nothing at all.
 
     Left open, the place would go to the next file that is opened, and what is meant for the stream into that file.
@@ -92,7 +92,7 @@ def _write_what_can_be_written() -> None:
                 stream.reconfigure(errors="replace")
 
 
-def _log(verbose: bool) -> None:
+def _set_up_logging(verbose: bool) -> None:
     """Without `--verbose`, the kernel's log of an exception must not run into what a command shows."""
     logger = logging.getLogger("ferrule")
     logger.addHandler(logging.StreamHandler() if verbose else logging.NullHandler())

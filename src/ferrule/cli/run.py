@@ -44,13 +44,13 @@ def command(options: argparse.Namespace) -> int:
     model = models.named(options.model, options.base_url, *_as_it_comes(bars))
     timeline = Timeline(console, time.monotonic, bars)
     runner = find.runner(options.tools, timeline.paused)
-    _head(console, options.task, model, runner)
+    _print_header(console, options.task, model, runner)
     running = loop(model, model.user(options.task), runner, context=ToolContext(session="cli"))
     stages = Stages(timeline.aside)
     try:
         with stages, closing(timeline):
             result = asyncio.run(_watched(model, running, timeline, stages))
-        _answer(console, result)
+        _print_answer(console, result)
     except models.ModelFailed as error:
         _log.debug("the model failed", exc_info=True)
         print(printable(f"ferrule: the model failed: {error}"), file=sys.stderr)
@@ -67,7 +67,7 @@ def _as_it_comes(bars: Bars) -> tuple[Callable[[str], object], Callable[[], obje
     return lambda chunk: bars.show("", "model", {"chunk": chunk}), lambda: bars.drop("")
 
 
-def _head(console: Console, task: str, model: models.Named, runner: Runner) -> None:
+def _print_header(console: Console, task: str, model: models.Named, runner: Runner) -> None:
     console.print(Text.assemble(("task   ", "dim"), printable(task)))
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
     told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
@@ -100,7 +100,7 @@ def _show(timeline: Timeline, said: str, happened: Event | TurnStarted) -> None:
         timeline.heading(f"turn {happened.number}")
 
 
-def _answer(console: Console, result: LoopResult) -> None:
+def _print_answer(console: Console, result: LoopResult) -> None:
     console.print()
     console.print(Text("answer" if result.status == "done" else f"the run ended: {result.status}", style="bold"))
     if result.reason:

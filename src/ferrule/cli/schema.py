@@ -26,10 +26,10 @@ def command(options: argparse.Namespace) -> int:
         raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, PROVIDERS)}")
     provider = importlib.import_module(f"ferrule.providers.{options.provider}")
     text = json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False)
-    print("".join(map(_escaped, text)) if sys.stdout.isatty() else text)
+    print("".join(map(_json_escaped, text)) if sys.stdout.isatty() else text)
     return 0
 
 
-def _escaped(character: str) -> str:
+def _json_escaped(character: str) -> str:
     """What could move a terminal's cursor, in JSON's own way to write it."""
     return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]

@@ -28,10 +28,10 @@ _SIGNS = {
     "denied": ("⊘", "magenta"),
 }
 _FAILED = ("✗", "red")
-_PLAIN = str.maketrans("→…↻‖✓⊘✗·", ">~^=+-x|")
+_ASCII_SIGNS = str.maketrans("→…↻‖✓⊘✗·", ">~^=+-x|")
 NAME_WIDTH = 80
-_VALUE = 60
-_ARGUMENTS = 160
+_VALUE_LENGTH = 60
+_ARGUMENTS_LENGTH = 160
 _OUTCOME = 300
 _EVERY = 5.0
 _ENDS = frozenset({"tool:post", "tool:error", "tool:suspended"})
@@ -182,7 +182,7 @@ class Timeline:
             self._write(line)
 
     def _writable(self, text: str) -> str:
-        return text if self._console.encoding.lower().startswith("utf") else text.translate(_PLAIN)
+        return text if self._console.encoding.lower().startswith("utf") else text.translate(_ASCII_SIGNS)
 
 
 def _details(event: Event) -> tuple[str, str] | None:
@@ -192,9 +192,9 @@ def _details(event: Event) -> tuple[str, str] | None:
     if isinstance(result, ToolResult):
         return result.status, outcome(result)
     if event.kind == "tool:suspended" and isinstance(decision, Decision):
-        return event.kind, f"suspended: {_reason(decision)}"
+        return event.kind, f"suspended: {_reason_text(decision)}"
     if isinstance(decision, Decision):
-        return (event.kind, f"asked: {_reason(decision)}") if decision.kind == "ask" else None
+        return (event.kind, f"asked: {_reason_text(decision)}") if decision.kind == "ask" else None
     return event.kind, arguments(data.get("input"))
 
 
@@ -210,22 +210,23 @@ def _attempt(what: Mapping[str, Any]) -> str:
     return f"attempt {what['attempt'] + 1} of {what['of']} {when}: {told(what.get('error') or '', _OUTCOME)}"
 
 
-def _reason(decision: Decision) -> str:
+def _reason_text(decision: Decision) -> str:
     return short(decision.reason.replace(os.getcwd() + os.sep, ""), _OUTCOME)
 
 
 def arguments(given: Any) -> str:
     """Arguments on one line; paths below the working directory are shown from there."""
     if not isinstance(given, Mapping):
-        return short(str(given), _ARGUMENTS)
+        return short(str(given), _ARGUMENTS_LENGTH)
     here = os.getcwd() + os.sep
     shown = [
-        f"{name}={short(json.dumps(_plain(value, here), ensure_ascii=False), _VALUE)}" for name, value in given.items()
+        f"{name}={short(json.dumps(_relative(value, here), ensure_ascii=False), _VALUE_LENGTH)}"
+        for name, value in given.items()
     ]
-    return short(", ".join(shown), _ARGUMENTS)
+    return short(", ".join(shown), _ARGUMENTS_LENGTH)
 
 
-def _plain(value: Any, here: str) -> Any:
+def _relative(value: Any, here: str) -> Any:
     return value.removeprefix(here) if isinstance(value, str) else value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-_SHOWN = 12
+_MOST_CHOICES = 12
 
 
 class UsageError(Exception):
@@ -18,5 +18,5 @@ def choices(wrong: str, right: Iterable[str]) -> str:
     close = difflib.get_close_matches(wrong, names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"there are: {', '.join(names[:_SHOWN]) or 'none at all'}{more}"
+    more = f" and {len(names) - _MOST_CHOICES} more" if len(names) > _MOST_CHOICES else ""
+    return f"there are: {', '.join(names[:_MOST_CHOICES]) or 'none at all'}{more}"

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack,
 
 from pydantic import BaseModel
 
+from ferrule.definition.handler import whole
 from ferrule.definition.options import FunctionOptions as Options
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.tool import Tool
@@ -85,7 +86,9 @@ def _typed(function: Callable[..., object]) -> ToolDecorator:
 
 
 @_typed
-def tool(handler: object = None, /, name: str | None = None, **options: Unpack[ToolOptions]) -> object:
+def tool(
+    handler: Callable[..., object] | None = None, /, name: str | None = None, **options: Unpack[ToolOptions]
+) -> object:
     """Make a tool of a function or a handler class: `@tool`, `@tool(read_only=True)`, or `tool(fn, name="…")`.
 
     `options` are the arguments of `Tool`.
@@ -99,14 +102,11 @@ def tool(handler: object = None, /, name: str | None = None, **options: Unpack[T
         raise DefinitionError(f"{handler!r} is a tool already; use .replace(...) for a changed copy")
     if isinstance(handler, staticmethod | classmethod):
         raise DefinitionError("put @staticmethod above @tool's function, or use Toolset.of(...) for a class's methods")
-    if not callable(handler):
-        raise DefinitionError(f"@tool goes on a function or a ToolHandler class, not on {handler!r}")
     return Tool(_name_of(handler) if name is None else name, handler, **options)
 
 
 def _name_of(handler: object) -> str:
-    while isinstance(handler, partial):
-        handler = handler.func
+    handler = whole(handler)
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if name == "<lambda>":
         raise DefinitionError("a lambda has no name: use tool(fn, name='…')")

@@ -15,14 +15,14 @@ _GOOGLE = re.compile(
 )
 _NUMPY = re.compile(r"^-{3,}\s*$")
 _SPHINX = re.compile(r"^:(\w+)(?:[ \t]+([^:\n]*?))?:[ \t]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
-_PARAMETER = re.compile(r"^(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_GOOGLE_PARAMETER = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+_NUMPY_PARAMETER = re.compile(r"([^\s:][^:]*)()")
 _PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
 _SPHINX_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
 
 def parse(doc: str | None) -> tuple[str, dict[str, str]]:
     """The description (all before the first section) and the text for each parameter."""
-    description: list[str] = []
     parameters: dict[str, str] = {}
 
     def read_sphinx(field: re.Match[str]) -> str:
@@ -32,58 +32,33 @@ def parse(doc: str | None) -> tuple[str, dict[str, str]]:
         return ""
 
     lines = _SPHINX.sub(read_sphinx, inspect.cleandoc(doc or "")).splitlines()
-    position = 0
-    while position < len(lines):
-        line = lines[position]
-        numpy = position + 1 < len(lines) and bool(line.strip()) and _NUMPY.match(lines[position + 1])
-        google = _GOOGLE.match(line)
-        if google or numpy:
-            name = (google.group(1) if google else line).strip().lower()
-            start = position + (1 if google else 2)
-            position = _end(lines, start, numpy=bool(numpy))
-            if name in _PARAMETERS:
-                read = _read_numpy if numpy else _read_google
-                parameters |= read(lines[start:position])
-        else:
-            description.append(line)
-            position += 1
-    return "\n".join(description).strip(), parameters
-
-
-def _end(lines: list[str], start: int, *, numpy: bool) -> int:
-    """Where a section ends: at the next section, or, in Google style, at text that is not indented."""
-    for position in range(start, len(lines)):
-        line = lines[position]
-        if not line.strip():
+    description: list[str] = []
+    current, numpy = description, False
+    sections: list[tuple[str, bool, list[str]]] = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=False):
+        google, underlined = _GOOGLE.match(line), bool(line.strip() and _NUMPY.match(below))
+        if google or underlined:
+            current, numpy = [], underlined
+            sections.append(((google.group(1) if google else line).strip().lower(), numpy, current))
             continue
-        underlined = position + 1 < len(lines) and bool(_NUMPY.match(lines[position + 1]))
-        if _GOOGLE.match(line) or underlined or (not numpy and not line[0].isspace()):
-            return position
-    return len(lines)
+        if not numpy and line.strip() and not line[0].isspace():  # which ends a section in Google style
+            current = description
+        current.append(line)
+    for name, numpy, body in sections:
+        if name in _PARAMETERS:
+            parameters |= _read(body[1:], _NUMPY_PARAMETER) if numpy else _read(body, _GOOGLE_PARAMETER)
+    return "\n".join(description).strip(), {name: text for name, text in parameters.items() if text}
 
 
-def _read_google(lines: list[str]) -> dict[str, str]:
-    body = inspect.cleandoc("\n" + "\n".join(lines)).splitlines()
-    found: dict[str, list[str]] = {}
-    name = ""
-    for line in body:
-        match = _PARAMETER.match(line)
-        if match and not line[0].isspace():
-            name = match.group(1).lstrip("*")
-            found[name] = [match.group(2)]
-        elif name and line.strip():
-            found[name].append(line.strip())
-    return {key: " ".join(filter(None, parts)) for key, parts in found.items()}
-
-
-def _read_numpy(lines: list[str]) -> dict[str, str]:
+def _read(lines: list[str], parameter: re.Pattern[str]) -> dict[str, str]:
+    """The text for each parameter of a section; lines that begin none belong to those before them."""
     found: dict[str, list[str]] = {}
     names: list[str] = []
-    for line in lines:
-        if line.strip() and not line[0].isspace():
-            names = [name.strip().lstrip("*") for name in line.split(":")[0].split(",")]
-            found.update({name: [] for name in names})
-        elif line.strip():
+    for line in inspect.cleandoc("\n" + "\n".join(lines)).splitlines():
+        if match := parameter.match(line):
+            names = [name.strip().lstrip("*") for name in match.group(1).split(",")]
+            found.update({name: [match.group(2)] for name in names})
+        else:
             for name in names:
                 found[name].append(line.strip())
-    return {key: " ".join(parts) for key, parts in found.items() if parts}
+    return {name: " ".join(filter(None, parts)) for name, parts in found.items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,24 +14,21 @@ from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
 from ferrule.definition.factories import with_factories
-from ferrule.definition.handler import UNKNOWN, Call, Handler, is_async, is_async_generator
-from ferrule.definition.signature import caller_locals, is_context, refuse_generators, signature_of, type_hints
+from ferrule.definition.handler import UNKNOWN, Call, Handler, doc_of
+from ferrule.definition.signature import caller_locals, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
-_EMPTY = inspect.Parameter.empty
+_NO_HINT = inspect.Parameter.empty
 
 
-def from_function(
-    name: str, function: Callable[..., object], *, private: frozenset[str] = frozenset(), drop_unknown: bool = False
-) -> Handler:
+def from_function(name: str, function: Callable[..., object], private: frozenset[str], drop_unknown: bool) -> Handler:
     """A handler of a function, bound method or callable object: parameters from the type hints.
 
     Raises:
         DefinitionError: for `*args`, hints that cannot be resolved, types without a JSON form.
     """
-    refuse_generators(name, function)
-    description, texts = parse(inspect.getdoc(_documented(function)))
+    description, texts = parse(doc_of(function))
     signature = signature_of(name, function)
     hints = type_hints(name, function)
     returns = hints.pop("return", UNKNOWN)
@@ -44,7 +39,7 @@ def from_function(
             raise DefinitionError(
                 f"tool {name!r}: a model cannot fill *{parameter.name}; write a list parameter instead"
             )
-        hint = hints.get(parameter.name, Any if parameter.annotation is _EMPTY else parameter.annotation)
+        hint = hints.get(parameter.name, Any if parameter.annotation is _NO_HINT else parameter.annotation)
         if is_context(hint):
             contexts.append(parameter.name)
         else:
@@ -59,28 +54,12 @@ def from_function(
         function=function,
         parameters=parameters,
         call=call,
-        is_async=is_async(function),
         by_keywords=None if contexts or only_positional else function,
         description=description,
         returns=returns,
-        streams=is_async_generator(function),
         positional=tuple(names[p.name] for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
         aliases={name: wire for name, wire in names.items() if name != wire},
     )
-
-
-def _documented(function: object) -> object:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if inspect.isroutine(function) or inspect.isclass(function):
-        return function
-    return function if inspect.getdoc(function) else type(function).__call__
-
-
-def _is_field(value: object) -> bool:
-    # `pydantic.fields` takes a tenth of the whole import, and defining the first tool loads it anyway.
-    fields = sys.modules.get("pydantic.fields")
-    return fields is not None and isinstance(value, fields.FieldInfo)
 
 
 def _typed(
@@ -94,11 +73,9 @@ def _typed(
     unknown = private - {parameter.name for parameter in declared}
     if unknown:
         raise DefinitionError(f"tool {name!r}: private={sorted(unknown)!r} names no parameter of the function")
-    arguments = close(_arguments_core(name, declared))
-    definitions: list[Any] = []
-    if arguments["type"] == "definitions":
-        definitions, arguments = arguments["definitions"], arguments["schema"]
-    arguments = arguments["arguments_schema"]
+    whole = close(_arguments_core(name, declared))
+    call = whole["schema"] if whole["type"] == "definitions" else whole
+    arguments = call["arguments_schema"]
     fields: dict[str, dict[str, Any]] = {}
     hidden: set[str] = set()
     named = [parameter for parameter in declared if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -107,17 +84,14 @@ def _typed(
         if parameter.name in private:
             hidden.add(field.get("validation_alias", parameter.name))
     core = typed_dict(fields, arguments.get("var_kwargs_schema"))
-    exported = arguments
-    if definitions:
-        core = {"type": "definitions", "schema": core, "definitions": definitions}
-        exported = {"type": "definitions", "schema": arguments, "definitions": definitions}
-    schema = exported_schema(name, exported, declared)
+    schema = exported_schema(name, whole, declared)
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
         hidden |= contexts  # **kwargs would take a key of the context's name
-    for wire, node in schema.get("properties", {}).items():
-        if wire in texts and "description" not in node:
-            node["description"] = texts[wire]
+    for parameter, node in zip(named, schema["properties"].values(), strict=True):
+        if parameter.name in texts:
+            node.setdefault("description", texts[parameter.name])
+    core = core if call is whole else {**whole, "schema": core}
     return with_factories(name, core, schema, frozenset(hidden), drop_unknown)
 
 
@@ -128,7 +102,7 @@ def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: froz
     """
     node, alias = argument["schema"], argument.get("alias")
     optional = node["type"] == "default"
-    if optional and parameter.default is not _EMPTY and not _is_field(parameter.default):
+    if optional and "default" in node and node["default"] is parameter.default:
         node = node["schema"]
     required = not optional and parameter.name not in private
     field: dict[str, Any] = {"type": "typed-dict-field", "schema": node, "required": required}
@@ -192,16 +166,12 @@ def exported_schema(name: str, core: dict[str, Any], declared: Sequence[inspect.
 def _caller(
     function: Callable[..., object], contexts: tuple[str, ...], positional: tuple[inspect.Parameter, ...]
 ) -> Call:
-    if not contexts and not positional:
-        return lambda values, context: function(**values)
-    if len(contexts) == 1 and not positional:
-        (only,) = contexts
-        return lambda values, context: function(**values, **{only: context})
+    if not positional:
+        return lambda values, context: function(**values, **dict.fromkeys(contexts, context))
 
     def call(values: dict[str, object], context: ToolContext) -> object:
         given = {**values, **dict.fromkeys(contexts, context)}
-        while_given = max((place for place, p in enumerate(positional, 1) if p.name in given), default=0)
-        leading = [given.pop(p.name, p.default) for p in positional[:while_given]]
+        leading = [given.pop(p.name, p.default) for p in positional]
         return function(*leading, **given)
 
     return call

@@ -28,11 +28,12 @@ class Handler:
         function: What the developer wrote.
         parameters: What it takes.
         call: `(values, context) -> value`, or an awaitable of it.
-        is_async: Whether calling gives a coroutine; all else runs in a thread.
-        streams: Whether calling gives an async generator, whose chunks together are the value.
         by_keywords: The function itself, where the validated values are just its keyword arguments.
         description: From the docstring.
         returns: The return annotation, of an async generator what its chunks make together; or `UNKNOWN`.
+        runs: What is run in the end; `function`, unless something else is given.
+        is_async: Whether calling gives a coroutine; all else runs in a thread.
+        streams: Whether calling gives an async generator, whose chunks together are the value.
         makes_instance: Whether the values are an object of the developer's class, which `check(handler)` may change.
         positional: The names in JSON of the parameters that may be given by position, in their order.
         aliases: The names in JSON of those parameters that have another name in Python, which is the key.
@@ -41,16 +42,20 @@ class Handler:
     function: Callable[..., object]
     parameters: Parameters
     call: Call
-    is_async: bool
-    streams: bool
     by_keywords: Callable[..., Any] | None = None
     description: str = ""
     returns: object = UNKNOWN
+    runs: object = None
+    is_async: bool = field(init=False)
+    streams: bool = field(init=False)
     makes_instance: bool = False
     positional: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.runs = called(self.runs or self.function)
+        self.is_async = inspect.iscoroutinefunction(self.runs)
+        self.streams = inspect.isasyncgenfunction(self.runs)
         if self.streams:
             self.returns = type_of_chunks(self.returns)
 
@@ -75,21 +80,27 @@ class Handler:
 
 def is_async(function: object) -> bool:
     """Whether calling `function` gives a coroutine."""
-    return inspect.iscoroutinefunction(_called(function))
+    return inspect.iscoroutinefunction(called(function))
 
 
-def is_async_generator(function: object) -> bool:
-    """Whether calling `function` gives an async generator."""
-    return inspect.isasyncgenfunction(_called(function))
-
-
-def _called(function: object) -> object:
+def called(function: object) -> object:
     """The function that is run where `function` is called: what a partial holds, the `__call__` of an object."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = whole(function)
     if inspect.isroutine(function) or inspect.isclass(function):
         return function
     return getattr(type(function), "__call__", function)  # noqa: B004
+
+
+def whole(function: object) -> object:
+    """What a partial holds; all else is what it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def doc_of(function: object) -> str | None:
+    """The docstring of a function, or of an object that is called as one."""
+    return inspect.getdoc(whole(function)) or inspect.getdoc(called(function))
 
 
 def type_of_chunks(returns: object) -> object:

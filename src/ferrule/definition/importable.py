@@ -27,12 +27,9 @@ def importable(function: object, name: str | None = None) -> Place:
             f"{who}: {how}, which cannot find {function!r}: write a function at the top level of a module, which makes "
             "or looks up the object that it needs"
         )
-    if "<lambda>" in qualname:
-        raise DefinitionError(f"{who}: {how}, and a lambda has no name there: write a def at the top level of a module")
-    if "<locals>" in qualname:
-        outer = qualname.partition(".<locals>")[0]
+    if "<" in qualname:  # <locals> or <lambda>
         raise DefinitionError(
-            f"{who}: {how}, which does not find it inside {outer!r}: move it to the module's top level"
+            f"{who}: {how}, which does not find {qualname!r}: make it a def at the top level of a module"
         )
     if module in {"__main__", "__mp_main__"}:
         raise DefinitionError(

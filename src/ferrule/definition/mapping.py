@@ -7,12 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pydantic import BaseModel
-
 from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
-from ferrule.definition.options import OPTIONS, guards, refuse_unknown
-from ferrule.definition.signature import positional_count
+from ferrule.definition.options import OPTIONS, guards, refuse_unknown, wrong
+from ferrule.definition.signature import takes_two
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import Executable, Guard, ToolForm
@@ -45,9 +43,7 @@ def build_tool(definition: Mapping[str, object]) -> Tool:
     for key in ("name", "execute"):
         if key not in definition:
             raise DefinitionError(f"build_tool: the definition has no {key!r}")
-    given: dict[str, Any] = {
-        key: value.__func__ if isinstance(value, staticmethod) else value for key, value in definition.items()
-    }
+    given: dict[str, Any] = dict(definition)
     name, execute, check = given.pop("name"), given.pop("execute"), given.pop("check_permissions", None)
     guard = ask_unchecked if check is None else permission_guard(name, check)
     given["guards"] = (guard, *guards("guards", given.get("guards", ()), name))
@@ -66,14 +62,11 @@ def with_foreign_results(handler: Handler) -> Handler:
     """The same handler, whose results may have the shape of the author's own result class."""
     call = handler.call
 
-    async def call_async(values: object, context: ToolContext) -> object:
-        return foreign_result(await call(values, context))
-
-    def call_sync(values: object, context: ToolContext) -> object:
+    def call_either(values: object, context: ToolContext) -> object:
         value = call(values, context)
         return _awaited(value) if inspect.isawaitable(value) else foreign_result(value)
 
-    return replace(handler, call=call_async if handler.is_async else call_sync)
+    return replace(handler, call=call_either)
 
 
 async def _awaited(value: Awaitable[object]) -> object:
@@ -82,15 +75,9 @@ async def _awaited(value: Awaitable[object]) -> object:
 
 def _flag(name: str, key: str, value: object) -> bool:
     """What `is_read_only` or `is_concurrency_safe` says, as a method, a function or a plain bool."""
-    if callable(value):
-        try:
-            value = value()
-        except Exception as error:
-            raise DefinitionError(f"tool {name!r}: {key}() raised {error!r}") from error
+    value = value() if callable(value) else value
     if not isinstance(value, bool):
-        raise DefinitionError(
-            f"tool {name!r}: {key} must be True or False, or a function that returns it, not {value!r}"
-        )
+        raise wrong(key, value, name, "True or False, or a function that returns it")
     return value
 
 
@@ -111,12 +98,12 @@ def permission_guard(name: str, check: object) -> Guard:
         raise DefinitionError(
             f"tool {name!r}: check_permissions must be a sync or async function of (payload, context), not {check!r}"
         )
-    count = positional_count(name, "check_permissions", check, 1, 2)
+    two = takes_two(name, "check_permissions", check)
 
     async def check_permissions(call: ToolCall, context: ToolContext) -> Decision | None:
         payload = dict(call.arguments)
         try:
-            answer = check(payload, context) if count == 2 else check(payload)
+            answer = check(payload, context) if two else check(payload)
             if inspect.isawaitable(answer):
                 answer = await answer
         except PermissionError as error:
@@ -180,10 +167,6 @@ def as_tool(thing: ToolForm) -> Tool:
         return thing
     if isinstance(thing, Mapping):
         return build_tool(thing)
-    if isinstance(thing, type) and not issubclass(thing, BaseModel):
-        raise DefinitionError(
-            f"{thing.__name__} is a class: pass an instance, or use Toolset.of({thing.__name__}(...))"
-        )
     if not isinstance(thing, type) and hasattr(thing, "execute"):
         return from_object(cast("Executable", thing))
     if callable(thing):

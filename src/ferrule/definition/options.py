@@ -1,4 +1,5 @@
-"""The options of a tool, in one table: the check of each, what it is where it is left out, and what follows a change.
+"""The options of a tool, in one table: the type and the check of each, what it is where it is left out, and whether the
+handler is made anew where it changes.
 
 The checks take the option's name, what was given, and the name of the tool (empty for a runner), and give what is kept.
 """
@@ -7,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 
@@ -29,49 +30,10 @@ _T = TypeVar("_T")
 _TRAIT = "True, False or a function of the arguments"
 
 
-class FunctionOptions(TypedDict, total=False):
-    """The options of a tool whose parameters are those of its function or its handler class."""
-
-    description: str | None
-    guards: Iterable[Guard]
-    around: Iterable[Middleware]
-    inside: Iterable[Middleware]
-    concurrency: int | None
-    timeout: float | None
-    context: object
-    unknown: Literal["refuse", "drop"]
-    read_only: Trait
-    destructive: Trait | None
-    idempotent: Trait
-    open_world: Trait
-    parallel: Trait | None
-    resources: Resources | None
-    private: Iterable[str]
-    isolation: Literal["process"] | None
-    transfer: Literal["json", "pickle"]
-    expose: Iterable[type[BaseException]] | type[BaseException] | None
-    tags: Iterable[str]
-    title: str | None
-    version: str | None
-    examples: Iterable[JsonObject]
-    metadata: JsonObject | None
-    output_schema: JsonObject | None
-
-
-class ToolOptions(FunctionOptions, total=False):
-    """All options of a tool."""
-
-    args_model: type[BaseModel] | None
-    input_schema: JsonObject | None
-
-
 def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
     """What is said of an option that is not what is `right`."""
-    return DefinitionError(f"{_owner(tool)}{key} must be {right}, not {value!r}")
-
-
-def _owner(tool: str) -> str:
-    return f"tool {tool!r}: " if tool else ""
+    owner = f"tool {tool!r}: " if tool else ""
+    return DefinitionError(f"{owner}{key} must be {right}, not {value!r}")
 
 
 def text(key: str, value: object, tool: str) -> str | None:
@@ -118,7 +80,7 @@ def callables(key: str, value: Iterable[_T], tool: str = "", method: str = "") -
     for item in items:
         if not callable(item) and not (method and callable(getattr(item, method, None))):
             also = f" or have {method}()" if method else ""
-            raise DefinitionError(f"{_owner(tool)}{key} holds {item!r}; each must be callable{also}")
+            raise wrong(f"each of {key}", item, tool, f"callable{also}")
     return items
 
 
@@ -208,46 +170,56 @@ class Option(NamedTuple):
     is_kept: bool = True
 
 
+class FunctionOptions(TypedDict, total=False):
+    """The options of a tool whose parameters are those of its function or its handler class."""
+
+    description: Annotated[str | None, Option(text)]
+    guards: Annotated[Iterable[Guard], Option(guards, ())]
+    around: Annotated[Iterable[Middleware], Option(callables, ())]
+    inside: Annotated[Iterable[Middleware], Option(callables, ())]
+    concurrency: Annotated[int | None, Option(whole_number)]
+    timeout: Annotated[float | None, Option(seconds)]
+    context: Annotated[object, Option(as_given, UNSET)]
+    unknown: Annotated[Literal["refuse", "drop"], Option(one_of("refuse", "drop"), "refuse", makes_handler=True)]
+    read_only: Annotated[Trait, Option(stated_trait, False)]
+    destructive: Annotated[Trait | None, Option(trait)]
+    idempotent: Annotated[Trait, Option(stated_trait, False)]
+    open_world: Annotated[Trait, Option(stated_trait, True)]
+    parallel: Annotated[Trait | None, Option(trait)]
+    resources: Annotated[Resources | None, Option(plain_function)]
+    private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
+    isolation: Annotated[Literal["process"] | None, Option(one_of(None, "process"), makes_handler=True)]
+    transfer: Annotated[Literal["json", "pickle"], Option(one_of("json", "pickle"), "json", makes_handler=True)]
+    expose: Annotated[Iterable[type[BaseException]] | type[BaseException] | None, Option(exception_classes)]
+    tags: Annotated[Iterable[str], Option(texts, ())]
+    title: Annotated[str | None, Option(text)]
+    version: Annotated[str | None, Option(text)]
+    examples: Annotated[Iterable[JsonObject], Option(mappings, ())]
+    metadata: Annotated[JsonObject | None, Option(mapping, FrozenDict())]
+    output_schema: Annotated[JsonObject | None, Option(as_given, makes_handler=True, is_kept=False)]
+
+
+class ToolOptions(FunctionOptions, total=False):
+    """All options of a tool."""
+
+    args_model: Annotated[type[BaseModel] | None, Option(as_given, makes_handler=True, is_kept=False)]
+    input_schema: Annotated[JsonObject | None, Option(as_given, makes_handler=True, is_kept=False)]
+
+
 OPTIONS: dict[str, Option] = {
-    "description": Option(text),
-    "guards": Option(guards, ()),
-    "around": Option(callables, ()),
-    "inside": Option(callables, ()),
-    "concurrency": Option(whole_number),
-    "timeout": Option(seconds),
-    "context": Option(as_given, UNSET),
-    "unknown": Option(one_of("refuse", "drop"), "refuse", makes_handler=True),
-    "read_only": Option(stated_trait, False),
-    "destructive": Option(trait),
-    "idempotent": Option(stated_trait, False),
-    "open_world": Option(stated_trait, True),
-    "parallel": Option(trait),
-    "resources": Option(plain_function),
-    "private": Option(texts, (), makes_handler=True),
-    "isolation": Option(one_of(None, "process"), makes_handler=True),
-    "transfer": Option(one_of("json", "pickle"), "json", makes_handler=True),
-    "expose": Option(exception_classes),
-    "tags": Option(texts, ()),
-    "title": Option(text),
-    "version": Option(text),
-    "examples": Option(mappings, ()),
-    "metadata": Option(mapping, FrozenDict()),
-    "output_schema": Option(as_given, makes_handler=True, is_kept=False),
-    "args_model": Option(as_given, makes_handler=True, is_kept=False),
-    "input_schema": Option(as_given, makes_handler=True, is_kept=False),
+    key: hint.__metadata__[0] for key, hint in get_type_hints(ToolOptions, include_extras=True).items()
 }
 KEPT: dict[str, object] = {key: option.default for key, option in OPTIONS.items() if option.is_kept}
 """What a tool is where nothing is said of it."""
 MAKES_HANDLER = frozenset(key for key, option in OPTIONS.items() if option.makes_handler)
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], who: str) -> None:
+def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> None:
     """Refuse options that there are not.
 
     Raises:
         DefinitionError: with the nearest one, and all that there are.
     """
-    known = tuple(known)
     for key in given:
         if key not in known:
             near = Names(known).nearest(str(key), 1)

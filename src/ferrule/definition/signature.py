@@ -5,17 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 import typing
 from collections.abc import Callable
 from typing import Annotated, get_args, get_origin
 
+from ferrule.definition.handler import called, whole
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
-
-
-def refuse_generators(name: str, function: object) -> None:
-    if inspect.isgeneratorfunction(function):
-        raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
 
 
 def signature_of(name: str, function: Callable[..., object]) -> inspect.Signature:
@@ -35,11 +32,7 @@ def signature_of(name: str, function: Callable[..., object]) -> inspect.Signatur
 
 
 def type_hints(name: str, function: Callable[..., object]) -> dict[str, object]:
-    while isinstance(function, functools.partial):
-        function = function.func
-    target = inspect.unwrap(getattr(function, "__func__", function))
-    if not inspect.isroutine(target):
-        target = type(target).__call__
+    target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
     try:
         return typing.get_type_hints(target, include_extras=True)
     except Exception:  # an annotation is any expression: whatever it raises is looked at one by one
@@ -72,29 +65,24 @@ def caller_locals() -> dict[str, object]:
 
 
 def is_context(hint: object) -> bool:
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    origin = get_origin(hint) or hint
-    if isinstance(origin, type) and issubclass(origin, ToolContext):
-        return True
-    return any(is_context(item) for item in get_args(hint) if item is not hint) if _is_union(hint) else False
+    """Whether the hint is a `ToolContext`, by itself or in a union."""
+    kind = get_origin(hint) or hint
+    if kind in (Annotated, typing.Union, types.UnionType):
+        return any(map(is_context, get_args(hint)))
+    return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
-def _is_union(hint: object) -> bool:
-    return get_origin(hint) in {typing.Union, type(int | str)}
-
-
-def positional_count(name: str, what: str, function: Callable[..., object], least: int, most: int) -> int:
-    """How many positional arguments, `least` to `most`, the function takes at the most.
+def takes_two(name: str, what: str, function: Callable[..., object]) -> bool:
+    """Whether the function takes two positional arguments, and not one alone.
 
     Raises:
-        DefinitionError: where it takes fewer, or needs more.
+        DefinitionError: where it takes neither.
     """
     signature = signature_of(name, function)
-    for count in range(most, least - 1, -1):
+    for count in (2, 1):
         try:
             signature.bind(*range(count))
         except TypeError:
             continue
-        return count
-    raise DefinitionError(f"tool {name!r}: {what} must take {least} to {most} arguments, not {signature}")
+        return count == 2
+    raise DefinitionError(f"tool {name!r}: {what} must take 1 or 2 arguments, not {signature}")

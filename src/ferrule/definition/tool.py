@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from threading import local
 from typing import Any, Concatenate, Generic, Literal, TypeAlias, Unpack, cast, overload
@@ -35,7 +35,6 @@ _Rest = ParamSpec("_Rest")
 _Instance = TypeVar("_Instance")
 
 _WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_set = object.__setattr__
 
 
 class Tool(Generic[P, R_co]):
@@ -72,28 +71,10 @@ class Tool(Generic[P, R_co]):
         DefinitionError: for whatever could not work, saying what to change.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_is_method",
-        "adapt",
-        "in_this_thread",
-        "handler",
-        "handling",
-        "input_schema",
-        "limiter",
-        "mounts",
-        "name",
-        "options",
-        "output",
-        "wire_name",
-        *KEPT,
-    )
     name: str
     """As guards, records and policies see it."""
     wire_name: str
     """As every provider takes it; a pure function of `name`."""
-    input_schema: FrozenDict
-    """What the model is shown; read-only (`copy.deepcopy` gives a plain dict)."""
     description: str
     handler: Callable[..., Any]
     """The plain function, or the handler class."""
@@ -122,7 +103,7 @@ class Tool(Generic[P, R_co]):
 
     # For the kernel, and for what makes tools of tools:
     options: ToolOptions
-    """What the developer gave."""
+    """What the developer gave, as it is kept."""
     handling: Handler
     """How the handler is called, and what it takes."""
     output: Output
@@ -135,7 +116,7 @@ class Tool(Generic[P, R_co]):
     """What was done to its handler, and is done again wherever the handler is made anew."""
     in_this_thread: local
     """Where the runner keeps what `await some_tool(...)` runs on."""
-    _is_method: bool
+    _is_method = False
 
     def __init__(
         self: Tool[..., Any],
@@ -144,23 +125,15 @@ class Tool(Generic[P, R_co]):
         **options: Unpack[ToolOptions],
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
-        _set(self, "name", _checked_name(name))
-        _set(self, "wire_name", wire_name(name))
-        _set(self, "handler", handler)
-        _set(self, "options", options)
-        for key, default in KEPT.items():
-            _set(self, key, default)
-        _keep(self, options)
-        handling = _handling(self)
-        _set(self, "adapt", None)
-        _set(self, "handling", handling)
-        _set(self, "input_schema", handling.parameters.exported)
-        _set(self, "output", Output(name, handling.returns, options.get("output_schema")))
-        _set(self, "limiter", None if self.concurrency is None else Limiter(self.concurrency))
-        _set(self, "mounts", ())
-        _set(self, "in_this_thread", local())
-        _set(self, "_is_method", False)
-        _derive(self)
+        vars(self).update(handler=handler, options={}, adapt=None, limiter=None, mounts=(), in_this_thread=local())
+        self._keep(name, options)
+        self._make_handler()
+        self._derive()
+
+    @property
+    def input_schema(self) -> FrozenDict:
+        """What the model is shown; read-only (`copy.deepcopy` gives a plain dict)."""
+        return self.handling.parameters.exported
 
     @property
     def output_schema(self) -> FrozenDict | None:
@@ -193,38 +166,45 @@ class Tool(Generic[P, R_co]):
         """
         refuse_unknown(changes, ("name", "handler", *OPTIONS), f"tool {self.name!r}: replace")
         name, handler = changes.pop("name", self.name), changes.pop("handler", self.handler)
+        made: Tool = self._copied(handler=handler)
         if handler is self.handler and MAKES_HANDLER.isdisjoint(changes):
-            made: Tool = self._copied(name=_checked_name(name), wire_name=wire_name(name))
-            _set(made, "options", {**self.options, **changes})
-            if "read_only" in changes:  # what was left out follows what is said of it now
-                changes = {key: made.options.get(key) for key in ("destructive", "parallel")} | changes
-            _keep(made, changes)
-            _derive(made)
-        else:
-            made = self._made_anew(name, handler, changes)
-        if "concurrency" in changes:
-            _set(made, "limiter", None if made.concurrency is None else Limiter(made.concurrency))
-        return made
-
-    def _made_anew(self, name: str, handler: Callable[..., object], changes: JsonObject) -> Tool:
-        """A tool of another handler, with what is no option of the constructor's taken over."""
-        options: dict[str, Any] = {**self.options, "description": self.description, **changes}
-        made = Tool(name, handler, **options)
-        kept = made._copied(mounts=self.mounts, limiter=self.limiter, _is_method=self._is_method)
-        if self.adapt is not None:
-            kept = kept.adapted(self.adapt)
+            made._keep(name, changes)
+            made._derive()
+            return made
+        made._keep(name, {"description": self.description, **changes})
+        made._make_handler()
+        made._derive()
         bound = self.handling.parameters.bound
-        return kept.bind(**thaw(bound)) if bound else kept
+        return made.bind(**thaw(bound)) if bound else made
 
-    def _copied(self, **slots: object) -> Tool[P, R_co]:
-        """A copy that differs in these slots; its direct calls have runners of their own."""
+    def _copied(self, **changes: object) -> Tool[P, R_co]:
+        """A copy that differs in these attributes; its direct calls have runners of their own."""
         copy = cast("Tool[P, R_co]", object.__new__(Tool))
-        for slot in _COPIED:
-            _set(copy, slot, getattr(self, slot))
-        for slot, value in slots.items():
-            _set(copy, slot, value)
-        _set(copy, "in_this_thread", local())
+        vars(copy).update({**vars(self), "in_this_thread": local(), **changes})
         return copy
+
+    def _keep(self, name: str, changes: JsonObject) -> None:
+        """Check the changes, and keep all options as they are then."""
+        kept = {key: OPTIONS[key].check(key, value, name) for key, value in changes.items()}
+        options = {**self.options, **kept}
+        vars(self).update({key: options.get(key, default) for key, default in KEPT.items()})
+        vars(self).update(name=_checked_name(name), wire_name=wire_name(name), options=options)
+        if "concurrency" in kept:
+            vars(self)["limiter"] = None if self.concurrency is None else Limiter(self.concurrency)
+
+    def _make_handler(self) -> None:
+        name, handling = self.name, _handling(self)
+        if inspect.isgeneratorfunction(handling.runs):
+            raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
+        output = Output(name, handling.returns, self.options.get("output_schema"))
+        vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
+
+    def _derive(self: Any) -> None:
+        """Fill what was left out: the description, and the traits that follow `read_only`."""
+        read_only: Trait = self.read_only
+        changes = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
+        derived = {"description": self.handling.description, "parallel": read_only, "destructive": changes}
+        vars(self).update({key: value for key, value in derived.items() if getattr(self, key) is None})
 
     def bind(self, /, **values: object) -> Tool[..., R_co]:
         """A copy in which these arguments are fixed and hidden from the model.
@@ -234,16 +214,18 @@ class Tool(Generic[P, R_co]):
         """
         parameters = self.handling.parameters
         known = parameters.schema["properties"]
-        for name in values:
-            if name not in known:
-                some = f"its parameters are {', '.join(map(repr, known))}" if known else "it has none"
-                raise DefinitionError(f"tool {self.name!r} has no parameter {name!r} to bind; {some}")
+        unknown = [key for key in values if key not in known]
+        if unknown:
+            names = ", ".join(map(repr, known))
+            raise DefinitionError(
+                f"tool {self.name!r} has no parameter {unknown[0]!r} to bind; its parameters are {names}"
+            )
         try:
             bound = parameters.with_bound(values)
         except ValueError as error:
             raise DefinitionError(f"tool {self.name!r}: bind: {error}") from None
         bound.check_bound(self.name)
-        return self._copied(handling=replace(self.handling, parameters=bound), input_schema=bound.exported)
+        return self._copied(handling=replace(self.handling, parameters=bound))
 
     def adapted(self, adapt: Callable[[Handler], Handler]) -> Tool[P, R_co]:
         """A copy whose handler is what `adapt` makes of it, now and wherever it is made anew."""
@@ -264,7 +246,7 @@ class Tool(Generic[P, R_co]):
             return await value if inspect.isawaitable(value) else value
 
         def instead(handler: Handler) -> Handler:
-            return replace(handler, call=call, is_async=True, by_keywords=None, streams=False)
+            return replace(handler, call=call, runs=call, by_keywords=None)
 
         here = self if self.isolation is None else self.replace(isolation=None, transfer="json")
         return here.adapted(instead)
@@ -292,7 +274,7 @@ class Tool(Generic[P, R_co]):
     def __set_name__(self, owner: type, name: str) -> None:
         within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
         if within == owner.__qualname__:  # defined there, and not only kept there
-            _set(self, "_is_method", True)
+            vars(self)["_is_method"] = True
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R_co]: ...
@@ -324,8 +306,6 @@ class Tool(Generic[P, R_co]):
         return f"<Tool {self.name}>"
 
 
-_COPIED = tuple(slot for slot in Tool.__slots__ if slot not in {"__weakref__", "in_this_thread"})
-
 DirectCall: TypeAlias = Callable[[Tool, dict[str, Any]], Coroutine[object, object, Any]]
 
 
@@ -337,26 +317,6 @@ def make_direct_calls_by(function: DirectCall) -> None:
 
 
 _direct_call: DirectCall
-
-
-def _keep(tool: Tool, given: Mapping[str, object]) -> None:
-    """Check what was given of a tool, and keep it."""
-    for key, value in given.items():
-        option = OPTIONS[key]
-        if option.is_kept:
-            _set(tool, key, option.check(key, value, tool.name))
-
-
-def _derive(tool: Any) -> None:
-    """Fill what was left out: the description, and the traits that follow `read_only`."""
-    read_only: Trait = tool.read_only
-    if tool.description is None:
-        _set(tool, "description", tool.handling.description)
-    if tool.parallel is None:
-        _set(tool, "parallel", read_only)
-    if tool.destructive is None:
-        changes = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
-        _set(tool, "destructive", changes)
 
 
 def _checked_name(name: object) -> str:
@@ -383,24 +343,28 @@ def wire_name(name: str) -> str:
 
 def _handling(tool: Tool) -> Handler:
     """How the tool's handler is called, by the way in which it was written."""
-    name, handler, options = tool.name, tool.handler, tool.options
+    name, options = tool.name, tool.options
+    handler: object = tool.handler
     private, drop_unknown = frozenset(tool.private), tool.unknown == "drop"
     args_model, input_schema = options.get("args_model"), options.get("input_schema")
     _check_isolation(tool, args_model)
+    if isinstance(handler, Tool):
+        raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(name={name!r})")
+    if not callable(handler):
+        what = "the handler" if input_schema is None else "execute"
+        raise DefinitionError(f"tool {name!r}: {what} must be a function or a ToolHandler class, not {handler!r}")
     if args_model is not None:
-        _require_function(name, handler)
-        return from_args_model(name, handler, args_model, private=private, drop_unknown=drop_unknown)
+        return from_args_model(name, handler, args_model, private, drop_unknown)
     if input_schema is not None:
-        return from_execute(name, handler, input_schema, private=private, drop_unknown=drop_unknown)
-    if isinstance(handler, type):
-        if issubclass(handler, BaseModel):
-            return from_handler_class(name, handler, private=private, drop_unknown=drop_unknown)
-        raise DefinitionError(
-            f"tool {name!r}: the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, "
-            f"or use Toolset.of({handler.__name__}(...)) for its methods"
-        )
-    _require_function(name, handler)
-    return from_function(name, handler, private=private, drop_unknown=drop_unknown)
+        return from_execute(name, handler, input_schema, private, drop_unknown)
+    if not isinstance(handler, type):
+        return from_function(name, handler, private, drop_unknown)
+    if issubclass(handler, BaseModel):
+        return from_handler_class(name, handler, private, drop_unknown)
+    raise DefinitionError(
+        f"tool {name!r}: the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, "
+        f"pass an instance that has execute(), or use Toolset.of({handler.__name__}(...)) for its methods"
+    )
 
 
 def _check_isolation(tool: Tool, args_model: type[BaseModel] | None) -> None:
@@ -410,12 +374,3 @@ def _check_isolation(tool: Tool, args_model: type[BaseModel] | None) -> None:
                 importable(target, tool.name)
     elif tool.transfer != "json":
         raise DefinitionError(f"tool {tool.name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
-
-
-def _require_function(name: str, handler: object) -> None:
-    if isinstance(handler, Tool):
-        raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(name={name!r})")
-    if not callable(handler):
-        raise DefinitionError(
-            f"tool {name!r}: the handler must be a function or a ToolHandler class, not {type(handler).__name__}"
-        )

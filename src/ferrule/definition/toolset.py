@@ -36,24 +36,19 @@ class Toolset:
         flat: list[Tool] = []
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
-        vars(self).update(_tools=tuple(flat), _by_name={}, _by_wire={})
+        vars(self).update(_tools=tuple(flat), _by_any_name={})
         for item in flat:
-            self._admit(item)
+            for name in {item.name, item.wire_name}:
+                if (other := self.find(name)) is not None:
+                    raise DefinitionError(
+                        f"two tools are called {item.name!r}: {_origin(other)} and {_origin(item)}; rename one with "
+                        ".replace(name=…), or a whole toolset with .prefixed(…) or .renamed({…}); "
+                        "Toolset.replace(tool) puts one in another's place"
+                    )
+            self._by_any_name.update(dict.fromkeys((item.name, item.wire_name), item))
 
     _tools: tuple[Tool, ...]
-    _by_name: dict[str, Tool]
-    _by_wire: dict[str, Tool]
-
-    def _admit(self, item: Tool) -> None:
-        other = self._by_name.get(item.name) or self._by_wire.get(item.wire_name)
-        if other is not None:
-            raise DefinitionError(
-                f"two tools are called {item.name!r}: {_origin(other)} and {_origin(item)}; rename one with "
-                ".replace(name=…), or a whole toolset with .prefixed(…) or .renamed({…}); Toolset.replace(tool) "
-                "puts one in another's place"
-            )
-        self._by_name[item.name] = item
-        self._by_wire[item.wire_name] = item
+    _by_any_name: dict[str, Tool]
 
     @classmethod
     def of(cls, thing: object, prefix: str = "") -> Toolset:
@@ -100,7 +95,7 @@ class Toolset:
 
     @cached_property
     def _names(self) -> Names:
-        return Names(self._by_name)
+        return Names(item.name for item in self._tools)
 
     def meant(self, name: str) -> Tool | None:
         """The one tool that a model can only have meant by a name that none has.
@@ -124,7 +119,7 @@ class Toolset:
 
     def find(self, name: str) -> Tool | None:
         """The tool of that name, or of that wire name, or `None`."""
-        return self._by_name.get(name) or self._by_wire.get(name)
+        return self._by_any_name.get(name)
 
     def only(self, *globs: str) -> Toolset:
         """Those whose name fits one of the globs."""
@@ -144,9 +139,10 @@ class Toolset:
         Raises:
             DefinitionError: for an old name that there is not.
         """
-        missing = [name for name in names if name not in self._by_name]
+        known = [item.name for item in self._tools]
+        missing = [name for name in names if name not in known]
         if missing:
-            raise DefinitionError(f"renamed: there is no tool {missing[0]!r}; there are {list(self._by_name)!r}")
+            raise DefinitionError(f"renamed: there is no tool {missing[0]!r}; there are {known!r}")
         return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._tools)
 
     def map(self, function: Callable[[Tool], ToolInput]) -> Toolset:
@@ -159,7 +155,7 @@ class Toolset:
         Raises:
             DefinitionError: for a parameter that no tool has.
         """
-        names = {name: item.handling.parameters.schema["properties"].keys() for name, item in self._by_name.items()}
+        names = {item.name: item.handling.parameters.schema["properties"].keys() for item in self._tools}
         for key in values:
             if not any(key in known for known in names.values()):
                 raise DefinitionError(f"bind: no tool has a parameter {key!r}")
@@ -180,7 +176,7 @@ class Toolset:
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, Tool):
-            return self._by_name.get(name.name) is name
+            return self.find(name.name) is name
         return isinstance(name, str) and self.find(name) is not None
 
     def __iter__(self) -> Iterator[Tool]:
@@ -193,7 +189,7 @@ class Toolset:
         raise AttributeError("a Toolset is frozen: its methods return new ones")
 
     def __repr__(self) -> str:
-        return f"Toolset([{', '.join(self._by_name)}])"
+        return f"Toolset([{', '.join(item.name for item in self._tools)}])"
 
 
 def _origin(item: Tool) -> str:
@@ -224,7 +220,8 @@ def _offered_by(thing: object) -> list[ToolInput]:
     if isinstance(thing, type) and issubclass(thing, BaseModel):
         return [thing]
     found: list[ToolInput] = []
-    for name in _public_names(owner):
+    classes = reversed(owner.__mro__[:-1])  # in the order of definition, base classes first, without `object`
+    for name in dict.fromkeys(name for cls in classes for name in vars(cls) if not name.startswith("_")):
         raw = inspect.getattr_static(owner, name)
         if isinstance(raw, property):
             continue
@@ -236,14 +233,6 @@ def _offered_by(thing: object) -> list[ToolInput]:
         elif isinstance(thing, type) and inspect.isfunction(raw):
             raise DefinitionError(f"{name}() needs an instance: use Toolset.of({owner.__name__}(...))")
     return found
-
-
-def _public_names(owner: type) -> list[str]:
-    """The names in the order of definition, base classes first, without those of `object`."""
-    names: dict[str, None] = {}
-    for cls in reversed(owner.__mro__[:-1]):
-        names.update(dict.fromkeys(name for name in vars(cls) if not name.startswith("_")))
-    return list(names)
 
 
 def _offered_by_module(module: types.ModuleType) -> list[ToolInput]:
@@ -263,8 +252,9 @@ def assemble_tool_pool(
     `deny_rules` (names or globs) is left out.
     """
     globs = (deny_rules,) if isinstance(deny_rules, str) else tuple(deny_rules)
-    parts = [sorted(map(as_tool, part), key=lambda item: item.name) for part in (built_in, mcp_tools)]
     chosen: dict[str, Tool] = {}
-    for item in (item for part in parts for item in part if not _fits(item, globs)):
-        chosen.setdefault(item.name, item)
+    for part in (built_in, mcp_tools):
+        for item in sorted(map(as_tool, part), key=lambda item: item.name):
+            if not _fits(item, globs):
+                chosen.setdefault(item.name, item)
     return Toolset(chosen.values())

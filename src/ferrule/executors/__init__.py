@@ -2,11 +2,8 @@
 
 Each executor is made for one tool. The smallest of your own:
 
-    class Immediate:
-        limiter = None
-
+    class Immediate(Executor):
         def __init__(self, handler): self.handler = handler
-        def prepare(self): ...
         async def run(self, values, call): return self.handler.call(values, call.context)
 """
 
@@ -79,22 +76,20 @@ class StartedCall(Protocol):
 
 
 class Executor(Protocol):
-    """Where the handler of one tool runs.
-
-    Attributes:
-        limiter: Slots of its own that each call takes besides those of tool and runner; `None` for no limit.
-    """
+    """Where the handler of one tool runs."""
 
     @property
-    def limiter(self) -> Limiter | None: ...
+    def limiter(self) -> Limiter | None:
+        """Slots of its own that each call takes besides those of tool and runner; `None` for no limit."""
+        return None
 
     def prepare(self) -> None:
-        """Make ready when a runner is constructed.
+        """Make ready when a runner is constructed; most need nothing.
 
         Raises:
             DefinitionError: where the tool could not run here.
         """
-        ...
+        return
 
     def run(self, values: object, call: StartedCall) -> Awaitable[object]:
         """The handler's value.

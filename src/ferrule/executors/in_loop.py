@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
 from typing import Any
 
 from ferrule.definition.handler import Handler
-from ferrule.executors import StartedCall
+from ferrule.executors import Executor, StartedCall
 
 
-class InLoop:
+class InLoop(Executor):
     """Awaits an async handler."""
-
-    limiter = None
 
     def __init__(self, handler: Handler) -> None:
         self._function = handler.by_keywords
         self._call = handler.call
-
-    def prepare(self) -> None:
-        """Nothing is needed."""
 
     def run(self, values: Any, call: StartedCall) -> Awaitable[object]:
         """The handler's own coroutine."""
@@ -29,7 +23,7 @@ class InLoop:
         return self._call(values, call.context)  # type: ignore[no-any-return]
 
 
-class InChunks:
+class InChunks(Executor):
     """Takes all that an async generator yields.
 
     Each chunk is kept in `call.chunks` and told as a `tool:progress`. Where this is cut off, the generator is closed
@@ -39,14 +33,9 @@ class InChunks:
         text: Whether nothing at all is an empty text, and not an empty list.
     """
 
-    limiter = None
-
     def __init__(self, handler: Handler, *, text: bool) -> None:
         self._handler = handler
         self._text = text
-
-    def prepare(self) -> None:
-        """Nothing is needed."""
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """All chunks, joined."""
@@ -63,12 +52,13 @@ async def collect(
     text: bool,
 ) -> Any:
     """Add all that `yielded` gives to `chunks`, and announce each; all of them, joined."""
-    async with AsyncExitStack() as stack:
-        if isinstance(yielded, AsyncGenerator):  # closed where this is cut off
-            stack.push_async_callback(yielded.aclose)
+    try:
         async for chunk in yielded:
             chunks.append(chunk)
             announce({"chunk": chunk})
+    finally:
+        if isinstance(yielded, AsyncGenerator):
+            await yielded.aclose()
     return joined(chunks, text=text)
 
 

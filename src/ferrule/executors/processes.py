@@ -8,12 +8,12 @@ from typing import Any
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import NotStartedError
-from ferrule.executors import NotStarted, StartedCall
+from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.executors.threads import Raised
 from ferrule.scheduling.limiter import Limiter
 
 
-class InProcess:
+class InProcess(Executor):
     """Runs a handler in a worker process, which is killed with its whole group where this is cancelled."""
 
     def __init__(self, tool: Tool) -> None:

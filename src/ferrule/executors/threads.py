@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from ferrule.definition.handler import Handler
-from ferrule.executors import NotStarted, StartedCall
+from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.scheduling.fair_queue import FairQueue
 
 THREADS = 32
@@ -42,7 +42,7 @@ class Job:
 
     def __init__(self, pool: ThreadPool, function: Callable[[], object], loop: asyncio.AbstractEventLoop) -> None:
         self._pool = pool
-        self._function: Callable[[], object] | None = function
+        self._function = function
         self._loop = loop
         self._context: Context = copy_context()
         self._state = "queued"
@@ -71,15 +71,15 @@ class Job:
             if self.running:
                 self._when_done.append(callback)
                 return
-        self._soon(callback)
+        self._tell(callback)
 
     def _run(self) -> None:
         with self._lock:
             if self._state != "queued":
                 return
             self._state = "running"
-        function, self._function = self._function, None
-        assert function is not None
+        function = self._function
+        del self._function  # what it refers to is not kept while others look at the job
         try:
             outcome = self._context.run(function)
         except BaseException as error:
@@ -89,16 +89,16 @@ class Job:
             self._state = "done"
         if abandoned:
             self._pool._count_abandoned(-1)
-        self._soon(self._finish, outcome)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._finish, outcome)
         for callback in self._when_done:
-            self._soon(callback)
+            self._tell(callback)
 
-    def _soon(self, callback: Callable[..., object], *args: object) -> None:
+    def _tell(self, callback: Callable[[], object]) -> None:
         try:
-            self._loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:  # the loop is closed: nobody waits any more, but slots are to be given back
-            if callback != self._finish:
-                callback(*args)
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:  # the loop is closed, but slots are to be given back
+            callback()
 
     def _finish(self, outcome: object) -> None:
         if not self.future.done():
@@ -114,10 +114,10 @@ class ThreadPool:
         self.abandoned = 0
         self._alive = 0
         self._idle = 0
-        self._waiting = 0  # jobs that no thread has taken; the queue's own count runs ahead of `_idle`
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()  # one entry for each job
         self._jobs: FairQueue[Job] = FairQueue()
+        # An entry for each job. A condition in its place takes two to six times as long.
+        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def submit(self, function: Callable[[], object], *, group: Hashable = None, nested: bool = False) -> Job:
         """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
@@ -130,23 +130,24 @@ class ThreadPool:
             raise NotStarted(f"{self.abandoned} earlier calls still run past their deadlines", "limited")
         job = Job(self, function, asyncio.get_running_loop())
         with self._lock:
-            full = self._alive - self.abandoned >= self.threads and self._queue.qsize() >= self._idle
-            if nested and full:  # its parent may hold the thread that it would wait for
-                _begin(job._run, "ferrule-nested")
+            if nested and not self._has_room() and len(self._jobs) >= self._idle:
+                _begin(job._run, "ferrule-nested")  # its parent may hold the thread that it would wait for
                 return job
-            self._waiting += 1
+            self._jobs.put(group, job)
             try:
                 self._start_if_needed()
             except NotStarted:
                 if nested or self._alive <= self.abandoned:  # nobody would come to it
-                    self._waiting -= 1
+                    self._jobs.remove(group, job)
                     raise
-            self._jobs.put(group, job)
             self._queue.put(None)
         return job
 
+    def _has_room(self) -> bool:
+        return self._alive - self.abandoned < self.threads
+
     def _start_if_needed(self) -> None:
-        if self._waiting > self._idle and self._alive - self.abandoned < self.threads:
+        if self._has_room() and len(self._jobs) > self._idle:
             _begin(self._work, f"ferrule-{self._alive + 1}")
             self._alive += 1  # it waits for the lock before it looks
 
@@ -163,18 +164,13 @@ class ThreadPool:
                     self._alive -= 1
                     return
                 self._idle += 1
-            try:
+            with suppress(queue.Empty):
                 self._queue.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                with self._lock:
-                    self._idle -= 1
-                    if not self._waiting:
-                        self._alive -= 1
-                        return
-                continue
             with self._lock:
                 self._idle -= 1
-                self._waiting -= 1
+                if not self._jobs:
+                    self._alive -= 1
+                    return
                 job = self._jobs.take()
             job._run()
             del job
@@ -200,13 +196,13 @@ def shared() -> ThreadPool:
     return _POOL
 
 
-def _after_fork() -> None:
+def _renew_pool() -> None:
     global _POOL
     _POOL = ThreadPool()  # the child has none of its parent's threads
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_renew_pool)
 
 
 def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
@@ -217,16 +213,11 @@ def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
     return job.future
 
 
-class InThread:
+class InThread(Executor):
     """Runs a blocking handler in the pool, with the context variables copied."""
-
-    limiter = None
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-
-    def prepare(self) -> None:
-        """Nothing is needed: threads are started when there is work."""
 
     async def run(self, values: Any, call: StartedCall) -> Any:
         """The handler's value. Where this is cancelled the function runs on, and is reported as abandoned."""

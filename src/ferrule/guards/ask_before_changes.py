@@ -23,7 +23,7 @@ def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
     if tool is not None and tool.read_only is True:
         return None
     summary = _summary(call.arguments, tuple(getattr(tool, "private", ())))
-    return ask(f"{_plain(call.name)} changes things{summary and ': ' + summary}")
+    return ask(f"{_name_text(call.name)} changes things{summary and ': ' + summary}")
 
 
 def _summary(arguments: Mapping[str, Any], private: Iterable[str]) -> str:
@@ -31,8 +31,8 @@ def _summary(arguments: Mapping[str, Any], private: Iterable[str]) -> str:
     shown: list[str] = []
     room = _ALTOGETHER
     for name in arguments:
-        value = "(private)" if name in private else _shown(arguments[name])
-        text = f"{_plain(name)}={value}"
+        value = "(private)" if name in private else _value_in_line(arguments[name])
+        text = f"{_name_text(name)}={value}"
         room -= len(text)
         if room < 0 and shown:
             return f"{', '.join(shown)}, … ({len(arguments) - len(shown)} more arguments)"
@@ -40,13 +40,13 @@ def _summary(arguments: Mapping[str, Any], private: Iterable[str]) -> str:
     return ", ".join(shown)
 
 
-def _shown(value: Any) -> str:
+def _value_in_line(value: Any) -> str:
     if isinstance(value, str):
         return repr(value) if len(value) <= _EACH else f"{value[:_EACH]!r}… ({len(value)} characters)"
     text = repr(thaw(value))
     return text if len(text) <= _EACH else f"{text[:_EACH]}…"
 
 
-def _plain(name: str) -> str:
+def _name_text(name: str) -> str:
     text = name if name.isidentifier() and name.isprintable() else repr(name)
     return text if len(text) <= _EACH else f"{text[:_EACH]}…"

@@ -17,17 +17,17 @@ _ENDINGS = frozenset(
     {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames", "pathname", "pathnames"}
     | {"dir", "dirs", "dirname", "dirnames", "directory", "directories", "folder", "folders"}
 )
-_PATHS = _ENDINGS | {"cwd"}
+_PATH_NAMES = _ENDINGS | {"cwd"}
 # Words for a path that are as often words for something else: a language, a host, a branch. Where something comes
 # from does no harm while it does not exist; where it goes to may be about to.
 _SOURCES = frozenset({"src", "source", "sources", "root", "roots"})
 _DESTINATIONS = frozenset({"dest", "dst", "destination", "destinations", "target", "targets"})
 _PERHAPS_PATHS = _SOURCES | _DESTINATIONS
 _NAMES = frozenset({"name", "names"})  # of the file, in an object that stands for a file
-_FORMATS = frozenset({"path", "file-path", "directory-path"})
+_PATH_FORMATS = frozenset({"path", "file-path", "directory-path"})
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[-.\s]+")
 _URL = re.compile(r"(?:file:|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
-_SHOWN = 120
+_QUOTE_LENGTH = 120
 
 
 def within(
@@ -50,8 +50,8 @@ def within(
     Raises:
         DefinitionError: where a root or a name is none.
     """
-    written = tuple(_root(root) for root in roots) or (".",)
-    named = _names(parameters)
+    written = tuple(_root_text(root) for root in roots) or (".",)
+    named = _parameter_names(parameters)
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
@@ -67,7 +67,7 @@ def within(
     return guard
 
 
-def _root(root: Any) -> str:
+def _root_text(root: Any) -> str:
     text = os.fspath(root) if isinstance(root, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise DefinitionError(f"within(…) takes folders, as text or as paths, not {root!r}")
@@ -77,7 +77,7 @@ def _root(root: Any) -> str:
     return expanded
 
 
-def _names(parameters: Any) -> frozenset[str] | None:
+def _parameter_names(parameters: Any) -> frozenset[str] | None:
     if parameters is None:
         return None
     names = None if isinstance(parameters, str) else tuple(parameters)
@@ -86,7 +86,7 @@ def _names(parameters: Any) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _words(name: str) -> list[str]:
+def _words_of_name(name: str) -> list[str]:
     """The words of a name without what follows the noun: `fileName2` is about a file."""
     words = [word for word in _HUMP.sub("_", name.strip()).lower().split("_") if word]
     while words:
@@ -98,8 +98,8 @@ def _words(name: str) -> list[str]:
 
 
 def _means_a_path(name: str) -> bool:
-    words = _words(name)
-    return bool(words) and ("_".join(words) in _PATHS or words[-1] in _ENDINGS)
+    words = _words_of_name(name)
+    return bool(words) and ("_".join(words) in _PATH_NAMES or words[-1] in _ENDINGS)
 
 
 def _may_mean_a_path(name: str) -> bool:
@@ -107,7 +107,7 @@ def _may_mean_a_path(name: str) -> bool:
 
 
 def _is_one_of(name: str, words: frozenset[str]) -> bool:
-    return "_".join(_words(name)) in words
+    return "_".join(_words_of_name(name)) in words
 
 
 def _paths_by_schema(context: ToolContext) -> frozenset[str]:
@@ -121,7 +121,7 @@ def _has_a_path_format(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return False
     inside = [schema.get("items"), *schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    return schema.get("format") in _FORMATS or any(map(_has_a_path_format, inside))
+    return schema.get("format") in _PATH_FORMATS or any(map(_has_a_path_format, inside))
 
 
 class _Outside(Exception):
@@ -180,33 +180,28 @@ class _Judge:
 
     def path(self, value: Any, place: str) -> str:
         if not isinstance(value, str):
-            raise _Outside(f"{_brief(place)} must be a path as text, and is {_kind(value)}")
+            raise _Outside(f"{_place_text(place)} must be a path as text, and is {_kind_of_value(value)}")
+        given = f"{_place_text(place)}={value[:_QUOTE_LENGTH]!r}"
         if _URL.match(value):
-            raise _Outside(f"{_brief(place)}={value[:_SHOWN]!r} is a URL; write a path in {self.allowed}")
+            raise _Outside(f"{given} is a URL; write a path in {self.allowed}")
         try:
             found = real(value, self.base)
             found.encode()
         except (ValueError, OSError) as error:
-            reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else _told(error)
-            raise _Outside(f"{_brief(place)}={value[:_SHOWN]!r} is no path that can be judged: {reason}") from None
+            reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
+            raise _Outside(f"{given} is no path that can be judged: {reason}") from None
         if not any(contains(root, found) for root in self.roots):
-            raise _Outside(
-                f"{_brief(place)}={value[:_SHOWN]!r} is outside of what may be reached; allowed is: {self.allowed}"
-            )
+            raise _Outside(f"{given} is outside of what may be reached; allowed is: {self.allowed}")
         self.changed = self.changed or found != value
         return found
 
 
-def _brief(place: str) -> str:
+def _place_text(place: str) -> str:
     text = place if place.isprintable() else repr(place)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _QUOTE_LENGTH else f"{text[:_QUOTE_LENGTH]}…"
 
 
-def _told(error: Exception) -> str:
-    return str(error)[:300]
-
-
-def _kind(value: Any) -> str:
+def _kind_of_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, Mapping):

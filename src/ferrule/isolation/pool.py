@@ -302,19 +302,19 @@ class WorkerPool:
             worker.disown()
 
 
-_POOL = WorkerPool()
+_SHARED_POOL = WorkerPool()
 
 
 def shared() -> WorkerPool:
     """The process's pool."""
-    return _POOL
+    return _SHARED_POOL
 
 
-def _after_fork() -> None:
-    global _POOL
+def _replace_pool() -> None:
+    global _SHARED_POOL
     STARTING.release()
-    _POOL.after_fork()
-    _POOL = WorkerPool()
+    _SHARED_POOL.after_fork()
+    _SHARED_POOL = WorkerPool()
 
 
-os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_after_fork)
+os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_replace_pool)

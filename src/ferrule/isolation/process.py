@@ -180,7 +180,7 @@ class WorkerProcess:
         if self._pid is None:
             return ""
         try:
-            return _reason(self._number())
+            return _how_it_ended(self._number())
         except (EOFError, OSError):  # the supervisor was killed, so the worker lives, and its id is its own
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -218,7 +218,7 @@ def _outcome(message: Message, order: Order) -> object:
         return Raised(error)
 
 
-def _reason(status: int) -> str:
+def _how_it_ended(status: int) -> str:
     if status == -signal.SIGKILL:
         return "it was killed (SIGKILL), perhaps for want of memory, or it closed its connection"
     if status < 0:

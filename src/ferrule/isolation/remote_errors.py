@@ -9,7 +9,7 @@ from ferrule import errors
 from ferrule.errors import RemoteError
 from ferrule.isolation.transfer import Plain
 
-_PLAIN = (str, int, float, bool, type(None))
+_PLAIN_TYPES = (str, int, float, bool, type(None))
 _MODULES = {"builtins": builtins, "ferrule.errors": errors}
 
 
@@ -23,18 +23,18 @@ def describe(error: BaseException) -> Plain:
     return {
         "kinds": kinds,
         "text": str(formatted),
-        "args": _arguments(error),
+        "args": _plain_args(error),
         "retry_after": retry_after if isinstance(retry_after, int | float) else None,
         "traceback": "".join(formatted.format()),
     }
 
 
-def _arguments(error: BaseException) -> list[object] | None:
+def _plain_args(error: BaseException) -> list[object] | None:
     """What the exception can be made of again; `None` where that is no plain data."""
     arguments = list(error.args)
     if isinstance(error, OSError) and len(arguments) == 2 and error.filename is not None:
         arguments.append(error.filename)  # which `args` leaves out
-    return arguments if all(type(argument) in _PLAIN for argument in arguments) else None
+    return arguments if all(type(argument) in _PLAIN_TYPES for argument in arguments) else None
 
 
 def rebuild(described: Plain) -> Exception:

@@ -59,12 +59,12 @@ def _watch(life: socket.socket, connection: int, worker: int) -> NoReturn:
             pass
     finally:
         try:
-            life.sendall(NUMBER.pack(_ended(worker)))
+            life.sendall(NUMBER.pack(_end_worker(worker)))
         finally:
             os._exit(0)
 
 
-def _ended(worker: int) -> int:
+def _end_worker(worker: int) -> int:
     """End the worker and all that it has started; how the worker ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for kill in (os.killpg, os.kill):  # the second for a worker that went to another group
@@ -72,7 +72,7 @@ def _ended(worker: int) -> int:
             kill(worker, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     spared: set[int] = set()
-    while left := _children() - spared:  # what one of them had started comes here when it is dead
+    while left := _child_processes() - spared:  # what one of them had started comes here when it is dead
         for child in left:
             try:
                 os.kill(child, signal.SIGKILL)
@@ -82,7 +82,7 @@ def _ended(worker: int) -> int:
     return code
 
 
-def _children() -> set[int]:
+def _child_processes() -> set[int]:
     """The children of this process, adopted ones among them; none where there is no /proc."""
     own = str(os.getpid())
     found = os.listdir("/proc") if os.path.isdir("/proc") else []

@@ -26,7 +26,7 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: where it has no form in which it could be.
     """
     what = "what it returned"
-    return pickled(value, what) if transfer == "pickle" else json_bytes(_plain(value), what)
+    return pickled(value, what) if transfer == "pickle" else json_bytes(_tagged(value), what)
 
 
 def unpack(data: bytes, transfer: Transfer) -> object:
@@ -36,7 +36,7 @@ def unpack(data: bytes, transfer: Transfer) -> object:
         ToolError: where it cannot be read here.
     """
     try:
-        return pickle.loads(data) if transfer == "pickle" else _value(json.loads(data))
+        return pickle.loads(data) if transfer == "pickle" else _untagged(json.loads(data))
     except Exception as error:
         raise ToolError(f"what it returned cannot be read back: {type(error).__name__}: {error}") from error
 
@@ -80,35 +80,35 @@ def _as_dict(value: object) -> dict[object, object]:
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-def _plain(value: object) -> Plain:
+def _tagged(value: object) -> Plain:
     """What JSON alone would not bring back as it was says what it is: results, blocks, bytes, and lists of these."""
     if isinstance(value, ToolResult):
         parts = {name: getattr(value, name) for name in ("output", "error", "metadata", "status", "executed")}
-        return {"result": {name: _plain(part) for name, part in (parts | {"content": value._content}).items()}}
+        return {"result": {name: _tagged(part) for name, part in (parts | {"content": value._content}).items()}}
     if isinstance(value, Text):
         return {"text": value.text}
     if isinstance(value, Media):
-        return {"media": [_plain(getattr(value, name)) for name in Media.__match_args__]}
+        return {"media": [_tagged(getattr(value, name)) for name in Media.__match_args__]}
     if isinstance(value, bytes | bytearray):
         return {"bytes": b64encode(value).decode()}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
-        return {"list": [_plain(item) for item in value]}
+        return {"list": [_tagged(item) for item in value]}
     return {"value": value}
 
 
-def _value(plain: Plain) -> Any:
+def _untagged(plain: Plain) -> Any:
     ((kind, held),) = plain.items()
     match kind:
         case "result":
-            return ToolResult(**{name: _value(part) for name, part in held.items()})
+            return ToolResult(**{name: _untagged(part) for name, part in held.items()})
         case "text":
             return Text(held)
         case "media":
-            return Media(*map(_value, held))
+            return Media(*map(_untagged, held))
         case "bytes":
             return b64decode(held)
         case "list":
-            return [_value(item) for item in held]
+            return [_untagged(item) for item in held]
     return held
 
 
@@ -139,7 +139,7 @@ def pack_items(items: Mapping[str, object], transfer: Transfer) -> Plain:
             if transfer == "pickle":
                 sent[key] = b64encode(pickled(value, "it")).decode()
             else:
-                sent[key] = json.loads(json_bytes(_unveiled(value), "it"))
+                sent[key] = json.loads(json_bytes(_secret_value(value), "it"))
         except ToolError as error:
             missing[key] = str(error)
     return {"sent": sent, "missing": missing}
@@ -153,6 +153,6 @@ def unpack_items(packed: Plain, transfer: Transfer) -> SentMapping:
     return SentMapping(sent, packed["missing"])
 
 
-def _unveiled(value: object) -> object:
+def _secret_value(value: object) -> object:
     """What a Pydantic secret holds: the handler needs it, and Pydantic would write stars."""
     return getattr(value, "get_secret_value", lambda: value)()

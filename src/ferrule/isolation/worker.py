@@ -73,7 +73,7 @@ class Worker:
         try:
             self._move(surroundings)
             tool, head = self._tool(recipe), json.loads(order)
-            values, text = _values(tool, head, message.body)
+            values, text = _handler_values(tool, head, message.body)
             call = WorkerCall(tool, head, text, self._connection)
         except BaseException as error:
             self._connection.send(Kind.NOT_STARTED, describe(error))
@@ -131,13 +131,13 @@ class Loop:
 
     def run(self, awaitable: Awaitable[object]) -> object:
         """What `awaitable` gives, or `Raised`; what it leaves running on the loop is cancelled."""
-        outcome = self._runner.run(_contained(awaitable), context=copy_context())
+        outcome = self._runner.run(_without_raising(awaitable), context=copy_context())
         if tasks := asyncio.all_tasks(self._runner.get_loop()):
             self._runner.run(_cancelled(tasks))
         return outcome
 
 
-async def _contained(awaitable: Awaitable[object]) -> object:
+async def _without_raising(awaitable: Awaitable[object]) -> object:
     """Nothing is raised out of it: a `SystemExit` in a task would end the loop."""
     try:
         return await awaitable
@@ -151,7 +151,7 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks, timeout=_LEFTOVER_SECONDS)
 
 
-def _values(tool: Tool, head: Plain, body: bytes) -> tuple[object, str]:
+def _handler_values(tool: Tool, head: Plain, body: bytes) -> tuple[object, str]:
     """What the handler gets, and the judged text."""
     if head["transfer"] == "pickle":
         values, text = pickle.loads(body)

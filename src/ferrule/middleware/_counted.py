@@ -20,7 +20,7 @@ Key: TypeAlias = Callable[[ToolCall, ToolContext], Hashable]
 By: TypeAlias = str | Iterable[str] | Key
 """`"tool"`, `"principal"`, `"session"` or `"all"`, several of them, or a function of call and context."""
 
-_KEYS: dict[str, tuple[Key, str]] = {
+_NAMED_KEYS: dict[str, tuple[Key, str]] = {
     "tool": (lambda call, context: call.name, "this tool"),
     "principal": (lambda call, context: context.principal, "this principal"),
     "session": (lambda call, context: context.session, "this session"),
@@ -39,13 +39,13 @@ def keyed(name: str, by: Any) -> tuple[Key, str]:
             raise DefinitionError(f"{name}: by must be a plain function of (call, context), not an async one")
         return _own(name, by), "what this call counts for"
     names = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, Iterable) else ()
-    if not names or not all(isinstance(one, str) and one in _KEYS for one in names):
-        known = ", ".join(map(repr, _KEYS))
+    if not names or not all(isinstance(one, str) and one in _NAMED_KEYS for one in names):
+        known = ", ".join(map(repr, _NAMED_KEYS))
         raise DefinitionError(f"{name}: by must be of {known}, or a function of (call, context), not {by!r}")
     if len(names) == 1:
-        return _KEYS[names[0]]
-    keys = [_KEYS[one][0] for one in names]
-    words = " and ".join(_KEYS[one][1] for one in names)
+        return _NAMED_KEYS[names[0]]
+    keys = [_NAMED_KEYS[one][0] for one in names]
+    words = " and ".join(_NAMED_KEYS[one][1] for one in names)
     return lambda call, context: tuple([key(call, context) for key in keys]), words
 
 
@@ -74,7 +74,7 @@ class Windows:
         self._most = most
         self._seconds = seconds
         self._times: dict[Hashable, deque[float]] = {}
-        self._sweep_at = _MANY
+        self._sweep_at = _FIRST_SWEEP
         self._lock = threading.Lock()
 
     def take(self, key: Hashable, now: float) -> float:
@@ -94,7 +94,7 @@ class Windows:
         if len(self._times) >= self._sweep_at:
             since = now - self._seconds
             self._times = {one: times for one, times in self._times.items() if times[-1] > since}
-            self._sweep_at = max(_MANY, 2 * len(self._times))
+            self._sweep_at = max(_FIRST_SWEEP, 2 * len(self._times))
         times = self._times[key] = deque(maxlen=self._most)
         return times
 
@@ -107,7 +107,7 @@ class Windows:
         return len(self._times)
 
 
-_MANY = 1000
+_FIRST_SWEEP = 1000
 _ROUNDING = 1e-9  # seconds: who waited as long as it was told is let through
 
 

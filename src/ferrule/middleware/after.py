@@ -28,11 +28,11 @@ def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
         answer: Any = function(result, context) if with_context else function(result)
         if answer is None or isinstance(answer, ToolResult):
             return answer
-        return _awaited(result, answer) if inspect.isawaitable(answer) else result.replace(output=answer)
+        return _await_answer(result, answer) if inspect.isawaitable(answer) else result.replace(output=answer)
 
     return Hook(after=changed_result)
 
 
-async def _awaited(result: ToolResult, answer: Awaitable[Any]) -> ToolResult | None:
+async def _await_answer(result: ToolResult, answer: Awaitable[Any]) -> ToolResult | None:
     found = await answer
     return found if found is None or isinstance(found, ToolResult) else result.replace(output=found)

@@ -6,13 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ferrule.arguments.repair import to_object
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.json_text import Malformed
+from ferrule.values.json_text import Malformed, to_object
 
 Changed = Mapping[str, Any] | None
 

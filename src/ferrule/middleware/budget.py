@@ -82,7 +82,7 @@ class Budget:
             whole("budget(calls)", limits["calls"])
         self._limits = [_scaled(f"budget({unit})", limit) for unit, limit in limits.items()]
         self._key, self._who = keyed("budget", by)
-        self._usage = function("budget(usage)", usage) or _told
+        self._usage = function("budget(usage)", usage) or _usage_in_metadata
         self._time = ticking("budget", clock).time
         self._reserve, self._fixed = self._reserving(reserve)
         self._only_calls = self._units == ("calls",)
@@ -174,10 +174,11 @@ class Budget:
             return account
 
     def _refused(self, account: _Account, place: int, wanted: int) -> ToolResult:
-        unit, limit, used = self._units[place], self._limits[place], account.used[place]
+        unit, limit = self._units[place], _decimal(self._limits[place])
         if unit == "calls":
-            return limited(f"The budget of {_words(limit)} calls for {self._who} is used up.")
-        said = f"{_words(used)} of {_words(limit)} {unit} are used or reserved, and this call may use {_words(wanted)}."
+            return limited(f"The budget of {limit} calls for {self._who} is used up.")
+        used = f"{_decimal(account.used[place])} of {limit} {unit} are used or reserved"
+        said = f"{used}, and this call may use {_decimal(wanted)}."
         return limited(f"The budget for {self._who} is too small: {said}", 1.0 if account.running else None)
 
     def _unused(self, wanted: list[int], result: ToolResult | None, began: float) -> list[int]:
@@ -220,11 +221,11 @@ def _scaled(name: str, amount: Any) -> int:
     return max(1, round(number(name, amount) * _SCALE))
 
 
-def _words(amount: int) -> str:
+def _decimal(amount: int) -> str:
     return f"{amount / _SCALE:.12g}"
 
 
-def _told(result: ToolResult) -> Mapping[str, Any] | None:
+def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
     """`metadata["usage"]`, in the names that model APIs have for it."""
     usage = result.metadata.get("usage")
     if not isinstance(usage, Mapping):

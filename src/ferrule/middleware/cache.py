@@ -20,8 +20,8 @@ from ferrule.values.result import ToolResult
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""
-_Waiter: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
-_Key: TypeAlias = tuple[ToolFacts, str, Hashable]
+_WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
+_CacheKey: TypeAlias = tuple[ToolFacts, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -61,13 +61,13 @@ class _Flight:
     def __init__(self, parent: str | None, loop: asyncio.AbstractEventLoop) -> None:
         self.parent = parent
         self.loop = loop
-        self.waiters: list[_Waiter] = []
+        self.waiters: list[_WaitingCall] = []
 
     def end(self, shared: _Shared) -> None:
         """Tell all who wait what it came to."""
         for loop, waiter in self.waiters:
             with suppress(RuntimeError):  # a loop that is closed, and who waited on it with it
-                loop.call_soon_threadsafe(_set, waiter, shared)
+                loop.call_soon_threadsafe(_wake_waiter, waiter, shared)
 
 
 class Cache:
@@ -78,8 +78,8 @@ class Cache:
         self._most = whole("cache(entries)", entries)
         self._scope = _everything if by is None else keyed("cache", by)[0]
         self._time = ticking("cache", clock).time
-        self._kept: dict[_Key, tuple[float, ToolResult]] = {}
-        self._flights: dict[_Key, _Flight] = {}
+        self._kept: dict[_CacheKey, tuple[float, ToolResult]] = {}
+        self._flights: dict[_CacheKey, _Flight] = {}
         self._lock = threading.Lock()
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -89,7 +89,7 @@ class Cache:
         if not context.inside:
             raise DefinitionError("cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards")
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
-        key: _Key = (tool.definition, _canonical(dict(call.arguments)), self._scope(call, context))
+        key: _CacheKey = (tool.definition, _canonical(dict(call.arguments)), self._scope(call, context))
         shared: _Shared = "again"
         while shared == "again":
             entry = self._look_up(key, call)
@@ -98,7 +98,7 @@ class Cache:
             shared = await entry if isinstance(entry, asyncio.Future) else entry
         return await next(call, context) if isinstance(shared, str) else _for_another(shared)
 
-    def _look_up(self, key: _Key, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
+    def _look_up(self, key: _CacheKey, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
         """What is kept, or what is to be done: to lead a flight, to wait for another's, or to run by itself."""
         loop = asyncio.get_running_loop()
         with self._lock:
@@ -119,7 +119,9 @@ class Cache:
             flight.waiters.append((loop, waiter))
             return waiter
 
-    async def _lead(self, key: _Key, flight: _Flight, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    async def _lead(
+        self, key: _CacheKey, flight: _Flight, call: ToolCall, context: ToolContext, next: Next
+    ) -> ToolResult:
         shared: _Shared = "alone"
         try:
             result = await next(call, context)
@@ -136,7 +138,7 @@ class Cache:
                         self._keep(key, shared)
             flight.end(shared)
 
-    def _keep(self, key: _Key, result: ToolResult) -> None:
+    def _keep(self, key: _CacheKey, result: ToolResult) -> None:
         self._kept[key] = (self._time() + self._seconds, result)
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
@@ -181,24 +183,24 @@ def _snapshot(result: ToolResult) -> _Shared:
         return "alone"
     try:
         content = result.content
-        return _copied(result).replace(content=content)
+        return _deep_copy(result).replace(content=content)
     except Exception:  # an output that cannot be copied, such as a connection
         return "alone"
 
 
 def _for_another(result: ToolResult) -> ToolResult:
     """A result that was kept or is shared, for another call: nothing was run for that one."""
-    copied = _copied(result)
+    copied = _deep_copy(result)
     return copied.replace(executed=False, metadata={**copied.metadata, "cached": True})
 
 
-def _copied(result: ToolResult) -> ToolResult:
+def _deep_copy(result: ToolResult) -> ToolResult:
     if type(result.output) in _UNCHANGING and not result.metadata:
         return result
     output, metadata = copy.deepcopy((result.output, dict(result.metadata)))
     return result.replace(output=output, metadata=metadata, content=result.content)
 
 
-def _set(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:
+def _wake_waiter(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:
     if not waiter.done():
         waiter.set_result(shared)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ferrule.errors import DefinitionError
+from ferrule.middleware._counted import whole
 from ferrule.types import Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Text, bound, cut
@@ -21,9 +19,7 @@ def limit_output(characters: int) -> Middleware:
     Raises:
         DefinitionError: where `characters` is no whole number above 0.
     """
-    given: Any = characters
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise DefinitionError(f"limit_output(…) takes a number of characters from 1 upwards, not {characters!r}")
+    whole("limit_output(characters)", characters)
 
     async def limited(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = await next(call, context)

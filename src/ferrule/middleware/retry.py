@@ -80,7 +80,7 @@ class Retry:
         self._longest = number("retry(longest)", longest, zero=True)
         self._jitter = number("retry(jitter)", jitter, zero=True, most=1)
         self._spare = Windows(whole("retry(per_minute)", per_minute), 60.0)
-        self._safe = _names(safe)
+        self._safe = _safe_names(safe)
         self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
         self._clock = ticking("retry", clock)
 
@@ -125,7 +125,7 @@ class Retry:
     def _chosen(self, result: ToolResult, attempt: int) -> float:
         backoff = min(math.ldexp(self._wait, min(attempt - 1, 60)), self._longest)
         chance = random.random() * self._jitter
-        asked = _retry_after(result)
+        asked = _wait_asked_for(result)
         if asked is None:
             return backoff * (1 - chance)
         return asked if asked > self._longest else min(asked + backoff * chance, self._longest)
@@ -146,17 +146,17 @@ class Retry:
         return result.replace(error=result.error.replace(_NOTHING_RUN, "It was not run again; it had been run before."))
 
 
-def _names(safe: Any) -> tuple[str, ...]:
+def _safe_names(safe: Any) -> tuple[str, ...]:
     if isinstance(safe, str) or not isinstance(safe, Iterable) or not all(isinstance(one, str) for one in safe):
         raise DefinitionError(f"retry(safe) must be a list of tool names, such as safe=['search'], not {safe!r}")
     return tuple(safe)
 
 
 def _worth_another(result: ToolResult) -> bool:
-    return result.status == "failed" or (result.status == "limited" and _retry_after(result) is not None)
+    return result.status == "failed" or (result.status == "limited" and _wait_asked_for(result) is not None)
 
 
-def _retry_after(result: ToolResult) -> float | None:
+def _wait_asked_for(result: ToolResult) -> float | None:
     seconds = result.metadata.get("retry_after")
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         return None

@@ -48,7 +48,7 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
 
 def _enveloped(blocks: tuple[Block, ...], tool: str) -> tuple[Block, ...]:
     opening, closing = _tags(tool, "0" * _BOUNDARY)
-    inside = _bounded(tuple(map(_as_text, blocks)), MOST - len(opening) - len(closing) - _SPARE)
+    inside = _cut_and_defused(tuple(map(_as_text, blocks)), MOST - len(opening) - len(closing) - _SPARE)
     opening, closing = _tags(tool, _unused_boundary(inside))
     first, last = inside[:1], inside[-1:]
     if len(inside) == 1 and isinstance(inside[0], Text):
@@ -76,7 +76,7 @@ def _as_text(block: Block) -> Block:
     return Text(block.data.decode("utf-8", "replace"))
 
 
-def _bounded(blocks: tuple[Block, ...], room: int) -> tuple[Block, ...]:
+def _cut_and_defused(blocks: tuple[Block, ...], room: int) -> tuple[Block, ...]:
     """The blocks without our tags, in at most `room` characters. They are cut first: a cut may write JSON anew."""
     inside = _defused(bound(blocks, room))
     # What is escaped grows by three characters, and is at least ten.

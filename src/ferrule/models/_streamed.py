@@ -44,6 +44,11 @@ class Provider(Protocol):
     def results(self, results: Iterable[ToolResult], /) -> list[Message]: ...
 
 
+def user_message(text: str) -> list[Message]:
+    """What a user says, in the form that most APIs have."""
+    return [{"role": "user", "content": text}]
+
+
 class Streamed:
     """A model whose turn is one streamed request.
 
@@ -64,10 +69,10 @@ class Streamed:
         self,
         provider: Provider,
         ask: Ask,
-        *,
         event_text: Callable[[Any], str],
         event_usage: Callable[[Any], Mapping[str, Any]],
-        user: Callable[[str], list[Message]],
+        *,
+        user: Callable[[str], list[Message]] = user_message,
         on_text: OnText | None = None,
         close: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
@@ -116,11 +121,6 @@ class Streamed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def user_message(text: str) -> list[Message]:
-    """What a user says, in the form that most APIs have."""
-    return [{"role": "user", "content": text}]
 
 
 def import_sdk(module: str, extra: str) -> Any:

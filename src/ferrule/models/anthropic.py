@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import (
-    Messages,
-    OnText,
-    Streamed,
-    counts,
-    import_sdk,
-    missing_credentials,
-    user_message,
-    with_tools,
-)
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
 from ferrule.providers import Strict
 from ferrule.providers import anthropic as provider
 
@@ -52,21 +43,20 @@ def anthropic(
     Raises:
         DefinitionError: where the SDK or a key is missing.
     """
-    own_client: Any = None if client is not None else _client(name, base_url)
+    own = client is None
+    if own:
+        client = _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
         request = with_tools(request, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
         if "tools" not in request and (used := sorted(_tools_in_history(messages))):
             request |= {"tools": [_unavailable_tool(tool) for tool in used], **provider.tool_choice("none")}
-        async with await (client or own_client).messages.create(stream=True, **request) as events:
+        async with await client.messages.create(stream=True, **request) as events:
             async for event in events:
                 yield event
 
-    close = own_client.close if own_client is not None else None
-    return Streamed(
-        provider, ask, event_text=_event_text, event_usage=_event_usage, user=user_message, on_text=on_text, close=close
-    )
+    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=client.close if own else None)
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -50,24 +50,23 @@ def bedrock(
     Raises:
         DefinitionError: where the SDK, credentials or a region are missing.
     """
-    own_client: Any = None if client is not None else _client(name, base_url)
+    own = client is None
+    if own:
+        client = _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"modelId": name, "messages": list(messages), **options}
         definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
         config = with_tools(request.pop("toolConfig", {}), definitions["tools"])
-        if "tools" in config or (config := _tools_in_history(messages)):
+        if "tools" in config or (config := _config_of_history(messages)):
             request["toolConfig"] = config
-        async for event in _events(client or own_client, request):
+        async for event in _events(client, request):
             yield event
 
     async def close() -> None:
-        own_client.close()
+        client.close()
 
-    ending = close if own_client is not None else None
-    return Streamed(
-        provider, ask, event_text=_event_text, event_usage=_event_usage, user=_user, on_text=on_text, close=ending
-    )
+    return Streamed(provider, ask, _event_text, _event_usage, user=_user, on_text=on_text, close=close if own else None)
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -99,7 +98,7 @@ async def _in_thread(step: Callable[[], Any]) -> Any:
     return done
 
 
-def _tools_in_history(messages: Messages) -> dict[str, Any]:
+def _config_of_history(messages: Messages) -> dict[str, Any]:
     """The tools in the history: the API refuses one with calls where the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})

@@ -47,20 +47,21 @@ def gemini(
     Raises:
         DefinitionError: where the SDK or a key is missing.
     """
-    own_client: Any = None if client is not None else _client(name, base_url)
+    own = client is None
+    if own:
+        client = _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         given = {"automatic_function_calling": {"disable": True}, **options}
         config = with_tools(given, provider.tools(toolset, strict=strict, deferred=deferred))
-        models = (client or own_client).aio.models
+        models = client.aio.models
         asked = models.generate_content_stream(model=name, contents=list(messages), config=config)
         async with aclosing(await asked) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    close = own_client.aio.aclose if own_client is not None else None
     return Streamed(
-        provider, ask, event_text=_event_text, event_usage=_event_usage, user=_user, on_text=on_text, close=close
+        provider, ask, _event_text, _event_usage, user=_user, on_text=on_text, close=client.aio.aclose if own else None
     )
 
 

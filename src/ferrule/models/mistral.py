@@ -6,16 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import (
-    Messages,
-    OnText,
-    Streamed,
-    counts,
-    import_sdk,
-    missing_credentials,
-    user_message,
-    with_tools,
-)
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
 from ferrule.providers import Strict
 from ferrule.providers import mistral as provider
 
@@ -51,29 +42,22 @@ def mistral(
     Raises:
         DefinitionError: where the SDK or a key is missing.
     """
-    own_client: Any = None if client is not None else _client(name, base_url)
+    own = client is None
+    if own:
+        client = _client(name, base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), **options}
         request = with_tools(request, provider.tools(toolset, strict=strict, deferred=deferred))
-        async with await (client or own_client).chat.stream_async(**request) as events:
+        async with await client.chat.stream_async(**request) as events:
             async for event in events:
                 yield event
 
     async def close() -> None:
-        await own_client.__aexit__(None, None, None)  # it has no other way
-        own_client.__exit__(None, None, None)
+        await client.__aexit__(None, None, None)  # it has no other way
+        client.__exit__(None, None, None)
 
-    ending = close if own_client is not None else None
-    return Streamed(
-        provider,
-        ask,
-        event_text=_event_text,
-        event_usage=_event_usage,
-        user=user_message,
-        on_text=on_text,
-        close=ending,
-    )
+    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=close if own else None)
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, user_message, with_tools
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, with_tools
 from ferrule.providers import ollama as provider
 
 if TYPE_CHECKING:
@@ -39,19 +39,18 @@ def ollama(
     Raises:
         DefinitionError: where the SDK is missing.
     """
-    own_client: Any = None if client is not None else import_sdk("ollama", "ollama").AsyncClient(host=base_url)
+    own = client is None
+    if own:
+        client = import_sdk("ollama", "ollama").AsyncClient(host=base_url)
 
     async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
         request = {"model": name, "messages": list(messages), "stream": True, **options}
         request = with_tools(request, provider.tools(toolset, deferred=deferred))
-        async with aclosing(await _stream_chat(client or own_client, request)) as chunks:
+        async with aclosing(await _stream_chat(client, request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    close = own_client.close if own_client is not None else None
-    return Streamed(
-        provider, ask, event_text=_event_text, event_usage=_event_usage, user=user_message, on_text=on_text, close=close
-    )
+    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=client.close if own else None)
 
 
 async def _stream_chat(client: Any, request: dict[str, Any]) -> Any:

@@ -6,16 +6,7 @@ from collections.abc import AsyncGenerator, Collection
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models._streamed import (
-    Messages,
-    OnText,
-    Streamed,
-    counts,
-    import_sdk,
-    missing_credentials,
-    user_message,
-    with_tools,
-)
+from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
 from ferrule.providers import Strict, openai_chat, openai_responses
 
 if TYPE_CHECKING:
@@ -24,7 +15,6 @@ if TYPE_CHECKING:
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 _Options: TypeAlias = dict[str, Any]
-_END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 
 
 def openai(
@@ -60,9 +50,11 @@ def openai(
     api = api or ("responses" if base_url is None else "chat")
     if api not in _APIS:
         raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
-    own_client = None if client is not None else _client(name, base_url)
-    close = own_client.close if own_client is not None else None
-    return _APIS[api](name, client or own_client, {"strict": strict, "deferred": deferred}, options, on_text, close)
+    own = client is None
+    if own:
+        client = _client(name, base_url)
+    close = client.close if own else None
+    return _APIS[api](name, client, {"strict": strict, "deferred": deferred}, options, on_text, close)
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -85,15 +77,7 @@ def _responses(name: str, client: Any, tool_options: _Options, options: _Options
             async for event in events:
                 yield event
 
-    return Streamed(
-        openai_responses,
-        ask,
-        event_text=_event_text,
-        event_usage=_event_usage,
-        user=user_message,
-        on_text=on_text,
-        close=close,
-    )
+    return Streamed(openai_responses, ask, _event_text, _event_usage, on_text=on_text, close=close)
 
 
 def _event_text(event: Any) -> str:
@@ -101,7 +85,7 @@ def _event_text(event: Any) -> str:
 
 
 def _event_usage(event: Any) -> dict[str, int]:
-    return counts(event.response.usage, _USAGE_NAMES) if event.type in _END_EVENTS else {}
+    return counts(getattr(getattr(event, "response", None), "usage", None), _USAGE_NAMES)  # the last events have it
 
 
 def _chat(name: str, client: Any, tool_options: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
@@ -112,15 +96,7 @@ def _chat(name: str, client: Any, tool_options: _Options, options: _Options, on_
             async for event in events:
                 yield event
 
-    return Streamed(
-        openai_chat,
-        ask,
-        event_text=_chat_event_text,
-        event_usage=_chat_event_usage,
-        user=user_message,
-        on_text=on_text,
-        close=close,
-    )
+    return Streamed(openai_chat, ask, _chat_event_text, _chat_event_usage, on_text=on_text, close=close)
 
 
 def _chat_event_text(event: Any) -> str:

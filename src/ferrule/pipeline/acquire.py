@@ -38,7 +38,7 @@ def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
         _refuse_beside(plan, state)
         limiters = _limits_for(plan, state)
         if plan.locks:
-            return _wait(plan, state, limiters)
+            return _wait_for_all(plan, state, limiters)
     taken = 0
     try:
         for limiter in limiters:
@@ -47,7 +47,7 @@ def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
     except IndexError:
         for limiter in limiters[:taken]:
             limiter.release()
-        return _wait(plan, state, limiters)
+        return _wait_for_all(plan, state, limiters)
     state.held = limiters
     return None
 
@@ -58,7 +58,7 @@ def _refuse_beside(plan: Plan, state: CallState) -> None:
         raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
 
 
-async def _wait(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> None:
+async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> None:
     """Wait for the keys, then for one slot after the other.
 
     Raises:
@@ -160,9 +160,8 @@ def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str
 
 def release(state: CallState) -> None:
     """Give back what a call had. What was given up and still runs is counted, and keeps it until its last part ends."""
-    jobs = state.abandoned and state.abandoned[state.counted :]
-    if jobs:
-        _release_at_end(state, jobs)
+    if len(state.abandoned) > state.counted:
+        _release_at_end(state, state.abandoned[state.counted :])
     else:
         release_all(state)
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.handler import is_async
-from ferrule.executors import threads
+from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import GuardFunction, broken, decision_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.suspension import resume_data
-from ferrule.pipeline.tasks import start
+from ferrule.pipeline.tasks import outcome_of, start
 from ferrule.types import Approver, Coro, Guard
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.content import clean, cut
@@ -47,11 +47,8 @@ class Verdict(NamedTuple):
     values: object
 
 
-class FirstAnswer(NamedTuple):
-    """The first guard that was not content, by its place, and what it answered or raised."""
-
-    position: int
-    answer: object
+GuardAnswer: TypeAlias = tuple[int, object]
+"""The place of a guard that is not content, and what it answered or raised."""
 
 
 def authorize(plan: Plan, call: ToolCall, values: object, state: CallState) -> Authorized | Coro[Authorized]:
@@ -61,37 +58,19 @@ def authorize(plan: Plan, call: ToolCall, values: object, state: CallState) -> A
     Raises:
         Rejected: (the coroutine) where the call may not run, or is suspended.
     """
-    if not plan.guards:
-        return (call, values) if not plan.hidden else _authorize(plan, call, values, state, None)
-    first = _first_answer(plan, call, state)
-    if first is not None or plan.hidden:
-        return _authorize(plan, call, values, state, first)
-    if state.observers:
+    guards = plan.guards
+    found = next_answer(guards, call, state) if guards else None
+    if found is not None or plan.hidden:
+        return _authorize(plan, call, values, state, found)
+    if guards and state.observers:
         emit(state.observers, "tool:decided", call, ALLOW)
     return call, values
 
 
-def _first_answer(plan: Plan, call: ToolCall, state: CallState) -> FirstAnswer | None:
-    """Ask the guards in turn, until one is not content; most calls are done with this."""
-    context = state.context
-    position = 0
-    try:
-        for guard, _ in plan.guards:
-            answer: Any = guard(call, context)
-            if answer is not None and answer is not ALLOW:
-                return FirstAnswer(position, answer)
-            position += 1
-    except _NOT_OURS:
-        raise
-    except BaseException as error:
-        return FirstAnswer(position, threads.Raised(error))
-    return None
-
-
 async def _authorize(
-    plan: Plan, call: ToolCall, values: object, state: CallState, first: FirstAnswer | None
+    plan: Plan, call: ToolCall, values: object, state: CallState, found: GuardAnswer | None
 ) -> Authorized:
-    verdict = await judge(plan, call, values, state, first)
+    verdict = await _judge(plan, call, values, state, found)
     if plan.guards and state.observers:
         emit(state.observers, "tool:decided", verdict.call, verdict.decision)
     return await decide(plan, verdict, state, plan.runner.approve)
@@ -125,62 +104,91 @@ async def decide(plan: Plan, verdict: Verdict, state: CallState, approve: Approv
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-async def judge(
-    plan: Plan, call: ToolCall, values: object, state: CallState, first: FirstAnswer | None = None
-) -> Verdict:
-    """What all guards say together; changed arguments are judged again.
-
-    Those before `first` are content, and that one is not asked twice.
-    """
-    changed_by = -1
-    for _ in range(ROUNDS):
-        decision = ALLOW
-        for position, (function, guard) in enumerate(plan.guards):
-            if position == changed_by or (first is not None and position < first.position):
-                continue
-            answer, first = (_NOT_ASKED if first is None else first.answer), None
-            answered = await _evaluate_guard(plan, function, guard, call, state, answer)
-            if answered.kind == "deny":
-                return Verdict(answered, call, values)
-            if answered.kind == "ask":
-                decision = _both(decision, answered)
-            elif answered.arguments is not None:
-                changed_by = position
-                try:
-                    call, values = _with_arguments(plan, call, answered.arguments, state)
-                except Invalid as invalid:
-                    log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
-                    what = f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"
-                    return Verdict(deny(what), call, values)
-                except Exception as error:  # a mapping of the guard's own may raise anything when it is read
-                    return Verdict(_guard_broke(plan, guard, error), call, values)
-                break
-        else:
-            return Verdict(decision, call, values)
-    return Verdict(deny("the guards kept changing the arguments"), call, values)
+async def judge(plan: Plan, call: ToolCall, values: object, state: CallState) -> Verdict:
+    """What all guards say together; changed arguments are judged again."""
+    return await _judge(plan, call, values, state, next_answer(plan.guards, call, state))
 
 
-_NOT_ASKED: Any = object()
-
-
-async def _evaluate_guard(
-    plan: Plan, function: GuardFunction, guard: Guard, call: ToolCall, state: CallState, answer: object
-) -> Decision:
-    """One guard's answer as a decision; one that breaks or is late denies."""
+def next_answer(
+    guards: tuple[tuple[GuardFunction, Guard], ...], call: ToolCall, state: CallState, start: int = 0, passed: int = -1
+) -> GuardAnswer | None:
+    """Ask the guards in turn, from `start` on and without that at `passed`, until one is not content; for most calls
+    that is all."""
+    context, position = state.context, start
     try:
-        if answer is _NOT_ASKED:
-            answer = function(call, state.context)
-        if isinstance(answer, threads.Raised):
-            raise answer.error
-        if answer is not None and not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-            answer = await _within_time(answer)
-        return decision_of(answer, call)
+        for position in range(start, len(guards)):
+            if position != passed:
+                answer = guards[position][0](call, context)
+                if answer is not None and answer is not ALLOW:
+                    return position, answer
     except _NOT_OURS:
         raise
-    except _Cancelled:
-        raise asyncio.CancelledError from None
     except BaseException as error:
-        return _guard_broke(plan, guard, error)
+        return position, Raised(error)
+    return None
+
+
+async def _judge(plan: Plan, call: ToolCall, values: object, state: CallState, found: GuardAnswer | None) -> Verdict:
+    """What all guards say together, those before `found` being content."""
+    decision, changes, changed_by = ALLOW, 0, -1
+    while found is not None:
+        position, answer = found
+        guard = plan.guards[position][1]
+        answered = await _decision(plan, guard, answer, call)
+        if answered.kind == "deny":
+            return Verdict(answered, call, values)
+        if answered.kind == "ask":
+            decision = _both(decision, answered)
+        elif answered.arguments is not None:
+            changes += 1
+            if changes == ROUNDS:
+                return Verdict(deny("the guards kept changing the arguments"), call, values)
+            try:
+                call, values = _with_arguments(plan, call, answered.arguments, state)
+            except Invalid as invalid:
+                log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
+                what = f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"
+                return Verdict(deny(what), call, values)
+            except Exception as error:  # a mapping of the guard's own may raise anything when it is read
+                return Verdict(_guard_broke(plan, guard, error), call, values)
+            decision, changed_by, position = ALLOW, position, -1
+        found = next_answer(plan.guards, call, state, position + 1, changed_by)
+    return Verdict(decision, call, values)
+
+
+async def _decision(plan: Plan, guard: Guard, answer: object, call: ToolCall) -> Decision:
+    """What a guard's answer comes to; one that breaks or is late denies."""
+    if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
+        answer = await _within_time(answer)
+    if not isinstance(answer, Raised):
+        try:
+            return decision_of(answer, call)
+        except _NOT_OURS:
+            raise
+        except BaseException as error:  # of a mapping of the guard's own
+            answer = Raised(error)
+    return _guard_broke(plan, guard, answer.error)
+
+
+def _guard_broke(plan: Plan, guard: Guard, error: BaseException) -> Decision:
+    decision = broken(guard, error)
+    if decision.reason.startswith("a guard"):
+        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
+    return decision
+
+
+async def _within_time(answer: Awaitable[object]) -> object:
+    """A guard's awaited answer, or `Raised`; one that is late is cancelled and not waited for."""
+    task = start(outcome_of(answer), asyncio.get_running_loop())
+    try:
+        await asyncio.wait({task}, timeout=GUARD_SECONDS)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not task.done():
+        task.cancel()
+        return Raised(TimeoutError())
+    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 
 def _both(one: Decision, other: Decision) -> Decision:
@@ -193,48 +201,6 @@ def _both(one: Decision, other: Decision) -> Decision:
 def _misfit(plan: Plan, invalid: Invalid) -> str:
     """What does not fit, for the model, which cannot mend it; nothing of a value that it is not to see."""
     return "" if plan.hidden else f": {str(invalid).partition(' Nothing was run')[0]}"
-
-
-class _Cancelled(BaseException):
-    """A cancellation from outside while a guard was awaited, told from one that the guard raised."""
-
-
-def _guard_broke(plan: Plan, guard: Guard, error: BaseException) -> Decision:
-    decision = broken(guard, error)
-    if decision.reason.startswith("a guard"):
-        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
-    return decision
-
-
-async def _within_time(answer: Awaitable[object]) -> Any:
-    """A guard's awaited answer, within its time; a late one is cancelled and not waited for.
-
-    Raises:
-        TimeoutError: where it is late.
-    """
-
-    async def waited() -> Any:
-        try:
-            return await answer
-        except _NOT_OURS:
-            raise
-        except BaseException as error:
-            return threads.Raised(error)
-
-    task = start(waited(), asyncio.get_running_loop())
-    if not task.done():
-        try:
-            await asyncio.wait({task}, timeout=GUARD_SECONDS)
-        except asyncio.CancelledError as error:
-            task.cancel()
-            raise _Cancelled from error
-    if not task.done():
-        task.cancel()
-        raise TimeoutError
-    outcome = task.result()
-    if isinstance(outcome, threads.Raised):
-        raise outcome.error
-    return outcome
 
 
 def _with_arguments(plan: Plan, call: ToolCall, arguments: Mapping[str, object], state: CallState) -> Authorized:
@@ -282,8 +248,8 @@ async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: De
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]
         else:
-            answer = await threads.in_own_thread(lambda: approve(call, asked, context))
-            if isinstance(answer, threads.Raised):
+            answer = await in_own_thread(lambda: approve(call, asked, context))
+            if isinstance(answer, Raised):
                 raise answer.error
             if inspect.isawaitable(answer):
                 answer = await answer

@@ -10,12 +10,11 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import same_call
 from ferrule.pipeline.acquire import resource_keys
 from ferrule.pipeline.call import answer, find_plan, receive
-from ferrule.pipeline.entry import Entry
-from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import start
+from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.scheduling.timer import wake
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
@@ -25,6 +24,65 @@ from ferrule.values.result import ToolResult
 
 _Task = asyncio.Task[Any]
 _AT_ONCE = 32
+
+
+class Entry:
+    """A call's place in its batch.
+
+    Attributes:
+        call: The call, with an id.
+        observers: See the events of this batch only.
+        twin: The entry of the same call, where it came before; the call runs once.
+        reused: Whether another call came before under the same id; then this one is answered, and never run.
+        beside: Whether the arguments as sent are why the call runs beside others.
+        state: The state of the call, once it has begun.
+        task: Where it runs.
+        result: What it came to.
+    """
+
+    __slots__ = ("beside", "call", "observers", "result", "reused", "state", "task", "twin")
+
+    def __init__(self, call: ToolCall, observers: tuple[Observer, ...]) -> None:
+        self.call = call
+        self.observers = observers
+        self.twin: Entry | None = None
+        self.reused = self.beside = False
+        self.state: CallState | None = None
+        self.task: asyncio.Task[ToolResult] | None = None
+        self.result: ToolResult | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the call has come to its handler."""
+        return self.state is not None and self.state.executed is not False
+
+    def outcome(self) -> ToolResult | None:
+        """The result that was kept when the call was cut off, or that its task came to; `None` before its end."""
+        if self.result is None:
+            task = self.task
+            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
+                self.result = task.result()
+        return self.result
+
+
+class Lane(NamedTuple):
+    """What a call may run beside.
+
+    Attributes:
+        alone: Nothing: it is a barrier.
+        keys: What it shares with others.
+        shared: Whether it goes beside others that share a key and go beside others.
+        chosen: Whether it runs beside others because of its arguments.
+    """
+
+    alone: bool = False
+    keys: tuple[str, ...] = ()
+    shared: bool = True
+    chosen: bool = False
+
+
+ALONE = Lane(alone=True)
+BESIDE = Lane()
 
 
 class Batch:
@@ -66,7 +124,7 @@ class Batch:
         found = []
         for entry in self._entries:
             first = entry.twin or entry
-            found.append(first.outcome() or self._open(entry.call, started=first.started))
+            found.append(first.outcome() or self._open(entry.call, started=first.state is not None))
         return found
 
     def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
@@ -99,9 +157,6 @@ class Batch:
             if self._now or not entry.runs:
                 entry.task.cancel()
 
-    def _stopped(self) -> bool:
-        return self._cancelled
-
     def __await__(self) -> Generator[Any, None, list[ToolResult]]:
         return self._awaited().__await__()
 
@@ -111,38 +166,30 @@ class Batch:
         self._done = asyncio.get_running_loop().create_future()
         try:
             await self._run()
-        except BaseException:
+        finally:
             self._done.set_result(self.results)
-            raise
-        results = self.results
-        self._done.set_result(results)
-        return results
+        return self._done.result()
 
     async def _run(self) -> None:
-        lanes = _RunningLanes()
-        begun = 0
+        locks = KeyLocks()
+        running: list[_Task] = []
         try:
-            for entry in self._entries:
-                if entry.twin is not None:
-                    continue
-                begun += 1
+            for begun, entry in enumerate([entry for entry in self._entries if entry.twin is None], 1):
                 if begun % _AT_ONCE == 0:  # or a thousand begin before the first can go on
                     await asyncio.sleep(0)
-                if self._cancelled:
+                lane = self._lane(entry)
+                if lane.alone:
+                    await _all(running)
+                    running.clear()
+                if self._cancelled:  # also by what a tool says about its own arguments
                     break
-                lane = BESIDE if entry.reused else self._lane(find_plan(self._runner, entry.call.name), entry.call)
-                if self._stopped():  # by what a tool says about its own arguments
-                    break
-                if not lane.alone:
-                    before = lanes.before(lane)
-                    entry.beside = lane.chosen
-                    lanes.add(self._begin(entry, before), lane)
-                    continue
-                await _all(lanes.open)
-                lanes.clear()
-                if not self._stopped():
-                    await _all([self._begin(entry)])
-            await _all(lanes.open)
+                entry.beside = lane.chosen
+                task = self._begin(entry, locks.join(lane.keys, shared=lane.shared) if lane.keys else None)
+                if lane.alone:
+                    await _all([task])
+                elif not task.done():
+                    running.append(task)
+            await _all(running)
         except asyncio.CancelledError:
             self.cancel(now=True)
             await _all([entry.task for entry in self._entries if entry.task is not None])
@@ -150,8 +197,9 @@ class Batch:
         finally:
             await self._complete()
 
-    def _lane(self, plan: Plan | None, call: ToolCall) -> Lane:
-        if plan is None or call.problem is not None:
+    def _lane(self, entry: Entry) -> Lane:
+        call, plan = entry.call, find_plan(self._runner, entry.call.name)
+        if plan is None or entry.reused or call.problem is not None:
             return BESIDE
         tool = plan.tool
         if isinstance(tool.parallel, bool) and not plan.locks:
@@ -171,13 +219,19 @@ class Batch:
         except BaseException:
             return ALONE  # what it touches is not known
 
-    def _begin(self, entry: Entry, before: Sequence[_Task] = ()) -> _Task:
-        coroutine = self._after(before, entry) if before else self._call(entry)
-        entry.started = True
+    def _begin(self, entry: Entry, hold: Hold | None) -> _Task:
+        coroutine = self._call(entry) if hold is None else self._with_keys(entry, hold)
         task = entry.task = start(coroutine, asyncio.get_running_loop())
         if self._cancelled and not task.done() and (self._now or not entry.runs):
             task.cancel()  # what began at once has cancelled its own batch
         return task
+
+    async def _with_keys(self, entry: Entry, hold: Hold) -> ToolResult:
+        try:
+            await hold.wait(None)
+            return await self._call(entry)
+        finally:
+            hold.release()
 
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reused:
@@ -185,24 +239,20 @@ class Batch:
             return answer(self._runner, entry.call, "invalid", error, entry)
         return receive(self._runner, entry.call, self._fields, entry=entry)
 
-    async def _after(self, before: Sequence[_Task], entry: Entry) -> ToolResult:
-        await _all(before)
-        return await self._call(entry)
-
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
         mistakes: list[BaseException] = []
         for entry in self._entries:
+            task = entry.task
+            error = None
+            if task is not None and task.done() and not task.cancelled():
+                error = task.exception()  # marked as seen: the result tells it
             if entry.twin is not None or entry.outcome() is not None:
                 continue
-            task = entry.task
-            if task is not None and task.done() and not task.cancelled() and task.exception() is not None:
-                mistakes.append(task.exception())  # type: ignore[arg-type]
+            if error is not None:
+                mistakes.append(error)
             elif task is None or task.done():
                 entry.result = await answer(self._runner, entry.call, "cancelled", CANCELLED, entry)
-        for entry in self._entries:
-            if entry.task is not None and entry.task.done() and not entry.task.cancelled():
-                entry.task.exception()  # marked as seen: the result tells it
         if mistakes:
             raise mistakes[0]
 
@@ -216,62 +266,5 @@ async def _all(tasks: Sequence[_Task]) -> None:
 async def _ended(task: _Task) -> None:
     """Wait for the end of a task, whatever it is; a fifth of the cost of `asyncio.wait`."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def ended(_: _Task) -> None:
-        wake(waiter)
-
-    task.add_done_callback(ended)
-    try:
-        await waiter
-    finally:
-        task.remove_done_callback(ended)
-
-
-class Lane(NamedTuple):
-    """What a call may run beside.
-
-    Attributes:
-        alone: Nothing: it is a barrier.
-        keys: What it shares with others.
-        shared: Whether it goes beside others that share a key and go beside others.
-        chosen: Whether it runs beside others because of its arguments.
-    """
-
-    alone: bool = False
-    keys: tuple[str, ...] = ()
-    shared: bool = True
-    chosen: bool = False
-
-
-ALONE = Lane(alone=True)
-BESIDE = Lane()
-
-
-class _RunningLanes:
-    """Which of the calls that run now a later one has to wait for."""
-
-    def __init__(self) -> None:
-        self.open: list[_Task] = []
-        self._writers: dict[str, _Task] = {}
-        self._readers: dict[str, list[_Task]] = {}
-
-    def before(self, lane: Lane) -> list[_Task]:
-        found = [self._writers[key] for key in lane.keys if key in self._writers]
-        if not lane.shared:
-            found += [task for key in lane.keys for task in self._readers.get(key, ())]
-        return found
-
-    def add(self, task: _Task, lane: Lane) -> None:
-        if not task.done():
-            self.open.append(task)
-        for key in lane.keys:
-            if lane.shared:
-                self._readers.setdefault(key, []).append(task)
-            else:
-                self._writers[key] = task
-                self._readers[key] = []
-
-    def clear(self) -> None:
-        self.open.clear()
-        self._writers.clear()
-        self._readers.clear()
+    task.add_done_callback(lambda _: wake(waiter))
+    await waiter

@@ -19,15 +19,14 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import acquire, release
 from ferrule.pipeline.authorize import Verdict, authorize, decide
-from ferrule.pipeline.entry import Entry
-from ferrule.pipeline.hooks import run_after, run_before
+from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
@@ -41,6 +40,9 @@ from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import EventKind, emit
 from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.pipeline.batch import Entry
 
 log = logging.getLogger("ferrule")
 
@@ -120,35 +122,26 @@ async def run_call(
         parent = CURRENT.get()  # type: ignore[assignment]
     while parent is not None and parent.ended:
         parent = parent.parent
+    if runner.closing and parent is None:
+        closing = f"The runner is closing. {NOTHING_RUN}"
+        return await answer(runner, sent, "cancelled", closing, entry, answered)
     call = sent
-    if parent is not None or runner.closing or sent.name != plan.name:
-        if runner.closing and parent is None:
-            closing = f"The runner is closing. {NOTHING_RUN}"
-            return await answer(runner, call, "cancelled", closing, entry, answered)
-        made_by = sent.parent or (None if parent is None else parent.call.id)
-        if made_by != sent.parent or sent.name != plan.name:
-            call = sent.replace(name=plan.name, parent=made_by)
-    if call.raw.__class__ is not str:
-        call = _with_text(call)
-    task = current_task()
-    state = CallState(plan, fields, sent, call, parent, task, runner.observers, timeout)
-    if call is not sent or entry is not None or answered is not None:
+    if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
+        call = _own_form(plan, sent, parent)
+    state = CallState(plan, fields, sent, call, parent, current_task(), runner.observers, timeout)
+    if entry is not None or answered is not None or call is not sent:
         _note_origin(state, entry, answered)
-    observers = state.observers
     live = runner.live
     live.add(state)
     try:
-        if observers and answered is None:
-            emit(observers, "tool:pre", call)
+        if state.observers and answered is None:
+            emit(state.observers, "tool:pre", call)
         try:
-            if plan.around is None:
-                result = await core(plan, call, state)
-            else:
-                result = await plan.around(call, state.context)
+            result = await (core(plan, call, state) if plan.around is None else plan.around(call, state.context))
         except BaseException as error:
             result = _interrupted(state, call, error, entry)
         result = seal(state, result)
-        if task.cancelling() > state.cancels and not state.took_back():  # type: ignore[union-attr]
+        if state.task.cancelling() > state.cancels and not state.took_back():
             # A handler swallowed a cancellation from outside: the caller's wish counts.
             _cut_off(state, call, entry, result)
             raise asyncio.CancelledError
@@ -158,17 +151,24 @@ async def run_call(
         state.bound = state.task = state.own_task = None  # no cycle is left for the collector
         if runner.idle is not None and not live and not runner.idle.done():
             runner.idle.set_result(None)
-    if observers:
-        kind: EventKind = "tool:post" if result.status == "ok" else "tool:error"
-        emit(observers, "tool:suspended" if result.status == "suspended" else kind, call, result)
+    if state.observers:
+        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), call, result)
     if plan.journaled:
         await _record_result(runner, result, entry)
     return result
 
 
-def _with_text(call: ToolCall) -> ToolCall:
-    """The call with its arguments as text: the sender's own mapping may change, what is judged and told does not."""
-    if call.raw is None:
+_END_KINDS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}
+
+
+def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
+    """The call under the tool's own name, as a child of the call that made it, and with its arguments as text: the
+    sender's own mapping may change, and what is judged and told must not."""
+    made_by = sent.parent or (None if parent is None else parent.call.id)
+    call = sent
+    if made_by != sent.parent or sent.name != plan.name:
+        call = sent.replace(name=plan.name, parent=made_by)
+    if call.raw is None or isinstance(call.raw, str):
         return call
     try:
         text = dumps(call.raw)
@@ -228,7 +228,7 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     state.entered = True
     try:
         if plan.before_hooks:
-            changed = run_before(plan.before_hooks, call, state.context)
+            changed = run_hooks(plan.before_hooks, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
         try:
             if call is not state.call:
@@ -266,7 +266,7 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
                 state.inside = False
                 release(state)
         if plan.after_hooks:
-            replaced = run_after(plan.after_hooks, result, state.context)
+            replaced = run_hooks(plan.after_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     finally:

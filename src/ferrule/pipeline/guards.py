@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any, TypeAlias
 
 from pydantic import AliasChoices
@@ -40,16 +39,16 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
         if not callable(guard):
             raise DefinitionError(f"{guard!r} is no guard: it is neither callable nor has check()")
         return guard
-    form = _form(check)
-    if form == "arguments":
-        return _check_of_arguments(check, guard, tool)
-    if form == "instance":
-        return _check_of_instance(check, guard, tool)
-    if form == "call":
-        return check  # type: ignore[no-any-return]
-    raise DefinitionError(
-        f"the guard {guard!r} must have check(call, context), check(handler) or check(tool, **arguments), not {form}"
-    )
+    match _form(check):
+        case "call":
+            return check  # type: ignore[no-any-return]
+        case "arguments":
+            return _check_of_arguments(check, guard, tool)
+        case "instance":
+            return _check_of_instance(check, guard, tool)
+        case form:
+            forms = "check(call, context), check(handler) or check(tool, **arguments)"
+            raise DefinitionError(f"the guard {guard!r} must have {forms}, not {form}")
 
 
 def _form(check: Callable[..., object]) -> str:
@@ -73,46 +72,16 @@ def _form(check: Callable[..., object]) -> str:
 
 
 def _check_of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
-    taken = _names_taken(check, guard, tool)
-
-    def ask_guard(call: ToolCall, context: ToolContext) -> Any:
-        arguments = thaw(call.arguments)
-        for name in taken & arguments.keys():  # of a tool that takes what it does not declare
-            raise GuardError(f"no argument may be called {name!r} here")
-        return check(tool, **arguments)
-
-    return ask_guard
-
-
-def _names_taken(check: Callable[..., object], guard: Guard, tool: Tool) -> set[str]:
-    """The parameters that the guard itself and the tool fill, so that no argument of their name can be given.
-
-    Raises:
-        DefinitionError: where the tool's arguments could not be given.
-    """
     function, given = (check.__func__, (guard, tool)) if inspect.ismethod(check) else (check, (tool,))
-    parameters = inspect.signature(function).parameters.values()
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    taken = {p.name for p in positional[: len(given)] if p.kind is p.POSITIONAL_OR_KEYWORD}
-    names = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} - taken
-    required = {p.name for p in parameters if p.name in names and p.default is p.empty}
-    schema = tool.handling.parameters.schema
-    arguments = schema.get("properties", {}).keys()
-    if clash := sorted(taken & arguments):
-        why = f"has an argument {clash[0]!r}, which Python cannot give beside the parameter of that name"
-    elif (extra := sorted(arguments - names)) and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        why = f"has an argument {extra[0]!r}, which it does not take"
-    elif (lacking := sorted(required - arguments)) and schema.get("additionalProperties") is False:
+    names = tool.handling.parameters.schema.get("properties", {})
+    try:
+        inspect.signature(function).bind(*given, **dict.fromkeys(names))
+    except TypeError as error:
         raise DefinitionError(
-            f"the guard {guard!r} has a parameter {lacking[0]!r} in check{inspect.signature(check)}, and the tool "
-            f"{tool.name!r} no such argument; give it a default"
-        )
-    else:
-        return taken
-    raise DefinitionError(
-        f"the guard {guard!r} has check{inspect.signature(check)}, and the tool {tool.name!r} {why}; "
-        f"write check({'self, ' if inspect.ismethod(check) else ''}tool, /, **arguments)"
-    )
+            f"the guard {guard!r} has check{inspect.signature(check)}, which cannot be given the arguments of "
+            f"{tool.name!r}: {error}; write check(self, tool, /, **arguments)"
+        ) from None
+    return lambda call, context: check(tool, **thaw(call.arguments))  # type: ignore[return-value]
 
 
 def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
@@ -133,53 +102,47 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
             answer = instance
         if not isinstance(answer, type(instance)):
             return answer  # type: ignore[return-value]  # `decision_of` looks at it
-        given = _values(answer)
-        after = {key: _json(value) for key, value in given.items()}
+        after = _fields(answer)
         changed = {key: value for key, value in after.items() if key not in before or not same(before[key], value)}
         removed = before.keys() - after.keys()
-        kept = {key: value for key, value in call.arguments.items() if key not in removed}
-        if not changed and not removed:
-            return None
-        arguments = {**kept, **changed}
-        for key in changed:
-            if not _carried(key, given[key], handling, arguments):
-                raise GuardError(f"a guard changed {key!r} to what JSON does not carry")
+        arguments = {key: value for key, value in call.arguments.items() if key not in removed} | changed
+        if changed:
+            _check_taken(changed, arguments, handling)
         return allow(arguments)
 
     return ask_guard
 
 
 def _fields(instance: Any) -> dict[str, object]:
-    return {key: _json(value) for key, value in _values(instance).items()}
-
-
-def _values(instance: Any) -> dict[str, object]:
-    """The fields, under the names that a model fills them by."""
+    """The JSON of each field, under the name that a model fills it by; of what has none a text, in a tuple, which is
+    nobody's JSON."""
     found = dict(instance.model_extra or {})
     for name, field in type(instance).model_fields.items():
         wire = field.validation_alias or field.alias
         if isinstance(wire, AliasChoices):
             wire = wire.choices[0]
         found[wire if isinstance(wire, str) else name] = getattr(instance, name)
+    for key, value in found.items():
+        try:
+            found[key] = loads(dumps(value))
+        except ValueError:
+            found[key] = (jsonable(value),)
     return found
 
 
-def _json(value: object) -> Any:
-    try:
-        return loads(dumps(value))
-    except ValueError:
-        return jsonable(value)
+def _check_taken(changed: dict[str, object], arguments: dict[str, object], handling: Handler) -> None:
+    """The handler has to get what the guard meant: bytes without a JSON form would come as another text, and what a
+    field reads from base64 as something else.
 
-
-def _carried(key: str, value: object, handling: Handler, arguments: dict[str, object]) -> bool:
-    """Whether the handler would get the value that the guard meant, and not the text that stands for it: bytes that
-    are no UTF-8 have a JSON form only where their field says which."""
+    Raises:
+        GuardError: where it would not.
+    """
     try:
-        dumps(value)
-    except ValueError:
-        with suppress(ArgumentErrors):  # what does not fit is the kernel's to tell
-            return bool(_values(handling.parameters.values(dumps(arguments)))[key] == value)
-    return True
+        taken = _fields(handling.parameters.values(dumps(arguments)))
+    except ArgumentErrors:
+        taken = {}
+    if wrong := [key for key, value in changed.items() if taken.get(key) != value]:
+        raise GuardError(f"a guard changed {wrong[0]!r} to a value that validation does not give back as it is")
 
 
 def decision_of(answer: object, judged: ToolCall) -> Decision:
@@ -193,14 +156,8 @@ def decision_of(answer: object, judged: ToolCall) -> Decision:
         answer = allow(answer)
     if not isinstance(answer, Decision):
         return deny(f"a guard answered with {type(answer).__name__}, which is neither a decision nor arguments")
-    if answer.kind == "allow" and answer.arguments is not None:
-        if _is_same(answer.arguments, judged.arguments):
-            return ALLOW
-    return answer
-
-
-def _is_same(changed: Mapping[str, object], arguments: Mapping[str, object]) -> bool:
-    return changed is arguments or same(thaw(changed), thaw(arguments))
+    changed = answer.arguments if answer.kind == "allow" else None
+    return ALLOW if changed is not None and same(thaw(changed), thaw(judged.arguments)) else answer
 
 
 def broken(guard: Guard, error: BaseException) -> Decision:

@@ -4,18 +4,18 @@ it, and has no `next`."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from ferrule.types import Coro, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
-Before: TypeAlias = Callable[[ToolCall, ToolContext], ToolCall | Awaitable[ToolCall | None] | None]
-"""The call that goes on instead, or `None` for the same."""
-
-After: TypeAlias = Callable[[ToolResult, ToolContext], ToolResult | Awaitable[ToolResult | None] | None]
-"""The result that goes back instead, or `None` for the same."""
+Seen = TypeVar("Seen", ToolCall, ToolResult)
+HookFunction: TypeAlias = Callable[[Seen, ToolContext], Seen | Awaitable[Seen | None] | None]
+"""It gives the call that goes on, or the result that goes back, instead; `None` for the same."""
+Before: TypeAlias = HookFunction[ToolCall]
+After: TypeAlias = HookFunction[ToolResult]
 
 
 class Hook:
@@ -25,54 +25,38 @@ class Hook:
     __slots__ = ("after", "before")
 
     def __init__(self, *, before: Before | None = None, after: After | None = None) -> None:
-        self.before = before
-        self.after = after
+        self.before = () if before is None else (before,)
+        self.after = () if after is None else (after,)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        if self.before is not None:
-            changed = run_before((self.before,), call, context)
-            call = changed if isinstance(changed, ToolCall) else await changed
-        result = await next(call, context)
-        if self.after is not None:
-            replaced = run_after((self.after,), result, context)
-            result = replaced if isinstance(replaced, ToolResult) else await replaced
-        return result
+        changed = run_hooks(self.before, call, context)
+        result = await next(changed if isinstance(changed, ToolCall) else await changed, context)
+        replaced = run_hooks(self.after, result, context)
+        return replaced if isinstance(replaced, ToolResult) else await replaced
 
 
-def run_before(hooks: Sequence[Before], call: ToolCall, context: ToolContext) -> ToolCall | Coro[ToolCall]:
-    """The call as the hooks leave it: at once, or a coroutine of it where one of them has to be awaited."""
+def run_hooks(hooks: Sequence[HookFunction[Seen]], seen: Seen, context: ToolContext) -> Seen | Coro[Seen]:
+    """The call or the result as the hooks leave it: at once, or a coroutine of it where one of them has to be
+    awaited."""
     for position, hook in enumerate(hooks):
-        changed = hook(call, context)
-        if isinstance(changed, ToolCall):
-            call = changed
-        elif changed is not None:
-            return _go_on_before(changed, hooks[position + 1 :], call, context)
-    return call
+        changed = hook(seen, context)
+        if changed is None:
+            continue
+        if isinstance(changed, seen.__class__):
+            seen = changed
+        else:
+            return _go_on(changed, hooks[position + 1 :], seen, context)  # type: ignore[arg-type]
+    return seen
 
 
-async def _go_on_before(
-    changed: Awaitable[ToolCall | None], hooks: Sequence[Before], call: ToolCall, context: ToolContext
-) -> ToolCall:
-    rest = run_before(hooks, await changed or call, context)
-    return rest if isinstance(rest, ToolCall) else await rest
-
-
-def run_after(hooks: Sequence[After], result: ToolResult, context: ToolContext) -> ToolResult | Coro[ToolResult]:
-    """The result as the hooks leave it: at once, or a coroutine of it where one of them has to be awaited."""
-    for position, hook in enumerate(hooks):
-        replaced = hook(result, context)
-        if isinstance(replaced, ToolResult):
-            result = replaced
-        elif replaced is not None:
-            return _go_on_after(replaced, hooks[position + 1 :], result, context)
-    return result
-
-
-async def _go_on_after(
-    replaced: Awaitable[ToolResult | None], hooks: Sequence[After], result: ToolResult, context: ToolContext
-) -> ToolResult:
-    rest = run_after(hooks, await replaced or result, context)
-    return rest if isinstance(rest, ToolResult) else await rest
+async def _go_on(
+    changed: Awaitable[Seen | None],
+    hooks: Sequence[HookFunction[Seen]],
+    seen: Seen,
+    context: ToolContext,
+) -> Seen:
+    rest = run_hooks(hooks, await changed or seen, context)
+    return rest if isinstance(rest, seen.__class__) else await rest  # type: ignore[misc]
 
 
 class Chain(NamedTuple):
@@ -89,6 +73,6 @@ def split_chain(middleware: Iterable[Middleware]) -> Chain:
     hooks: list[Hook] = []
     while outer and isinstance(outer[-1], Hook):
         hooks.insert(0, outer.pop())  # type: ignore[arg-type]
-    before = tuple(hook.before for hook in hooks if hook.before is not None)
-    after = tuple(hook.after for hook in reversed(hooks) if hook.after is not None)
+    before = tuple(one for hook in hooks for one in hook.before)
+    after = tuple(one for hook in reversed(hooks) for one in hook.after)
     return Chain(tuple(outer), before, after)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
-from ferrule.pipeline.hooks import run_after
+from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import (
     denied,
@@ -23,7 +23,7 @@ from ferrule.pipeline.results import (
     timed_out,
 )
 from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, state_of
-from ferrule.pipeline.tasks import EAGER, start
+from ferrule.pipeline.tasks import EAGER, outcome_of, start
 from ferrule.scheduling.timer import Timer, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
@@ -99,7 +99,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         else:
             result = handler_returned(plan, state, value)
         if plan.handler_hooks:
-            replaced = run_after(plan.handler_hooks, result, state.context)
+            replaced = run_hooks(plan.handler_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     except SystemExit as error:  # in a task of its own it would end the loop
@@ -128,7 +128,7 @@ def _is_alone(plan: Plan, state: CallState) -> bool:
 async def _in_own_task(running: Awaitable[object], state: CallState) -> object:
     """What a handler comes to in a task of its own, as before Python 3.13 all do: there a task group of the handler's
     that fails would be taken for a cancellation from outside. It is cancelled whenever this is."""
-    task = state.own_task = start(_as_outcome(running), get_running_loop())
+    task = state.own_task = start(outcome_of(running), get_running_loop())
     while not task.done():
         try:
             await asyncio.wait({task})
@@ -139,16 +139,6 @@ async def _in_own_task(running: Awaitable[object], state: CallState) -> object:
     if isinstance(outcome, Raised):
         raise outcome.error
     return outcome
-
-
-async def _as_outcome(running: Awaitable[object]) -> object:
-    """A value or `Raised`: a `SystemExit` that leaves a task ends the loop."""
-    try:
-        return await running
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:
-        return Raised(error)
 
 
 async def _within_deadline(task: asyncio.Task[ToolResult], plan: Plan, state: CallState, timer: Timer) -> ToolResult:
@@ -162,14 +152,14 @@ async def _within_deadline(task: asyncio.Task[ToolResult], plan: Plan, state: Ca
         if not EAGER:
             await _one_turn()  # it takes its first step, and a handler that never waits is done without a timer
         if not task.done():
-            await _wait(task, state, timer)
+            await _wait_for_end(task, state, timer)
             while not task.done() and loop.time() < deadline:  # an attempt that was given up before has woken this one
-                await _wait(task, state, Timer(loop, deadline - loop.time()))
+                await _wait_for_end(task, state, Timer(loop, deadline - loop.time()))
     except asyncio.CancelledError:
-        await _stop(task, plan, state)
+        await _stop_handler(task, plan, state)
         raise
     if not task.done() or loop.time() > deadline:  # it may have blocked the loop meanwhile
-        await _stop(task, plan, state)
+        await _stop_handler(task, plan, state)
         return timed_out(plan, state, timer.seconds)
     return task.result()
 
@@ -180,7 +170,7 @@ def _one_turn() -> Generator[None, None, None]:
     yield
 
 
-async def _wait(task: asyncio.Task[ToolResult], state: CallState, timer: Timer) -> None:
+async def _wait_for_end(task: asyncio.Task[ToolResult], state: CallState, timer: Timer) -> None:
     """Wait until the task has ended, or the time of `timer` is over.
 
     The task wakes the waiter itself, at its end: a callback would cost one more turn of the loop.
@@ -196,13 +186,13 @@ async def _wait(task: asyncio.Task[ToolResult], state: CallState, timer: Timer) 
         timer.remove(waiter)
 
 
-async def _stop(task: asyncio.Task[ToolResult], plan: Plan, state: CallState) -> None:
+async def _stop_handler(task: asyncio.Task[ToolResult], plan: Plan, state: CallState) -> None:
     """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
     state.stopped = (*state.stopped, task)
     while not task.done():
         task.cancel()
         with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
-            await _wait(task, state, Timer(get_running_loop(), plan.runner.grace))
+            await _wait_for_end(task, state, Timer(get_running_loop(), plan.runner.grace))
         if not task.done():
             state.abandon(_AbandonedTask(task))
             return

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from ferrule.definition.tool import Tool
-from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
@@ -17,7 +17,6 @@ from ferrule.pipeline.hooks import After, Before, split_chain
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Guard, Middleware, Next
-from ferrule.values.result import ToolResult
 
 T = TypeVar("T")
 
@@ -28,6 +27,7 @@ class SeesSwitches(Protocol):
     def look_disabled(self) -> None: ...
 
 
+@dataclass(eq=False, kw_only=True)
 class Settings:
     """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along.
 
@@ -36,33 +36,16 @@ class Settings:
         runners: Those that use these settings, and are told when `disabled` changes.
     """
 
-    __slots__ = (
-        "around", "disabled", "expose", "guards", "inside", "limiter", "max_output", "principal_limits", "runners",
-        "timeout",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        guards: tuple[Guard, ...],
-        around: tuple[Middleware, ...],
-        inside: tuple[Middleware, ...],
-        limiter: Limiter | None,
-        principal_limits: PrincipalLimits | None,
-        timeout: float | None,
-        expose: tuple[type[BaseException], ...],
-        max_output: int,
-    ) -> None:
-        self.guards = guards
-        self.around = around
-        self.inside = inside
-        self.limiter = limiter
-        self.principal_limits = principal_limits
-        self.timeout = timeout
-        self.expose = expose
-        self.max_output = max_output
-        self.disabled: dict[str, str] = {}
-        self.runners: WeakSet[SeesSwitches] = WeakSet()
+    guards: tuple[Guard, ...]
+    around: tuple[Middleware, ...]
+    inside: tuple[Middleware, ...]
+    limiter: Limiter | None
+    principal_limits: PrincipalLimits | None
+    timeout: float | None
+    expose: tuple[type[BaseException], ...]
+    max_output: int
+    disabled: dict[str, str] = field(default_factory=dict)
+    runners: WeakSet[SeesSwitches] = field(default_factory=WeakSet)
 
     def tell_runners(self) -> None:
         """Tell all runners that tools were turned off or on."""
@@ -100,13 +83,6 @@ class Plan:
         timer: Wakes those who wait for its handler at their deadlines.
     """
 
-    __slots__ = (
-        "_switches", "after_hooks", "around", "before_hooks", "changes", "disabled", "executor", "expose", "guards",
-        "handler_hooks", "has_middleware", "hidden", "inside", "journaled", "judged",
-        "limiters", "limits_vary", "locks", "max_output",
-        "name", "output", "parameters", "principal_limits", "quick", "run", "runner", "timeout", "timer", "tool",
-    )  # fmt: skip
-
     def __init__(self, tool: Tool, runner: RunnerState, settings: Settings) -> None:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
@@ -121,14 +97,14 @@ class Plan:
         self.output = tool.output
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
-        self.executor = executor_for(tool)
-        self.executor.prepare()
-        self.run = self.executor.run
+        executor = executor_for(tool)
+        executor.prepare()
+        self.run = executor.run
         guards = (*(guard for one in outer_first for guard in one.guards), *tool.guards)
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
             (guard_function(guard, tool), guard) for guard in guards
         )
-        limiters = [tool.limiter, self.executor.limiter, *(one.limiter for one in inner_first)]
+        limiters = [tool.limiter, executor.limiter, *(one.limiter for one in inner_first)]
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
         self.principal_limits = tuple(one.principal_limits for one in inner_first if one.principal_limits is not None)
         self.limits_vary = self.locks or bool(self.principal_limits)
@@ -159,12 +135,12 @@ class Plan:
         self.judged = self.judged or bool(inside)
         chain, self.before_hooks, self.after_hooks = split_chain(around)
         if chain:
-            self.around = linked(chain, core)
+            self.around = _linked(chain, core)
         chain, early, self.handler_hooks = split_chain(inside)
         if early:  # a change of the arguments there is a mistake, which the end of a chain finds
             chain, self.handler_hooks = inside, ()
         if chain:
-            self.inside = linked(chain, handle)
+            self.inside = _linked(chain, handle)
 
     def look_disabled(self) -> None:
         """See why its calls are denied: what its own runner says, or one that it is mounted from."""
@@ -191,16 +167,13 @@ def _first(*values: T | None) -> T | None:
     return next((value for value in values if value is not None), None)
 
 
-def linked(middleware: Iterable[Middleware], innermost: Next) -> Next:
+def _linked(middleware: Iterable[Middleware], innermost: Next) -> Next:
     """One function that goes through all of `middleware`, the first outermost, to `innermost`."""
-    link: Next = innermost
+    link = innermost
     for one in reversed(tuple(middleware)):
         link = _link(one, link)
     return link
 
 
 def _link(middleware: Middleware, following: Next) -> Next:
-    call: Callable[..., Awaitable[ToolResult]] = middleware
-    if not callable(call):
-        raise DefinitionError(f"{middleware!r} is no middleware: it is not callable")
-    return lambda tool_call, context: call(tool_call, context, following)
+    return lambda call, context: middleware(call, context, following)

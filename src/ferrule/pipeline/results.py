@@ -242,7 +242,7 @@ def fits(result: ToolResult, limit: int) -> bool:
     output = result.output
     kind = output.__class__
     if kind is int:
-        return bool(_LEAST < output < _MOST)
+        return _LEAST < output < _MOST  # type: ignore[no-any-return]
     return len(output) <= limit if kind is str else kind in _SHORT
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable
 from typing import TypeVar
 
+from ferrule.executors.threads import Raised
 from ferrule.types import Coro
 
 _T = TypeVar("_T")
@@ -24,3 +26,14 @@ else:
     def start(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[_T]:
         """A task of its own."""
         return asyncio.Task(coroutine, loop=loop)
+
+
+async def outcome_of(awaited: Awaitable[object]) -> object:
+    """What comes of it, or `Raised`, for a task: a `SystemExit` that leaves a task ends the loop, and a
+    `CancelledError` would be taken for a cancellation of the task."""
+    try:
+        return await awaited
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        return Raised(error)

@@ -11,6 +11,7 @@ from ferrule.providers import Stop
 from ferrule.providers._gemini_names import camel, either, function_name
 from ferrule.providers._gemini_paths import StreamedCall
 from ferrule.providers._read import (
+    COMPLETE,
     answered_call,
     arguments,
     base64_text,
@@ -59,7 +60,6 @@ _STOPS: dict[str, Stop] = {
     "IMAGE_PROHIBITED_CONTENT": "refused",
     "IMAGE_RECITATION": "refused",
 }
-_COMPLETE = ("end", "calls")
 # google-genai's FunctionResponsePart, and Gemini's guide to function calling.
 _MEDIA_TYPES = {"image/png", "image/jpeg", "image/webp", "application/pdf"}
 
@@ -82,7 +82,7 @@ def _function_calls(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return fields_of_each(found)
 
 
-def _ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
+def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
     seen = fields_of(response)
     source = seen.get("responseId") or seen.get("response_id")
     if source is None:  # what the calls say has to do
@@ -100,7 +100,7 @@ def calls(response: Any) -> list[ToolCall]:
     reason = candidate.get("finishReason") or candidate.get("finish_reason")
     problem = None if reason == "STOP" else _problem(candidate)
     found = []
-    for id, call in zip(ids_as_sent(requested, "id") or _ids(seen, requested), requested, strict=True):
+    for id, call in zip(ids_as_sent(requested, "id") or _call_ids(seen, requested), requested, strict=True):
         why = problem or _unfinished_problem(call)
         found.append(ToolCall(id, name_of(call), arguments(call.get("args")), problem=why))
     return mark_repeats(found, requested, "id")
@@ -113,7 +113,7 @@ def _unfinished_problem(call: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _reason(candidate: Mapping[str, Any]) -> str:
+def _finish_reason(candidate: Mapping[str, Any]) -> str:
     return _enum_text(candidate.get("finishReason", candidate.get("finish_reason")))
 
 
@@ -127,7 +127,7 @@ def _enum_text(value: Any) -> str:
 
 def _problem(candidate: Mapping[str, Any]) -> str | None:
     # "If empty, the model has not stopped generating the tokens", says the API of a candidate.
-    return turn_problem(_reason(candidate), _STOPS, "finishReason")
+    return turn_problem(_finish_reason(candidate), _STOPS, "finishReason")
 
 
 def turn(response: Any) -> list[Any]:
@@ -135,7 +135,7 @@ def turn(response: Any) -> list[Any]:
     content = _candidate(response).get("content")
     parts = [_part(part) for part in read_list(content, "parts")]
     requested = [part["functionCall"] for part in parts if isinstance(part.get("functionCall"), dict)]
-    for id, call in zip(_ids(response, requested), requested, strict=True):
+    for id, call in zip(_call_ids(response, requested), requested, strict=True):
         call["id"] = id
         call["name"] = function_name(name_of(call))
         # The API refuses these fields of a stream in a history.
@@ -172,8 +172,8 @@ def stop(response: Any) -> Stop:
     candidate = _candidate(response)
     if not candidate:
         return "refused" if _blocked(response) else "other"
-    found = _STOPS.get(_reason(candidate), "other")
-    if found not in _COMPLETE:
+    found = _STOPS.get(_finish_reason(candidate), "other")
+    if found not in COMPLETE:
         return found
     return "calls" if _function_calls(candidate) else "end"
 
@@ -385,7 +385,7 @@ class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
         found = self._assembled()
         for candidate in found.get("candidates", ()):
             candidate["content"]["parts"] = [_part(part) for part in candidate["content"]["parts"]]
-            candidate["finishReason"] = _reason(candidate) or None
+            candidate["finishReason"] = _finish_reason(candidate) or None
         return plain(found)  # type: ignore[no-any-return]
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from ferrule.providers import Stop
 from ferrule.providers._gemini_names import function_name
 from ferrule.providers._read import (
+    COMPLETE,
     answered_call,
     arguments,
     base64_text,
@@ -41,7 +42,6 @@ _STOPS: dict[str, Stop] = {
     "budget_exceeded": "cut",
     "requires_continuation": "cut",
 }
-_COMPLETE = ("end", "calls")
 _IMAGES = {"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/gif", "image/bmp", "image/tiff"}
 
 
@@ -65,7 +65,7 @@ def calls(response: Any) -> list[ToolCall]:
 def _problem(response: Any) -> str | None:
     status = read_text(response, "status")
     found = _STOPS.get(status)
-    if found in _COMPLETE:
+    if found in COMPLETE:
         return None
     if found == "cut":
         return not_run_problem(f"the turn was cut off ({status!r})")
@@ -90,7 +90,7 @@ _CALLER_STEPS = ("user_input", "function_result")
 def stop(response: Any) -> Stop:
     """Why the model stopped."""
     found = _STOPS.get(read_text(response, "status"), "other")
-    if found not in _COMPLETE:
+    if found not in COMPLETE:
         return found
     return "calls" if _call_steps(response) else "malformed" if found == "calls" else "end"
 

@@ -8,12 +8,12 @@ from typing import Any
 from ferrule.providers._read import fields_of, name_in_history
 
 # google-genai's FunctionDeclaration.
-_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
+_GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 
 
 def function_name(name: str) -> str:
     """The name of a called function in a history, as this API takes it."""
-    return name_in_history(name, _NAME)
+    return name_in_history(name, _GEMINI_NAME)
 
 
 def either(value: Any, name: str, camel: str) -> Any:

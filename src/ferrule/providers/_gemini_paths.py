@@ -13,7 +13,7 @@ _STEP_OF_PATH = re.compile(
 )
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-_DEEPEST = 100
+_LONGEST_PATH = 100
 
 
 class StreamedCall:
@@ -95,7 +95,7 @@ def _path_steps(path: str) -> list[str | int] | None:
     """The steps of a path such as `$.foo[0]['bar']`, RFC 9535; nothing for any other."""
     steps: list[str | int] = []
     at = 1
-    while path[:1] == "$" and at < len(path) and len(steps) < _DEEPEST:
+    while path[:1] == "$" and at < len(path) and len(steps) < _LONGEST_PATH:
         found = _STEP_OF_PATH.match(path, at)
         if found is None:
             return None

@@ -63,13 +63,19 @@ def fields_of(value: Any) -> Mapping[str, Any]:
 
 
 def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
-    """The `view` of each item of a list that is a record: what `plain_list` would copy."""
+    """The `fields_of` each item of a list that is a record: what `plain_list` would copy."""
     found: list[Mapping[str, Any]] = []
     for item in value if isinstance(value, list) else ():
         fields = item if type(item) is dict else fields_of(item)
         if fields is not _NO_FIELDS:
             found.append(fields)
     return found
+
+
+def first_choice(response: Any) -> Any:
+    """The first of a response's `choices`; an empty dict where there is none."""
+    choices = fields_of(response).get("choices")
+    return choices[0] if choices and isinstance(choices, list) else {}
 
 
 def name_of(item: Mapping[str, Any]) -> str:
@@ -123,13 +129,13 @@ def _plain(value: Any, levels: int) -> Any:
     return jsonable(value)
 
 
-_LONG = 10**300
+_LARGEST_NUMBER = 10**300
 
 
 def plain_number(value: float) -> Any:
     """`value`, or a text of it where JSON, or CPython's limit on digits, has no way to write it."""
     if isinstance(value, int):
-        return value if -_LONG < value < _LONG else jsonable(value)
+        return value if -_LARGEST_NUMBER < value < _LARGEST_NUMBER else jsonable(value)
     return value if isfinite(value) else jsonable(value)
 
 
@@ -182,7 +188,7 @@ def _from_json(text: str) -> Any:
 
 
 def derived_id(source: Any, position: int) -> str:
-    """An id for the call at `place` among those of one turn, which has none: the same whenever it is asked."""
+    """An id for the call at `position` among those of one turn, which has none: the same whenever it is asked."""
     return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{position}"
 
 
@@ -268,6 +274,8 @@ def not_run_problem(why: str) -> str:
     return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
 
 
+COMPLETE: tuple[Stop, ...] = ("end", "calls")
+"""How a turn stops that has come to its end."""
 _ENDS_EARLY: dict[Stop, str] = {
     "pause": "the turn was paused",
     "cut": "the turn was cut off",
@@ -286,7 +294,7 @@ def turn_problem(reason: str, stops: Mapping[str, Stop], open_field: str = "") -
         open_field: The field that says that the turn is not at its end yet, by being null; empty where none does.
     """
     stop = stops.get(reason)
-    if stop in ("end", "calls"):
+    if stop in COMPLETE:
         return None
     if stop is not None:
         return not_run_problem(f"{_ENDS_EARLY[stop]} ({reason!r})")

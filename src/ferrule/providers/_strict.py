@@ -57,13 +57,13 @@ class Rules:
     """These four: of all strict tools of a request together."""
 
 
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_STRICT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _RANGES = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 OPENAI = Rules(
     "OpenAI",
     keeps=_RANGES | {"pattern", "format", "minItems", "maxItems"},
-    formats=_FORMATS,
+    formats=_STRICT_FORMATS,
     all_required=True,
     recursion=True,
     most_levels=10,
@@ -75,7 +75,7 @@ OPENAI = Rules(
 ANTHROPIC = Rules(
     "Anthropic",
     keeps=frozenset({"format", "minItems", "default"}),
-    formats=_FORMATS | {"uri"},
+    formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
     recursion=False,
     most_min_items=1,
@@ -90,7 +90,7 @@ BEDROCK = replace(ANTHROPIC, provider="Bedrock")
 MISTRAL = Rules(
     "Mistral",
     keeps=_RANGES | {"pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "default"},
-    formats=_FORMATS | {"uri"},
+    formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
     recursion=True,
 )
@@ -190,7 +190,7 @@ class _Rewriting:
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            _refuse("$", "of the parameters at least one has to be required")
+            _fail("$", "of the parameters at least one has to be required")
         if self.definitions:
             found["$defs"] = self.definitions
         return found
@@ -224,17 +224,17 @@ class _Rewriting:
         but annotations and notes; and the references that are written out in it."""
         self.parts += 1
         if self.parts > _MOST_PARTS:
-            _refuse("$", f"written out it has more than {_MOST_PARTS:,} parts")
+            _fail("$", f"written out it has more than {_MOST_PARTS:,} parts")
         if not isinstance(given, Mapping):
-            _refuse(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
+            _fail(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
         schema = {key: item for key, item in given.items() if key not in _NOISE}
         if "oneOf" in schema:
             if "anyOf" in schema:
-                _refuse(path, "'anyOf' beside 'oneOf' cannot be one union")
+                _fail(path, "'anyOf' beside 'oneOf' cannot be one union")
             schema["anyOf"] = schema.pop("oneOf")
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "additionalItems"):
             if key in schema:
-                _refuse(path, f"{key!r} cannot be expressed")
+                _fail(path, f"{key!r} cannot be expressed")
         if "$ref" in schema and (len(schema) > 1 or not schema["$ref"].startswith(("#/$defs/", "#/definitions/"))):
             schema, inside = self.inlined(schema, path, inside)
         if schema.get("allOf") is not None:
@@ -251,7 +251,7 @@ class _Rewriting:
         if reference in inside:
             if beside.keys() <= _ANNOTATIONS:
                 return {"anyOf": [{"$ref": reference}], **beside}, inside
-            _refuse(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
+            _fail(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
         target = self.resolved(reference, path)
         merged = _merge(beside, {k: v for k, v in target.items() if k not in _NOISE}, path)
         return self.simple(merged, path, inside | {reference})
@@ -262,7 +262,7 @@ class _Rewriting:
             found, within = self.simple(part, path, inside)
             if "$ref" in found:
                 if found["$ref"] in inside:
-                    _refuse(path, f"{found['$ref']!r} is recursive, and 'allOf' cannot be merged with itself")
+                    _fail(path, f"{found['$ref']!r} is recursive, and 'allOf' cannot be merged with itself")
                 within |= {found["$ref"]}
                 found, within = self.simple(self.resolved(found["$ref"], path), path, within)
             inside |= within
@@ -276,7 +276,7 @@ class _Rewriting:
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            _refuse(path, "'anyOf' is not allowed at the top of a schema")
+            _fail(path, "'anyOf' is not allowed at the top of a schema")
         apart = {key: item for key, item in schema.items() if key in _ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
 
@@ -285,18 +285,18 @@ class _Rewriting:
     def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
         found: Any = self.root
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            _refuse(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
+            _fail(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
         for part in reference.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
             found = found.get(name) if isinstance(found, Mapping) else None
         if not isinstance(found, Mapping):
-            _refuse(path, f"the reference {reference!r} leads nowhere")
+            _fail(path, f"the reference {reference!r} leads nowhere")
         return found
 
     def reference(self, reference: str, path: str) -> str:
         """How `reference` is written, whose definition is rewritten if it was not yet."""
         if not self.rules.recursion and (reference == "#" or reference in self.within):
-            _refuse(path, f"{reference!r} is recursive, which is not allowed")
+            _fail(path, f"{reference!r} is recursive, which is not allowed")
         if reference == "#":
             return reference
         if reference not in self.names:
@@ -317,7 +317,7 @@ class _Rewriting:
         required = [name for name in schema.get("required", ()) if isinstance(name, str)]
         for name in required:
             if name not in properties:
-                _refuse(path, f"{name!r} is required and not among the properties")
+                _fail(path, f"{name!r} is required and not among the properties")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
@@ -331,12 +331,12 @@ class _Rewriting:
     def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
         if schema.get("patternProperties"):
-            _refuse(path, "'patternProperties' cannot be expressed")
+            _fail(path, "'patternProperties' cannot be expressed")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if others is False or (others is None and properties):
             return False
         if not self.rules.open:
-            _refuse(path, "an object needs 'properties' and 'additionalProperties': false")
+            _fail(path, "an object needs 'properties' and 'additionalProperties': false")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
@@ -372,12 +372,12 @@ class _Rewriting:
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         items, first = schema.get("items"), schema.get("prefixItems")
         if isinstance(items, list):
-            _refuse(path, "'items' is one schema; a list of them is 'prefixItems'")
+            _fail(path, "'items' is one schema; a list of them is 'prefixItems'")
         if not first:
             if items in (None, True, {}) and self.rules.open:
                 return {}
             if items is None:
-                _refuse(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
+                _fail(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
             return {"items": self.node(items, f"{path}.items", inside)}
         notes["prefixItems"] = first
         branches = [self.node(item, f"{path}.prefixItems[{n}]", inside) for n, item in enumerate(first)]
@@ -403,7 +403,7 @@ class _Rewriting:
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
         unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            _refuse(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
+            _fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
         notes |= conditions
 
     def holds(self, key: str, value: Any) -> bool:
@@ -427,7 +427,7 @@ _NOTE = "\0note"
 _ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
 
 
-def _refuse(path: str, rule: str) -> NoReturn:
+def _fail(path: str, rule: str) -> NoReturn:
     raise _Inexpressible(path, rule)
 
 
@@ -455,22 +455,22 @@ def _types(schema: Schema, path: str) -> Any:
         return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
     values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
     if not values:
-        _refuse(path, _ANYTHING)
-    kinds = list(dict.fromkeys(_KINDS.get(type(value), "object") for value in values))
+        _fail(path, _ANYTHING)
+    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values))
     return kinds[0] if len(kinds) == 1 else kinds
 
 
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+_TYPE_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
 
 
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     values = [*found.get("enum", ()), *([found["const"]] if "const" in found else [])]
     if any(isinstance(value, dict | list) for value in values):
-        _refuse(path, "an enum or const may hold texts, numbers, booleans and null only")
+        _fail(path, "an enum or const may hold texts, numbers, booleans and null only")
     if "enum" in found and "const" in found:
         if found["const"] not in found["enum"]:
-            _refuse(path, "'const' is none of the enum's values")
+            _fail(path, "'const' is none of the enum's values")
         del found["enum"]
     return found
 
@@ -506,12 +506,14 @@ def _described(schema: Schema, found: Schema, notes: Schema) -> Schema:
         if isinstance(schema.get(key), str):
             found[key] = schema[key]
     if notes:
-        noted = ", ".join(f"{key}: {value if isinstance(value, str) else _json(value)}" for key, value in notes.items())
+        noted = ", ".join(
+            f"{key}: {value if isinstance(value, str) else _as_json(value)}" for key, value in notes.items()
+        )
         found["description"] = f"{found['description']}\n\n{{{noted}}}" if "description" in found else f"{{{noted}}}"
     return found
 
 
-def _json(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -524,12 +526,12 @@ def _merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schem
         if key not in found:
             found[key] = value
         elif found[key] != value and key not in _ANNOTATIONS and key != "additionalProperties":
-            found[key] = _both(key, found[key], value, path)
+            found[key] = _merged_keyword(key, found[key], value, path)
     _keep_closed(found, one, other, path)
     return found
 
 
-def _both(key: str, one: Any, other: Any, path: str) -> Any:
+def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
     if key in ("properties", "$defs", "definitions"):
         common = {
             name: {"allOf": [one[name], other[name]]} for name in one if name in other and one[name] != other[name]
@@ -540,7 +542,7 @@ def _both(key: str, one: Any, other: Any, path: str) -> Any:
     if key == "type":
         return _common_types(one, other, path)
     if key == "enum":
-        return [value for value in one if value in other] or _refuse(path, "'allOf' leaves no value of the enums")
+        return [value for value in one if value in other] or _fail(path, "'allOf' leaves no value of the enums")
     if key in _LARGER or key in _SMALLER:
         return max(one, other) if key in _LARGER else min(one, other)
     if key == "items":
@@ -549,9 +551,9 @@ def _both(key: str, one: Any, other: Any, path: str) -> Any:
         return one or other if key == "uniqueItems" else one and other
     if key == "anyOf":
         if len(one) * len(other) > _MOST_FORMS:
-            _refuse(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
+            _fail(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
         return [{"allOf": [first, second]} for first in one for second in other]
-    _refuse(path, f"'allOf' cannot be merged: two parts say {key!r}")
+    _fail(path, f"'allOf' cannot be merged: two parts say {key!r}")
 
 
 def _common_types(one: Any, other: Any, path: str) -> Any:
@@ -559,7 +561,7 @@ def _common_types(one: Any, other: Any, path: str) -> Any:
     found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
     found += [kind for kind in second if kind == "integer" and "number" in first and "integer" not in found]
     if not found:
-        _refuse(path, "'allOf' leaves no type")
+        _fail(path, "'allOf' leaves no type")
     return found[0] if len(found) == 1 else found
 
 
@@ -569,12 +571,12 @@ def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any]
         if closed.get("additionalProperties") is False:
             for name in (beside.get("properties") or {}).keys() - (closed.get("properties") or {}).keys():
                 if name in found.get("required", ()):
-                    _refuse(path, f"'allOf' requires {name!r} in one part and refuses it in another")
+                    _fail(path, f"'allOf' requires {name!r} in one part and refuses it in another")
                 found["properties"] = {key: item for key, item in found["properties"].items() if key != name}
             found["additionalProperties"] = False
     both = [part["additionalProperties"] for part in (one, other) if "additionalProperties" in part]
     if len(both) == 2 and False not in both and both[0] != both[1]:
-        _refuse(path, "'allOf' cannot be merged: two parts say 'additionalProperties'")
+        _fail(path, "'allOf' cannot be merged: two parts say 'additionalProperties'")
 
 
 # Limits
@@ -583,13 +585,13 @@ def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any]
 def _within_limits(schema: Schema, rules: Rules) -> None:
     limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
         ("levels of nesting", rules.most_levels, lambda schema: _levels(schema, schema, {})),
-        ("properties", rules.most_properties, _properties),
+        ("properties", rules.most_properties, _count_properties),
         ("enum values", rules.most_enum_values, lambda schema: sum(len(n.get("enum", ())) for n in _nodes(schema))),
         ("characters of names and enums", rules.most_characters, lambda schema: sum(map(_characters, _nodes(schema)))),
     )
     for what, most, count in limits:
         if most is not None and (found := count(schema)) > most:
-            _refuse("$", f"the schema has {found} {what}, and {most} are the most")
+            _fail("$", f"the schema has {found} {what}, and {most} are the most")
 
 
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -626,7 +628,7 @@ def _characters(node: Mapping[str, Any]) -> int:
     return sum(len(value) for value in [*values, *names] if isinstance(value, str))
 
 
-def _properties(schema: Mapping[str, Any]) -> int:
+def _count_properties(schema: Mapping[str, Any]) -> int:
     return sum(len(node.get("properties", ())) for node in _nodes(schema))
 
 
@@ -654,7 +656,7 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
         ("strict tools", rules.most_tools, lambda schema: 1),
         ("optional parameters in strict tools", rules.most_optional, _optional),
         ("parameters of several types in strict tools", rules.most_unions, _unions),
-        ("fields in strict tools", rules.most_fields, _properties),
+        ("fields in strict tools", rules.most_fields, _count_properties),
     )
     for what, most, count in limits:
         if most is None:

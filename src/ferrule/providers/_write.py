@@ -24,7 +24,7 @@ def definition(tool: Tool, key: str, rules: Rules | None = None) -> dict[str, An
     return {"name": tool.wire_name, **described, key: strict_schema(tool, rules) if rules else tool.input_schema}
 
 
-_WRITTEN: defaultdict[tuple[Write, bool], WeakKeyDictionary[Tool, dict[str, Any]]] = defaultdict(WeakKeyDictionary)
+_DEFINITIONS: defaultdict[tuple[Write, bool], WeakKeyDictionary[Tool, dict[str, Any]]] = defaultdict(WeakKeyDictionary)
 """What was written of each tool, for as long as the tool lives."""
 
 
@@ -42,15 +42,17 @@ def definitions(tools: Sequence[Tool], strict: Strict, write: Write, rules: Rule
         DefinitionError: where `strict` names a tool that is not there, or the strict tools are too many for `rules`.
     """
     if strict is False:
-        written = _WRITTEN[write, False]
-        return [dict(written.get(tool) or _written(tool, False, write)) for tool in tools]
+        written = _DEFINITIONS[write, False]
+        return [dict(written.get(tool) or _write_once(tool, False, write)) for tool in tools]
     is_strict = strict_wanted(tools, strict)
-    found = [_WRITTEN[write, is_strict(tool)].get(tool) or _written(tool, is_strict(tool), write) for tool in tools]
+    found = [
+        _DEFINITIONS[write, is_strict(tool)].get(tool) or _write_once(tool, is_strict(tool), write) for tool in tools
+    ]
     if rules is not None:
         check_request([tool for tool in tools if is_strict(tool)], rules)
     return [dict(definition) for definition in found]
 
 
-def _written(tool: Tool, strict: bool, write: Write) -> dict[str, Any]:
-    definition = _WRITTEN[write, strict][tool] = write(tool, strict)
+def _write_once(tool: Tool, strict: bool, write: Write) -> dict[str, Any]:
+    definition = _DEFINITIONS[write, strict][tool] = write(tool, strict)
     return definition

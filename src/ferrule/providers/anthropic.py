@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
+    COMPLETE,
     answered_call,
     arguments,
     base64_text,
@@ -166,7 +167,7 @@ def stop(response: Response) -> Stop:
     """Why the model stopped."""
     reason = read_text(response, "stop_reason")
     found = _STOPS.get(reason, "other")
-    if found not in {"end", "calls"} and (reason or is_null(response, "stop_reason")):
+    if found not in COMPLETE and (reason or is_null(response, "stop_reason")):
         return found
     if any(read(block, "type") == "tool_use" for block in read_list(response, "content")):
         return "calls"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
+    COMPLETE,
     DEEPEST,
     answered_call,
     arguments,
@@ -62,7 +63,6 @@ _STOPS: dict[str, Stop] = {
     "malformed_model_output": "malformed",
     "malformed_tool_use": "malformed",
 }
-_COMPLETE = ("end", "calls")
 # botocore's model of bedrock-runtime: ToolUseId, ImageFormat, DocumentFormat, VideoFormat.
 _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
@@ -224,7 +224,7 @@ def stop(response: Mapping[str, Any]) -> Stop:
     """Why the model stopped."""
     reason = read_text(response, "stopReason")
     found = _STOPS.get(reason, "other")
-    if found not in {"end", "calls"} and (reason or is_null(response, "stopReason")):
+    if found not in COMPLETE and (reason or is_null(response, "stopReason")):
         return found
     if _client_tool_uses(response):
         return "calls"

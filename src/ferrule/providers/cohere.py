@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
+    COMPLETE,
     answered_call,
     arguments,
     block_text,
@@ -62,7 +63,6 @@ _STOPS: dict[str, Stop] = {
     "ERROR": "other",
     "TIMEOUT": "other",
 }
-_COMPLETE = ("end", "calls")
 _FAILED_REASONS = ("ERROR", "TIMEOUT")
 
 
@@ -161,7 +161,7 @@ def stop(response: Response) -> Stop:
     """Why the model stopped."""
     reason = read_text(response, "finish_reason")
     found = _STOPS.get(reason, "other")
-    if found not in _COMPLETE and (reason or is_null(response, "finish_reason")):
+    if found not in COMPLETE and (reason or is_null(response, "finish_reason")):
         return found
     if fields_of_each(fields_of(read(response, "message")).get("tool_calls")):
         return "calls"

@@ -186,12 +186,12 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
     if node.get("description") or "const" in node:
         return True
     branches = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
-    return bool(_resolved(node.get("$ref"), root).get("description")) or any(
+    return bool(_referred(node.get("$ref"), root).get("description")) or any(
         _is_described(branch, root) for branch in branches
     )
 
 
-def _resolved(reference: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _referred(reference: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema that a reference leads to; an empty one where that is none, or takes anything or nothing."""
     found: Any = root if isinstance(reference, str) and reference.startswith("#/") else {}
     for part in str(reference).split("/")[1:]:
@@ -305,7 +305,7 @@ def costs(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), str
     found = []
     for tool in tools:
         tokens = {name: _tokens(tool, LIMITS[name], strict) for name in providers}
-        found.append(Cost(tool.name, len(tool.description), len(_json(tool.input_schema)), tokens))
+        found.append(Cost(tool.name, len(tool.description), len(_compact_json(tool.input_schema)), tokens))
     return found
 
 
@@ -321,8 +321,8 @@ def _tokens(tool: Tool, limits: Limits, strict: bool) -> int | None:
         return None
     definition = written["tools"][0] if isinstance(written, dict) else written[0]
     definition = definition.get("functionDeclarations", [definition])[0]
-    return -(-len(_json(definition).encode("utf-8", "replace")) // 4)
+    return -(-len(_compact_json(definition).encode("utf-8", "replace")) // 4)
 
 
-def _json(value: Any) -> str:
+def _compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
+    COMPLETE,
     answered_call,
     arguments,
     base64_text,
     block_text,
     fields_of,
     fields_of_each,
+    first_choice,
     forced_name,
     http_url,
     ids_as_sent,
@@ -71,7 +73,6 @@ _STOPS: dict[str, Stop] = {
     "model_length": "cut",
     "error": "other",
 }
-_COMPLETE = ("end", "calls")
 _CHOICES = {"auto": "auto", "required": "any", "none": "none"}
 _IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
 # docs.mistral.ai and github.com/mistralai/mistral-common: "Tool call id … must be a-z, A-Z, 0-9, with a length of 9."
@@ -120,13 +121,13 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """The calls in the first choice, in order, with the ids as they came."""
-    choice = fields_of(_choice(response))
+    choice = fields_of(first_choice(response))
     requested = _tool_calls(choice)
     if not requested:
         return []
-    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
+    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(first_choice(response))
     found = []
-    for id, item in zip(ids_as_sent(requested, "id") or _ids(response, requested), requested, strict=True):
+    for id, item in zip(ids_as_sent(requested, "id") or _call_ids(response, requested), requested, strict=True):
         function = item.get("function")
         function = function if type(function) is dict else fields_of(function)
         found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
@@ -141,7 +142,7 @@ def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [item for message in _messages(choice) for item in fields_of_each(fields_of(message).get("tool_calls"))]
 
 
-def _ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
+def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
     """Ids as they came; one that is derived is already what this API takes."""
     found, came = ids_of(response, requested, "id"), [known_id(item.get("id")) for item in requested]
     return [id if id == clean(own or "") else wire_id(id) for id, own in zip(found, came, strict=True)]
@@ -153,11 +154,6 @@ def wire_id(id: str) -> str:
         return id
     number = int.from_bytes(hashlib.blake2s(clean(id).encode(), digest_size=16).digest(), "big")
     return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
-
-
-def _choice(response: Any) -> Any:
-    choices = fields_of(response).get("choices")
-    return choices[0] if isinstance(choices, list) and choices else {}
 
 
 def _messages(choice: Any) -> list[Any]:
@@ -173,7 +169,7 @@ def _problem(choice: Any) -> str | None:
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
     """The first choice's message, with the ids that `results` answers: all in nine letters or digits."""
-    messages: list[Any] = plain_list(_messages(_choice(response)))
+    messages: list[Any] = plain_list(_messages(first_choice(response)))
     requested = []
     for message in messages:
         listed = plain_list(message.get("tool_calls"))
@@ -183,7 +179,7 @@ def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
             message["tool_calls"] = listed
         else:
             message.pop("tool_calls", None)
-    for id, item in zip(_ids(response, requested), requested, strict=True):
+    for id, item in zip(_call_ids(response, requested), requested, strict=True):
         item["id"] = wire_id(id)
         function = item.get("function")
         if isinstance(function, dict):
@@ -200,10 +196,10 @@ def _arguments_in_history(given: Any) -> Any:
 
 def stop(response: Response) -> Stop:
     """Why the model stopped."""
-    choice = _choice(response)
+    choice = first_choice(response)
     reason = read_text(choice, "finish_reason")
     found = _STOPS.get(reason, "other")
-    if found not in _COMPLETE and (reason or not choice or is_null(choice, "finish_reason")):
+    if found not in COMPLETE and (reason or not choice or is_null(choice, "finish_reason")):
         return found
     if _tool_calls(fields_of(choice)):
         return "calls"

@@ -95,14 +95,14 @@ def calls(response: Response) -> list[ToolCall]:
         return []
     problem = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _problem(response)
     found = []
-    for id, item in zip(_ids(fields, requested), requested, strict=True):
+    for id, item in zip(_call_ids(fields, requested), requested, strict=True):
         function = item.get("function")
         function = function if type(function) is dict else fields_of(function)
         found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
     return mark_repeats(found, requested, "id")
 
 
-def _ids(response: Mapping[str, Any], requested: Sequence[Mapping[str, Any]]) -> list[str]:
+def _call_ids(response: Mapping[str, Any], requested: Sequence[Mapping[str, Any]]) -> list[str]:
     found, stamp = [item.get("id") for item in requested], response.get("created_at")
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as at nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Stop, Strict
 from ferrule.providers._read import (
+    COMPLETE,
     allowed_names,
     answered_call,
     arguments,
@@ -16,6 +17,7 @@ from ferrule.providers._read import (
     fields_of,
     fields_of_each,
     fill_ids,
+    first_choice,
     forced_name,
     ids_of,
     is_null,
@@ -121,12 +123,12 @@ def _function_reference(name: str) -> dict[str, Any]:
 
 def calls(response: Response) -> list[ToolCall]:
     """The calls in the first choice, in order. `data` is `{"type": "custom"}` for a call of a custom tool."""
-    choice = fields_of(_choice(response))
+    choice = fields_of(first_choice(response))
     message = choice.get("message")
     requested = fields_of_each((message if type(message) is dict else fields_of(message)).get("tool_calls"))
     if not requested:
         return []
-    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(_choice(response))
+    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(first_choice(response))
     found = [_call(item, id, problem) for id, item in zip(ids_of(response, requested, "id"), requested, strict=True)]
     return mark_repeats(found, requested, "id")
 
@@ -145,13 +147,8 @@ def _problem(choice: Any) -> str | None:
     return turn_problem(read_text(choice, "finish_reason"), _STOPS, open_field)
 
 
-def _choice(response: Any) -> Any:
-    choices = fields_of(response).get("choices")
-    return choices[0] if choices and isinstance(choices, list) else {}
-
-
 def _message(response: Any) -> Any:
-    message = plain(read(_choice(response), "message", {}))
+    message = plain(read(first_choice(response), "message", {}))
     if not isinstance(message, dict):
         return {}
     if "tool_calls" in message:
@@ -188,10 +185,10 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
 
 def stop(response: Response) -> Stop:
     """Why the model stopped."""
-    choice = _choice(response)
+    choice = first_choice(response)
     reason = read_text(choice, "finish_reason")
     found = _STOPS.get(reason, "other")
-    if found not in {"end", "calls"} and (reason or not choice or is_null(choice, "finish_reason")):
+    if found not in COMPLETE and (reason or not choice or is_null(choice, "finish_reason")):
         return found
     message = read(choice, "message", {})
     if read(message, "tool_calls"):

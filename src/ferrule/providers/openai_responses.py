@@ -144,7 +144,7 @@ def _problem(response: Any) -> str | None:
     return not_run_problem(f"the turn was not completed ({reason!r})")
 
 
-def _items(response: Any) -> list[Any]:
+def _output_items(response: Any) -> list[Any]:
     items = plain_list(read_list(response, "output"))
     fill_ids(response, [item for item in items if item.get("type") in _CALL_TYPES], "call_id")
     return items
@@ -153,7 +153,7 @@ def _items(response: Any) -> list[Any]:
 def turn(response: Response) -> list[ResponseInputItemParam]:
     """The output's items, reasoning with its encrypted content and all; only what the SDK's `parse` adds is left
     out, which the API does not take."""
-    items = _items(response)
+    items = _output_items(response)
     for item in items:
         if item.get("type") in _CALL_TYPES:
             item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))

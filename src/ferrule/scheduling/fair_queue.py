@@ -34,20 +34,6 @@ class FairQueue(Generic[T]):
             queue = self.groups[group] = deque()
         queue.append(item)
 
-    def put_back(self, group: Hashable, item: T) -> None:
-        """Put an entry that was taken before all others."""
-        queue = self.groups.pop(group, None) or deque()
-        queue.appendleft(item)
-        others = dict(self.groups)
-        self.groups.clear()
-        self.groups |= {group: queue, **others}
-
-    def clear(self) -> list[T]:
-        """Take out all that is there."""
-        found = [item for queue in self.groups.values() for item in queue]
-        self.groups.clear()
-        return found
-
     def take(self) -> T:
         """The first entry of the group whose turn it is; the next one is another group's."""
         group, queue = next(iter(self.groups.items()))

@@ -9,23 +9,46 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 
+class _Key:
+    """Who has a key, and who waits for it."""
+
+    __slots__ = ("holders", "waiting")
+
+    def __init__(self) -> None:
+        self.holders: set[Hold] = set()
+        self.waiting: deque[Hold] = deque()
+
+    def grant(self) -> None:
+        """Let those have it whose turn it is: the first, and the shared ones beside it."""
+        while self.waiting:
+            first = self.waiting[0]
+            if self.holders and not (first.shared and next(iter(self.holders)).shared):
+                break
+            self.holders.add(self.waiting.popleft())
+            first.grant()
+
+
 class Hold:
     """The keys that one call has, or waits for.
 
     Attributes:
         keys: What it locks.
         shared: Whether it goes beside other shared ones.
-        granted: Whether it has them.
+        granted: Whether it has all of them.
     """
 
-    __slots__ = ("_locks", "_turn", "granted", "keys", "shared")
+    __slots__ = ("_held", "_lacking", "_turn", "keys", "shared")
 
-    def __init__(self, locks: KeyLocks, keys: frozenset[str], *, shared: bool) -> None:
-        self._locks = locks
+    def __init__(self, held: dict[str, _Key], keys: frozenset[str], *, shared: bool) -> None:
+        self._held = held
+        self._lacking = len(keys)
         self._turn: asyncio.Future[None] | None = None
         self.keys = keys
         self.shared = shared
-        self.granted = False
+
+    @property
+    def granted(self) -> bool:
+        return not self._lacking
 
     async def wait(self, timeout: float | None) -> bool:
         """Wait until it has the keys, at most `timeout` seconds; whether it has."""
@@ -34,16 +57,24 @@ class Hold:
             await asyncio.wait({self._turn}, timeout=timeout)
         return self.granted
 
-    def release(self) -> None:
-        """Give the keys back, or do not wait for them any more."""
-        self._locks.release(self)
-
     def grant(self) -> None:
-        """Let it go on."""
-        self.granted = True
-        if self._turn is not None and not self._turn.done():
+        """Let it have one more of its keys."""
+        self._lacking -= 1
+        if self.granted and self._turn is not None and not self._turn.done():
             with suppress(RuntimeError):  # its loop is closed: nobody waits any more
                 self._turn.set_result(None)
+
+    def release(self) -> None:
+        """Give the keys back, or do not wait for them any more."""
+        for name in self.keys:
+            key = self._held[name]
+            if self in key.holders:
+                key.holders.remove(self)
+            else:
+                key.waiting.remove(self)
+            key.grant()
+            if not key.holders:
+                del self._held[name]
 
 
 class KeyLocks:
@@ -51,42 +82,13 @@ class KeyLocks:
     never wait for each other. On one loop."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, deque[Hold]] = {}
-
-    def __len__(self) -> int:
-        return len(self._queues)
+        self._held: dict[str, _Key] = {}
 
     def join(self, keys: Iterable[str], *, shared: bool) -> Hold:
         """Ask for all keys. The hold is released in the end, in any case."""
-        hold = Hold(self, frozenset(keys), shared=shared)
-        for key in hold.keys:
-            self._queues.setdefault(key, deque()).append(hold)
-        if self._is_first(hold):
-            hold.grant()
+        hold = Hold(self._held, frozenset(keys), shared=shared)
+        for name in hold.keys:
+            key = self._held.setdefault(name, _Key())
+            key.waiting.append(hold)
+            key.grant()
         return hold
-
-    def release(self, hold: Hold) -> None:
-        """See `Hold.release`."""
-        for key in hold.keys:
-            self._queues[key].remove(hold)
-        for key in hold.keys:
-            self._grant_next(self._queues[key])
-            if not self._queues[key]:
-                del self._queues[key]
-
-    def _grant_next(self, queue: Iterable[Hold]) -> None:
-        for waiting in queue:
-            if not waiting.granted and self._is_first(waiting):
-                waiting.grant()
-            if not waiting.shared:  # nobody goes past it
-                break
-
-    def _is_first(self, hold: Hold) -> bool:
-        """Whether nobody before it, in any of its queues, stands in its way."""
-        for key in hold.keys:
-            for before in self._queues[key]:
-                if before is hold:
-                    break
-                if not (before.shared and hold.shared):
-                    return False
-        return True

@@ -24,7 +24,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 
 Answer: TypeAlias = Callable[[ToolCall], Any]
-_ANNOTATIONS = {"type", "title", "description", "$schema", "$id"}
+_NO_CONSTRAINTS = {"type", "title", "description", "$schema", "$id"}
 
 
 def fake(
@@ -56,7 +56,7 @@ def fake(
     toolset, key = toolset_of(tools), seed_of("fake", seed)
     given: dict[str, Any] = {}
     for name, answer in (answers or {}).items():
-        given[_named(toolset, name).name] = answer
+        given[_tool_named(toolset, name).name] = answer
     return toolset.map(
         lambda tool: _replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
     )
@@ -90,7 +90,7 @@ def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
     return json.dumps([seed, call.name, thaw(call.arguments), *more], sort_keys=True)
 
 
-def _named(toolset: Toolset, name: Any) -> Tool:
+def _tool_named(toolset: Toolset, name: Any) -> Tool:
     found = toolset.find(name)
     if found is None:
         near = toolset.nearest(str(name))
@@ -138,7 +138,7 @@ class _Made:
     def __call__(self, call: ToolCall) -> Any:
         salt = salt_of(self._seed, call)
         schema = self._tool.output_schema
-        if schema is None or (schema.get("type") == "string" and schema.keys() <= _ANNOTATIONS):
+        if schema is None or (schema.get("type") == "string" and schema.keys() <= _NO_CONSTRAINTS):
             draw = Random(salt)
             answer = f"{call.name}: {words(draw)} {below(draw, 1000)}"
             with suppress(Unmet):  # the output may be checked by more than its schema says

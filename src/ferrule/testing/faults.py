@@ -23,7 +23,7 @@ from ferrule.values.result import ToolResult
 Latency: TypeAlias = float | tuple[float, float] | Callable[[Random], float]
 """Seconds: always so many, from so many to so many, or a function that draws them."""
 
-_KINDS = (ConnectionError("the connection was lost"), OSError("the service is not available"))
+_COMMON_ERRORS = (ConnectionError("the connection was lost"), OSError("the service is not available"))
 _LAST: ContextVar[dict[str, Any] | None] = ContextVar("ferrule.testing.faults", default=None)
 """What was done to the running attempt of a call: for a result that the kernel makes when it has stopped the rest."""
 
@@ -36,7 +36,7 @@ def faults(
     errors: float = 0.0,
     timeouts: float = 0.0,
     before: float = 0.5,
-    kinds: Iterable[Exception | type[Exception]] = _KINDS,
+    kinds: Iterable[Exception | type[Exception]] = _COMMON_ERRORS,
     clock: Clock = MONOTONIC,
 ) -> Toolset:
     """The same tools, with faults made by the seed: in each the innermost middleware, next to its handler.

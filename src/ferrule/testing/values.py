@@ -25,11 +25,11 @@ _NO_RULE = (
 )  # fmt: skip
 _NOTES = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
 _ATTEMPTS = 20
-_DEEPEST = (8, 16, 32, 64)
+_DEPTHS = (8, 16, 32, 64)
 """How many schemas may lie inside each other; few first, so that a schema that refers to itself gives a small value."""
 _STEPS = 5_000
 """How many schemas one attempt looks at: branches that refer to each other would else be tried without end."""
-_SHORT = 3
+_OPTIONAL_STEPS = 3
 """Steps from the root after which there is only what must be there."""
 _NUMBERS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf")
 _WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "harbor", "island", "kelp", "larch", "river"]
@@ -58,7 +58,7 @@ def fitting(schema: Any, finished: Callable[[Any], Any], seed: str) -> Any:
         Unmet: the last one, where no attempt gave a value that fits.
     """
     for attempt in range(_ATTEMPTS):
-        deepest = _DEEPEST[attempt % len(_DEEPEST)]
+        deepest = _DEPTHS[attempt % len(_DEPTHS)]
         maker = _Maker(schema, Random(f"{seed}#{attempt}"), deepest, examples=attempt < _ATTEMPTS // 2)
         try:
             return finished(maker.value(schema, (), 0))
@@ -161,7 +161,7 @@ class _Maker:
     def _array(self, node: dict[str, Any], path: Path, depth: int) -> list[Any]:
         prefix = list(node.get("prefixItems", ()))
         least = int(node.get("minItems", 0))
-        more = 0 if len(path) >= _SHORT else len(prefix) or 1 + below(self._draw, 3)
+        more = 0 if len(path) >= _OPTIONAL_STEPS else len(prefix) or 1 + below(self._draw, 3)
         found: list[Any] = []
         for index in range(max(least, int(min(more, node.get("maxItems", more))))):
             schema = prefix[index] if index < len(prefix) else node.get("items", True)
@@ -182,7 +182,7 @@ class _Maker:
 
     def _object(self, node: dict[str, Any], path: Path, depth: int) -> dict[str, Any]:
         needed, declared = node.get("required", ()), node.get("properties", {})
-        extra, short = node.get("additionalProperties", True), len(path) >= _SHORT
+        extra, short = node.get("additionalProperties", True), len(path) >= _OPTIONAL_STEPS
         found: dict[str, Any] = {}
         for name in [*declared, *(name for name in needed if name not in declared)]:
             schema = declared.get(name, extra)
@@ -252,7 +252,7 @@ def _number(node: Mapping[str, Any], draw: Random, path: Path, *, whole: bool) -
 
 def _text(node: Mapping[str, Any], draw: Random, path: Path) -> str:
     """A text of the format, or words of the length."""
-    if make := _FORMATS.get(node.get("format", "")):
+    if make := _TEXT_OF_FORMAT.get(node.get("format", "")):
         return make(draw)
     least, most = int(node.get("minLength", 0)), int(node.get("maxLength", 10**6))
     if least > most:
@@ -266,7 +266,7 @@ def _moment(draw: Random) -> datetime:
 
 
 # Addresses and names that belong to nobody: RFC 2606, RFC 5737.
-_FORMATS: dict[str, Callable[[Random], str]] = {
+_TEXT_OF_FORMAT: dict[str, Callable[[Random], str]] = {
     "date-time": lambda draw: _moment(draw).isoformat(),
     "date": lambda draw: _moment(draw).date().isoformat(),
     "time": lambda draw: _moment(draw).timetz().isoformat(),

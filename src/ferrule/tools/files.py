@@ -28,8 +28,8 @@ _MOST_BYTES: Final = 50_000_000
 _MOST_SEARCHED_BYTES: Final = 5_000_000
 _MOST_SEARCHED_FILES: Final = 20_000
 _MOST_ENTRIES: Final = 100_000
-_DEEPEST: Final = 40
-_LINE: Final = 2000
+_MOST_LEVELS: Final = 40
+_LONGEST_LINE: Final = 2000
 _MATCHED_LINE: Final = 300
 _PAGE: Final = 14_500  # with its last line below the 16,000 that programs limit an output to
 _MOST_COUNTED: Final = 1000
@@ -75,7 +75,7 @@ def _same_file(arguments: Mapping[str, Any]) -> list[str]:
     return [f"file:{unicodedata.normalize('NFC', full).casefold()}"]
 
 
-def _read(full: str, shown: str) -> tuple[bytes, os.stat_result]:
+def _read_whole(full: str, shown: str) -> tuple[bytes, os.stat_result]:
     with os.fdopen(open_exactly(full), "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_size > _MOST_BYTES:
@@ -116,14 +116,14 @@ def read_file(
     """
     full = _located(path, context.working_directory)
     shown = _shown(full, context)
-    text = _read(full, shown)[0].decode("utf-8-sig", "replace")
+    text = _read_whole(full, shown)[0].decode("utf-8-sig", "replace")
     lines = _lines(text)
     if not lines:
         return "[the file is empty]"
     if offset > len(lines):
         raise ValueError(f"{shown!r} has {len(lines)} lines, so there is no line {offset}")
     wanted = enumerate(lines[offset - 1 : offset - 1 + limit], offset)
-    page = _page(f"{number}\t{_cut(line, _LINE)}" for number, line in wanted)
+    page = _page(f"{number}\t{_cut(line, _LONGEST_LINE)}" for number, line in wanted)
     last = offset + len(page) - 1
     if "\ufffd" in text:
         page.append("[\ufffd stands for what is not UTF-8]")
@@ -171,7 +171,7 @@ def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all:
         raise ValueError("old is empty; say which passage is to be replaced, or use write_file for a whole file")
     if old == new:
         raise ValueError("old and new are the same, so there is nothing to change")
-    data, found = _read(full, shown)
+    data, found = _read_whole(full, shown)
     try:
         document = _Document.of(data.decode())
     except UnicodeDecodeError as error:
@@ -290,10 +290,10 @@ class _Walk:
 def _matcher(pattern: str) -> Callable[[_Entry], bool]:
     """Whether an entry's name fits; or its place, part by part, where the pattern has a slash. `**` is any of them."""
     parts = [None if part == "**" else re.compile(fnmatch.translate(part)).match for part in pattern.split("/")]
-    return lambda entry: _fits(parts, entry.place.split("/") if len(parts) > 1 else [entry.name])
+    return lambda entry: _fits_pattern(parts, entry.place.split("/") if len(parts) > 1 else [entry.name])
 
 
-def _fits(parts: Sequence[Callable[[str], object] | None], names: list[str]) -> bool:
+def _fits_pattern(parts: Sequence[Callable[[str], object] | None], names: list[str]) -> bool:
     """All beginnings of `names` that fit the parts so far are kept, so that many `**` cost no more than one each."""
     begun = {0}
     for part in parts:
@@ -311,7 +311,7 @@ def list_files(
     context: ToolContext,
     path: Path = ".",
     pattern: Annotated[str, Field(max_length=300)] = "*",
-    depth: Annotated[int, Field(ge=1, le=_DEEPEST)] = 3,
+    depth: Annotated[int, Field(ge=1, le=_MOST_LEVELS)] = 3,
     limit: Annotated[int, Field(ge=1, le=10_000)] = 1000,
 ) -> str:
     """List what is in a directory. A directory ends in `/`, a symbolic link in `@`; links are not followed.
@@ -335,7 +335,7 @@ def list_files(
                 break
             if fits(entry):
                 found.append(entry)
-    lines = _page(map(_listed, found[:limit]))
+    lines = _page(map(_entry_line, found[:limit]))
     notes = walk.notes()
     if len(lines) < len(found):
         notes.insert(0, _left_off(len(found) - len(lines), late or len(found) > limit, "path, pattern or depth"))
@@ -346,8 +346,8 @@ def list_files(
     return "\n".join([*lines, *(f"[{note}]" for note in notes)])
 
 
-def _listed(entry: _Entry) -> str:
-    return _cut(_writable(entry.place), _LINE) + {"directory": "/", "link": "@"}.get(entry.kind, "")
+def _entry_line(entry: _Entry) -> str:
+    return _cut(_writable(entry.place), _LONGEST_LINE) + {"directory": "/", "link": "@"}.get(entry.kind, "")
 
 
 def _page(lines: Iterable[str]) -> list[str]:
@@ -406,7 +406,7 @@ class _Search:
         self.files += 1
         for number, line in enumerate(_lines(data.decode("utf-8-sig", "replace")), 1):
             if self.fits(line):
-                self.found.append(f"{_cut(_writable(shown), _LINE)}:{number}: {_cut(line, _MATCHED_LINE)}")
+                self.found.append(f"{_cut(_writable(shown), _LONGEST_LINE)}:{number}: {_cut(line, _MATCHED_LINE)}")
                 if self.full:
                     return
 
@@ -466,7 +466,7 @@ def search_files(
         return search.report(pattern)
     fits = _matcher(glob)
     with directory:
-        for entry in search.walk.through(directory, _DEEPEST):
+        for entry in search.walk.through(directory, _MOST_LEVELS):
             if context.remaining() == 0:
                 search.stopped = f"stopped at the deadline, after {search.opened} files; narrow it by path or glob"
             elif search.opened >= _MOST_SEARCHED_FILES:

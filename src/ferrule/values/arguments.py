@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic_core import from_json
 
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.json_text import Malformed, loads_repaired
+from ferrule.values.json_text import Malformed, to_object
 
 
 class Shape(Protocol):
@@ -104,12 +104,7 @@ def _received(raw: str | JsonObject | None) -> FrozenDict:
     """What `raw` says; nothing where it does not decode to an object."""
     if isinstance(raw, Mapping):
         return freeze(raw)  # type: ignore[no-any-return]
-    if raw is None or not raw.strip():
-        return FrozenDict()
     try:
-        value = loads_repaired(raw)[0]
-        if isinstance(value, str):
-            value = loads_repaired(value)[0]
+        return FrozenDict(to_object(raw)[0])
     except Malformed:
         return FrozenDict()
-    return FrozenDict(value) if isinstance(value, dict) else FrozenDict()

@@ -7,20 +7,24 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from pydantic_core import to_jsonable_python
-
-from ferrule.values.json_text import refuse_constant
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A block of text."""
+    """A block of text; what UTF-8 cannot hold in it becomes U+FFFD."""
 
     text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"Text holds a string, not {self.text!r}")
+        if not self.text.isascii():
+            object.__setattr__(self, "text", clean(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,21 @@ class Media:
     uri: str | None = None
     name: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise TypeError(f"Media of the kind {self.kind!r}: it may be {', '.join(_KINDS)}")
+        if not (self.data is None or isinstance(self.data, bytes)):
+            raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
+        if not _is_mime_type(self.mime_type):
+            raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
+        for name in ("uri", "name"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else clean(str(value)))
+
+
+def _is_mime_type(text: object) -> bool:
+    return isinstance(text, str) and len(text) <= _LONGEST_MIME_TYPE and _MIME_TYPE.fullmatch(text) is not None
+
 
 Block: TypeAlias = Text | Media
 
@@ -48,7 +67,6 @@ Block: TypeAlias = Text | Media
 _KINDS = ("image", "audio", "file", "resource")
 _MIME_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
 _LONGEST_MIME_TYPE = 255
-_ANY_TYPE = "application/octet-stream"
 
 
 def clean(text: str) -> str:
@@ -119,52 +137,23 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     """The blocks of a result that a handler or a middleware made.
 
     Raises:
-        TypeError: for what is no `Text` and no `Media`, and for what their fields cannot be.
+        TypeError: for what is no `Text` and no `Media`.
     """
     found = tuple(blocks)
     for block in found:
-        if isinstance(block, Text) and isinstance(block.text, str):
-            continue
-        if not isinstance(block, Media) or not (block.data is None or isinstance(block.data, bytes)):
+        if not isinstance(block, Text | Media):
             raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
-        if block.kind not in _KINDS:
-            raise TypeError(f"content holds media of the kind {block.kind!r}; it takes {', '.join(_KINDS)}")
-        if not _is_mime_type(block.mime_type):
-            raise TypeError(f"content holds media whose mime_type is {str(block.mime_type)[:100]!r}; write image/png")
-    return tuple(map(_clean_block, found))
-
-
-def _clean_block(block: Block) -> Block:
-    if isinstance(block, Text):
-        return block if block.text.isascii() else Text(clean(block.text))
-    uri = None if block.uri is None else clean(str(block.uri))
-    name = None if block.name is None else clean(str(block.name))
-    return Media(block.kind, block.data, block.mime_type, uri, name)
-
-
-def _is_mime_type(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= _LONGEST_MIME_TYPE and _MIME_TYPE.fullmatch(text) is not None
-
-
-def _plain_media(media: Media) -> Media:
-    """`media`, as a file or as bytes where its kind or its type is none."""
-    if media.kind in _KINDS and _is_mime_type(media.mime_type):
-        return media
-    kind = media.kind if media.kind in _KINDS else "file"
-    mime_type = media.mime_type if _is_mime_type(media.mime_type) else _ANY_TYPE
-    return replace(media, kind=kind, mime_type=mime_type)
+    return found
 
 
 def render(value: object) -> tuple[Block, ...]:
     """The blocks for what a handler returned: text as it is, blocks as they are, all else as JSON."""
     if isinstance(value, str):
-        return (Text(clean(str(value))),)
-    if isinstance(value, Text):
-        return (Text(clean(value.text)),)
-    if isinstance(value, Media):
-        return (_plain_media(value),)
+        return (Text(str(value)),)
+    if isinstance(value, Text | Media):
+        return (value,)
     if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Media) for item in value):
-        return tuple(Text(clean(item.text)) if isinstance(item, Text) else _plain_media(item) for item in value)
+        return tuple(value)
     if isinstance(value, bytes | bytearray):
         return _render_bytes(bytes(value))
     return (Text(to_text(value)),)
@@ -174,7 +163,7 @@ def _render_bytes(value: bytes) -> tuple[Block, ...]:
     try:
         return (Text(value.decode()),)
     except UnicodeDecodeError:
-        return (Media("file", value, _ANY_TYPE),)
+        return (Media("file", value, "application/octet-stream"),)
 
 
 _BLOCK = 32
@@ -221,28 +210,18 @@ def _left_out(blocks: int) -> str:
     return f"[cut: {blocks} more blocks]"
 
 
-def _int_or_text(text: str) -> int | str:
-    # 640 digits are what every setting of sys.set_int_max_str_digits lets through.
-    return int(text) if len(text) <= 640 else text
-
-
-def _float_or_text(text: str) -> float | str:
-    value = float(text)
-    return value if math.isfinite(value) else text
-
-
-_READER = json.JSONDecoder(parse_int=_int_or_text, parse_float=_float_or_text, parse_constant=refuse_constant)
 _JSON_START = re.compile(r"\s*[\[{\"\-0-9tfn]")
 
 
 def cut(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters; what was JSON is JSON still."""
+    """`text` in at most `limit` characters; what was JSON is JSON still, where Pydantic reads it: not what
+    nests more than 200 deep, or holds half of a surrogate pair or a number of more than 4,300 digits."""
     if len(text) <= limit:
         return text
     if _JSON_START.match(text):
         try:
-            return _fit(_READER.decode(text), limit, _DEPTH)
-        except (ValueError, RecursionError):
+            return _fit(from_json(text, allow_inf_nan=False), limit, _DEPTH)
+        except (TypeError, ValueError):
             pass
     return _cut_plain(text, limit)
 
@@ -261,7 +240,7 @@ _WHOLE_ESCAPES = re.compile(r"(?:[^\\]|\\u.{4}|\\[^u])*", re.DOTALL)
 
 
 def _dumps(value: object) -> str:
-    return clean(json.dumps(value, ensure_ascii=False))
+    return to_json(value, inf_nan_mode="strings").decode()
 
 
 def _fit(value: object, limit: int, depth: int) -> str:
@@ -271,11 +250,9 @@ def _fit(value: object, limit: int, depth: int) -> str:
         return text
     if isinstance(value, str):
         return _fit_string(value, limit)
-    if isinstance(value, dict) and depth:
-        return _fit_dict(value, limit, depth)
-    if isinstance(value, list) and depth:
-        return _fit_list(value, limit, depth)
-    return _least(limit) if isinstance(value, dict | list) else _fit_string(text, limit)
+    if isinstance(value, dict | list):
+        return _fit_parts(value, limit, depth) if depth else _least(limit)
+    return _fit_string(text, limit)
 
 
 def _least(limit: int) -> str:
@@ -294,34 +271,30 @@ def _fit_string(value: str, limit: int) -> str:
     return f'"{whole.group() if whole else ""}{note}"'
 
 
-def _fit_list(values: list[object], limit: int, depth: int) -> str:
-    room = limit - len(f'["[cut: {len(values)} more]"]')
+def _fit_parts(value: dict[str, object] | list[object], limit: int, depth: int) -> str:
+    """The first items, each in its share, and how many more there are."""
+    if isinstance(value, dict):
+        note = "[cut]"
+        while note in value:
+            note = f"[{note}]"
+        brackets, rest = "{}", f'"{note}":"%d more"'
+        parts = [(f"{_dumps(key)}:", item) for key, item in value.items()]
+    else:
+        brackets, rest = "[]", '"[cut: %d more]"'
+        parts = [("", item) for item in value]
+    room = limit - len(brackets) - len(rest % len(parts))
     if room < 0:
         return _least(limit)
-    sized = [(item, len(_dumps(item)) + 2) for item in values]
-    shown = [_fit(item, share - 2, depth - 1) for item, share in _shared(sized, room)]
-    if more := len(values) - len(shown):
-        shown.append(f'"[cut: {more} more]"')
-    return f"[{', '.join(shown)}]"
-
-
-def _fit_dict(values: dict[str, object], limit: int, depth: int) -> str:
-    note = "[cut]"
-    while note in values:
-        note = f"[{note}]"
-    room = limit - len(f'{{"{note}": "{len(values)} more"}}')
-    if room < 0:
-        return _least(limit)
-    sized = [((key, item), len(_dumps(key)) + len(_dumps(item)) + 4) for key, item in values.items()]
-    shown: dict[str, str] = {}
+    sized = [((key, item), len(key) + len(_dumps(item)) + 1) for key, item in parts]
+    shown: list[str] = []
     for (key, item), share in _shared(sized, room):
-        name = _fit(key, max(share // 2, share - 4 - len(_dumps(item))), 0)
-        left = share - 4 - len(name)
-        if name not in shown and left >= 1:
-            shown[name] = _fit(item, left, depth - 1)
-    if more := len(values) - len(shown):
-        shown[f'"{note}"'] = f'"{more} more"'
-    return f"{{{', '.join(f'{name}: {text}' for name, text in shown.items())}}}"
+        left = share - len(key) - 1
+        if left < 1:  # a key as long as its share
+            break
+        shown.append(key + _fit(item, left, depth - 1))
+    if more := len(parts) - len(shown):
+        shown.append(rest % more)
+    return brackets[0] + ",".join(shown) + brackets[1]
 
 
 def _shared(sized: list[tuple[_T, int]], room: int) -> list[tuple[_T, int]]:

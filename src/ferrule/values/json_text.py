@@ -11,57 +11,68 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
-from typing import Any, NoReturn
+from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ferrule.values.frozen import JsonObject
 
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 SECRET_STARS = "*" * 10
 """What Pydantic writes in the place of a secret."""
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
-_STRING_OR_BRACKET = re.compile(_QUOTED + r"|[\[\]{}]", re.DOTALL)
+_STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_DECODER = json.JSONDecoder()
+SHORT = 200
+"""Characters in which counting commas costs less than anything else."""
 _LONG = 1000
 _MOST_SEARCHED = 64
 """Keys that are looked for one by one: each time the whole text is read."""
-DEEPEST = 200
-"""Levels of arrays and objects, as many as Pydantic reads."""
+_JSON_TYPES: tuple[tuple[type, str], ...] = (
+    (type(None), "null"),
+    (bool, "boolean"),
+    (int, "integer"),
+    (float, "number"),
+    (str, "string"),
+    (Mapping, "object"),
+    (list, "array"),
+)
 
 
 class Malformed(ValueError):
     """The text is no JSON that can be trusted; the message says why, for the model."""
 
 
-def check_repeated_keys(text: str, values: JsonObject, given: int, quoted: Mapping[str, str]) -> None:
-    """Refuse an object in which a key of the top level came twice; `values` are what was read from it, by name.
+def check_repeated_keys(text: str, values: JsonObject) -> None:
+    """Refuse an object in which a key of the top level came twice; `values` are what was read from it, by key.
 
-    So many of them were `given`; `quoted` has the keys with their quotes where they are not the names. What has quotes
-    stands inside no string, since these have a backslash there. A key with escapes, or beside brackets in strings, may
-    be missed: then the last one counts, for guards and for the handler, as it always does further down.
+    What has quotes stands inside no string, since these have a backslash there. A key with escapes, or beside brackets
+    in strings, may be missed: then the last one counts, for guards and for the handler, as it always does further down.
 
     Raises:
         Malformed: where the two values differ.
     """
-    if len(values) > _MOST_SEARCHED or _repeats_key(text, values, given, quoted):
+    if len(values) > _MOST_SEARCHED or _repeats_key(text, values):
         _compare_repeated_keys(text)
 
 
-def _repeats_key(text: str, values: JsonObject, given: int, quoted: Mapping[str, str]) -> bool:
+def _repeats_key(text: str, values: JsonObject) -> bool:
     for name, value in values.items():
         if type(value) is str and len(value) > _LONG:
-            text = _without_string(text, quoted.get(name) or f'"{name}"', value)
+            text = _without_string(text, f'"{name}"', value)
+    if len(text) <= SHORT and text.count(",") < len(values):
+        return False
     text = _emptied(_emptied(text, "[", "]"), "{", "}")
-    if text.count(",") < given:
+    if text.count(",") < len(values):
         return False
     for name in values:
-        key = quoted.get(name) or f'"{name}"'
-        if text.find(key, text.find(key) + len(key)) >= 0:
+        key = f'"{name}"'
+        if text.find(key) != text.rfind(key):
             return True
     return False
 
@@ -114,18 +125,37 @@ def _compare_repeated_keys(text: str) -> None:
             raise Malformed(f"the key {key[:80]!r} came twice with different values")
 
 
-def has_many_digits(text: str) -> bool:
-    """Whether a number in `text` may have more digits than a double keeps."""
-    return _MANY_DIGITS.search(text) is not None
+def check_digits(text: str) -> None:
+    """Refuse JSON in which a number has more digits than a double keeps.
+
+    Raises:
+        Malformed: with the first such number.
+    """
+    if not _MANY_DIGITS.search(text):
+        return
+    for match in _STRING_OR_NUMBER.finditer(text):
+        number = match.group()
+        if number[0] != '"' and not number.isdecimal() and not _is_exact(number):
+            raise Malformed(
+                f"{number[:40]} must be a string, since a number in floating point does not keep its digits"
+            )
 
 
-def _exact_float(text: str) -> float:
+def _is_exact(number: str) -> bool:
+    """Whether its double is written with these digits: by Python, and by Pydantic, which rounds a half up (2.2 for 2.25
+    in Python) where the digits lie in the middle between two."""
     try:
-        if Decimal(repr(float(text))) == Decimal(text):
-            return float(text)
-    except InvalidOperation:  # an infinity, or an exponent beyond what `Decimal` has
-        pass
-    raise Malformed(f"{text[:40]} must be a string, since a number in floating point does not keep all its digits")
+        said, double = Decimal(number).normalize(), float(number)
+        last_digit = Decimal((0, (1,), said.as_tuple().exponent))  # type: ignore[arg-type]  # no infinity
+        return Decimal(repr(double)) == said and 2 * abs(Decimal(double) - said) != last_digit
+    except (ValueError, InvalidOperation):  # no number, or an infinity or an exponent beyond what `Decimal` has
+        return False
+
+
+def kind_of(value: object) -> str:
+    """The JSON type of `value`."""
+    kinds = (name for python, name in _JSON_TYPES if isinstance(value, python))
+    return next(kinds, type(value).__name__)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -139,102 +169,68 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def refuse_constant(name: str) -> NoReturn:
-    """NaN and the infinities, which Python writes and reads, are no JSON."""
-    raise Malformed(f"{name} is not a JSON number")
+_HALF_CHARACTER = "it holds half of a surrogate pair, which is no character"
 
 
-def _float(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise Malformed(f"the number {text[:40]} is too large")
-    return value
-
-
-def _int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:  # CPython's limit on digits, sys.set_int_max_str_digits
-        raise Malformed(f"a number of {len(text)} digits is too long") from None
-
-
-_HOOKS: dict[str, Any] = {"parse_constant": refuse_constant, "parse_int": _int}
-_DECODERS = {
-    (controls, exact): json.JSONDecoder(strict=not controls, parse_float=_exact_float if exact else _float, **_HOOKS)
-    for controls in (False, True)
-    for exact in (False, True)
-}
-"""By whether raw control characters may stand in strings, and whether all digits must be kept."""
-
-
-def loads(text: str, *, exact: bool = False) -> Any:
+def loads(text: str) -> Any:
     """Strict JSON.
 
     Raises:
-        Malformed: also for NaN, infinities, keys of the root that came twice and differ, nesting beyond `DEEPEST`, and
-            where it must be `exact`, numbers whose digits a double does not keep.
+        Malformed: also for NaN, half of a surrogate pair, keys of the root that came twice and differ, and more levels
+            of arrays and objects than Pydantic reads, 200.
     """
-    return _decode(_DECODERS[False, exact], text)
-
-
-def _decode(decoder: json.JSONDecoder, text: str) -> Any:
-    if _too_deep(text):
-        raise Malformed("the JSON is nested too deeply")
     try:
-        value = decoder.decode(text)
-    except json.JSONDecodeError as error:
-        raise Malformed(_reason(text, error)) from None
-    except RecursionError:
-        raise Malformed("the JSON is nested too deeply") from None
-    if not text.isascii() or _SURROGATE.search(text):
-        _refuse_half_characters(value)
+        value = from_json(text, allow_inf_nan=False)
+        check_finite(value)  # 1e999 is read as an infinity
+    except TypeError:  # a string that UTF-8 cannot hold
+        raise Malformed(_HALF_CHARACTER) from None
+    except ValueError as error:
+        raise Malformed(_reason(str(error), text)) from None
     if isinstance(value, dict):
-        check_repeated_keys(text, value, len(value), {})
+        check_repeated_keys(text, value)
     return value
 
 
-def _too_deep(text: str) -> bool:
-    """Whether it nests deeper than `DEEPEST`. The decoder would go on to the end of the stack, where whatever a garbage
-    collection runs fails too."""
-    if text.count("[") + text.count("{") <= DEEPEST:
-        return False
-    depth = 0
-    for match in _STRING_OR_BRACKET.finditer(text):
-        found = match.group()
-        if found in ("[", "{"):
-            depth += 1
-            if depth > DEEPEST:
-                return True
-        elif found in ("]", "}"):
-            depth -= 1
-    return False
+def check_finite(value: object) -> None:
+    """Raise a `ValueError` where JSON data has a number that is none in JSON: NaN or an infinity."""
+    text = to_json(value, inf_nan_mode="constants")
+    if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
+        json.dumps(value, allow_nan=False)
 
 
-def _refuse_half_characters(value: object) -> None:
-    """Half of a surrogate pair is no character: nothing that reads UTF-8 would take it further on."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Malformed("it holds half of a surrogate pair, such as \\ud800 alone, which is no character") from None
+_REASONS = {
+    "EOF": "the JSON was cut off before its end",
+    "trailing characters": "there is more text after the JSON object",
+    "recursion limit": "the JSON is nested too deeply",
+    "number out of range": "a number has too many digits",
+    "Out of range float": "a number is too large for floating point, which ends at about 1.8e308",
+    "lone leading surrogate": _HALF_CHARACTER,
+    "unexpected end of hex escape": _HALF_CHARACTER,
+}
+"""What Pydantic's parser and `json` say in their own words, by its beginning."""
+_AT = re.compile(r"line (\d+) column (\d+)")
+_NO_NUMBER = re.compile(r"-?(NaN|Infinity)")
 
 
-def _reason(text: str, error: json.JSONDecodeError) -> str:
-    if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
-        return "the JSON was cut off before its end"
-    if error.msg == "Extra data":
-        return "there is more text after the JSON object"
-    near = text[max(0, error.pos - 10) : error.pos + 20]
-    return f"not valid JSON at character {error.pos}, near {near!r}"
+def _reason(error: str, text: str) -> str:
+    for begin, reason in _REASONS.items():
+        if error.startswith(begin):
+            return reason
+    if at := _AT.search(error):
+        line, column = map(int, at.groups())
+        if odd := _NO_NUMBER.match("".join(text.splitlines()[line - 1 : line])[column - 1 :]):
+            return f"{odd.group()} is no number in JSON"
+    return f"not valid JSON: {error}"
 
 
-def loads_repaired(text: str, *, exact: bool = False) -> tuple[Any, tuple[str, ...]]:
+def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
     """JSON as `loads` reads it, with the lossless repairs of the text itself that were needed, each named.
 
     Raises:
         Malformed: where a repair would be a guess.
     """
     try:
-        return loads(text, exact=exact), ()
+        return loads(text), ()
     except Malformed as first:
         reason = first
     stripped = text.strip().removeprefix("\ufeff").strip()
@@ -245,35 +241,36 @@ def loads_repaired(text: str, *, exact: bool = False) -> tuple[Any, tuple[str, .
     if fence:
         stripped = fence.group(1).strip()
         repairs = (*repairs, "took the JSON out of a code fence")
-    for controls, candidate, repair in _candidates(stripped):
+    for candidate, repair in _candidates(stripped):
         try:
-            return _decode(_DECODERS[controls, exact], candidate), repairs + repair
+            return loads(candidate), repairs + repair
         except Malformed as error:
             reason = reason if reason.args[0].startswith("the key") else error
-    return _one_of_equal(stripped, reason, exact), (*repairs, "took one of several identical objects")
+    return _one_of_equal(stripped, reason), (*repairs, "took one of several identical objects")
 
 
-def _candidates(text: str) -> list[tuple[bool, str, tuple[str, ...]]]:
-    """The ways to read `text`, the one with the fewest repairs first: whether raw control characters are taken, the
-    text, the repairs."""
-    controls = "kept raw control characters inside a string"
-    comma = "removed a comma before a closing bracket"
-    ways: list[tuple[bool, str, tuple[str, ...]]] = [(False, text, ()), (True, text, (controls,))]
+def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The ways to read `text`, each with its repairs, the one with the fewest first."""
     bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
-    if bare != text:
-        ways += [(False, bare, (comma,)), (True, bare, (controls, comma))]
-    return ways
+    ways = [(text, ()), (bare, ("removed a comma before a closing bracket",))]
+    escaped = [(_escaped(way), ("kept raw control characters inside a string", *repairs)) for way, repairs in ways]
+    return [ways[0], escaped[0], ways[1], escaped[1]]
 
 
-def _one_of_equal(text: str, reason: Malformed, exact: bool) -> Any:
+def _escaped(text: str) -> str:
+    """`text` with the control characters in its strings written as JSON writes them."""
+    return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
+
+
+def _one_of_equal(text: str, reason: Malformed) -> Any:
     """The one object that a text of several equal ones holds."""
     values: list[Any] = []
     end = 0
     try:
         while end < len(text):
             start = end
-            _, end = _DECODERS[False, exact].raw_decode(text, start)
-            values.append(loads(text[start:end], exact=exact))
+            _, end = _DECODER.raw_decode(text, start)
+            values.append(loads(text[start:end]))
             while end < len(text) and text[end] in " \t\r\n":
                 end += 1
     except (ValueError, RecursionError):
@@ -283,6 +280,35 @@ def _one_of_equal(text: str, reason: Malformed, exact: bool) -> Any:
     if not all(same(values[0], value) for value in values[1:]):
         raise Malformed(f"{len(values)} different JSON objects came in one call; send one call for each")
     return values[0]
+
+
+def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What came as plain data, with the repairs of the text itself that it took.
+
+    Raises:
+        Malformed: where it is no JSON object, or where it must be `exact` and a number would lose digits.
+    """
+    if raw is None:
+        return {}, ()
+    if not isinstance(raw, str):
+        try:
+            raw = dumps(raw)
+        except ValueError as error:
+            raise Malformed(str(error)) from None
+    if not raw.strip():
+        return {}, ()
+    value, repairs = loads_repaired(raw)
+    if isinstance(value, str):
+        raw = value
+        value, more = loads_repaired(raw)
+        repairs = (*repairs, "decoded arguments that were encoded twice", *more)
+    if value is None:
+        return {}, repairs
+    if exact:
+        check_digits(raw)
+    if not isinstance(value, dict):
+        raise Malformed(f"the arguments are {kind_of(value)} and must be one JSON object")
+    return value, repairs
 
 
 def _unveiled(value: Any) -> Any:

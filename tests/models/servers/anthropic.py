@@ -137,10 +137,10 @@ def _message(turn: Turn, number: int) -> dict[str, Any]:
 def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A block as it starts, and what then comes."""
     if block["type"] == "thinking":
-        thought = [{"type": "thinking_delta", "thinking": piece} for piece in halves(block["thinking"])]
+        thought = [{"type": "thinking_delta", "thinking": chunk} for chunk in halves(block["thinking"])]
         signed = {"type": "signature_delta", "signature": block["signature"]}
         return block | {"thinking": "", "signature": ""}, [*thought, signed]
     if block["type"] == "text":
-        return block | {"text": ""}, [{"type": "text_delta", "text": piece} for piece in halves(block["text"])]
-    pieces = ["", *halves(json.dumps(block["input"]))]
-    return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+        return block | {"text": ""}, [{"type": "text_delta", "text": chunk} for chunk in halves(block["text"])]
+    chunks = ["", *halves(json.dumps(block["input"]))]
+    return block | {"input": {}}, [{"type": "input_json_delta", "partial_json": chunk} for chunk in chunks]

@@ -148,11 +148,11 @@ def _reason(turn: Turn) -> str:
 def _pieces(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
     """A block as it starts (text and reasoning do not), and what then comes."""
     if "text" in block:
-        return None, [{"text": piece} for piece in halves(block["text"])]
+        return None, [{"text": chunk} for chunk in halves(block["text"])]
     if "reasoningContent" in block:
         said = block["reasoningContent"]["reasoningText"]
-        thought = [{"reasoningContent": {"text": piece}} for piece in halves(said["text"])]
+        thought = [{"reasoningContent": {"text": chunk}} for chunk in halves(said["text"])]
         return None, [*thought, {"reasoningContent": {"signature": said["signature"]}}]
     use = block["toolUse"]
     start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
-    return start, [{"toolUse": {"input": piece}} for piece in halves(json.dumps(use["input"]))]
+    return start, [{"toolUse": {"input": chunk}} for chunk in halves(json.dumps(use["input"]))]

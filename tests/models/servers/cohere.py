@@ -61,15 +61,15 @@ class Cohere(Api):
         ]
         if turn.text:
             events.append(_event("content-start", 0, {"content": {"type": "text", "text": ""}}))
-            events += [_event("content-delta", 0, {"content": {"text": piece}}) for piece in halves(turn.text)]
+            events += [_event("content-delta", 0, {"content": {"text": chunk}}) for chunk in halves(turn.text)]
             events.append({"type": "content-end", "index": 0})
         if turn.calls:
-            plan = [{"type": "tool-plan-delta", "delta": {"message": {"tool_plan": piece}}} for piece in halves(_PLAN)]
+            plan = [{"type": "tool-plan-delta", "delta": {"message": {"tool_plan": chunk}}} for chunk in halves(_PLAN)]
             events += plan
         for index, (id, name, arguments) in enumerate(_calls(turn)):
             events.append(_event("tool-call-start", index, {"tool_calls": _call(id, name, "")}))
-            pieces = [{"tool_calls": {"function": {"arguments": piece}}} for piece in halves(arguments)]
-            events += [_event("tool-call-delta", index, piece) for piece in pieces]
+            chunks = [{"tool_calls": {"function": {"arguments": chunk}}} for chunk in halves(arguments)]
+            events += [_event("tool-call-delta", index, chunk) for chunk in chunks]
             events.append({"type": "tool-call-end", "index": index})
         end = {"type": "message-end", "delta": {"finish_reason": _reason(turn), "usage": _USAGE}}
         return [sse(event, event["type"]) for event in events], [sse(end, "message-end")]

@@ -58,13 +58,13 @@ class Gemini(Api):
         return _response(number, _parts(turn, number), "STOP") | {"usageMetadata": _USAGE}
 
     def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        parts = [piece for part in _parts(turn, number) for piece in self.pieces(part)]
+        parts = [chunk for part in _parts(turn, number) for chunk in self.chunks(part)]
         last = _response(number, [{"text": ""}], "STOP") | {"usageMetadata": _USAGE}
         return [sse(_response(number, [part], None)) for part in parts], [sse(last)]
 
-    def pieces(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """A part as it is streamed: a text in pieces, a call at once."""
-        return [{"text": piece} for piece in halves(part["text"])] if "text" in part else [part]
+    def chunks(self, part: dict[str, Any]) -> list[dict[str, Any]]:
+        """A part as it is streamed: a text in chunks, a call at once."""
+        return [{"text": chunk} for chunk in halves(part["text"])] if "text" in part else [part]
 
     def stream_error(self, message: str) -> list[bytes]:
         return [sse({"error": {"code": 503, "message": message, "status": "UNAVAILABLE"}})]

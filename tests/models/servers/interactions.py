@@ -106,5 +106,5 @@ def _pieces(step: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
         return {"type": "model_output"}, [{"type": "text", "text": t} for t in halves(step["content"][0]["text"])]
     if step["type"] == "thought":
         return {"type": "thought"}, [{"type": "thought_signature", "signature": step["signature"]}]
-    pieces = halves(json.dumps(step["arguments"]))
-    return step | {"arguments": {}}, [{"type": "arguments_delta", "arguments": piece} for piece in pieces]
+    chunks = halves(json.dumps(step["arguments"]))
+    return step | {"arguments": {}}, [{"type": "arguments_delta", "arguments": chunk} for chunk in chunks]

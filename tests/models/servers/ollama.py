@@ -42,7 +42,7 @@ class Ollama(Api):
         return _line(number, message) | _END
 
     def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
-        messages: list[dict[str, Any]] = [{"role": "assistant", "content": piece} for piece in halves(turn.text)]
+        messages: list[dict[str, Any]] = [{"role": "assistant", "content": chunk} for chunk in halves(turn.text)]
         messages += [{"role": "assistant", "content": "", "tool_calls": [call]} for call in _calls(turn)]
         end = _line(number, {"role": "assistant", "content": ""}) | _END
         return [_bytes(_line(number, message)) for message in messages], [_bytes(end)]

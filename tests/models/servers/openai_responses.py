@@ -60,8 +60,8 @@ class OpenAIResponses(Api):
             events += [{"output_index": index, "item_id": item["id"], **delta} for delta in _deltas(item)]
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
         events.append({"type": "response.completed", "response": _response(number, "completed", items)})
-        pieces = [sse(event | {"sequence_number": n}, str(event["type"])) for n, event in enumerate(events)]
-        return pieces[:-1], pieces[-1:]
+        chunks = [sse(event | {"sequence_number": n}, str(event["type"])) for n, event in enumerate(events)]
+        return chunks[:-1], chunks[-1:]
 
     def stream_error(self, message: str) -> list[bytes]:
         error = {"code": "server_error", "message": message}
@@ -136,17 +136,17 @@ def _items(turn: Turn, number: int) -> list[dict[str, Any]]:
 def _deltas(item: dict[str, Any]) -> list[dict[str, Any]]:
     if item["type"] == "function_call":
         kind, done = "response.function_call_arguments.delta", "response.function_call_arguments.done"
-        deltas = [{"type": kind, "delta": piece} for piece in halves(item["arguments"])]
+        deltas = [{"type": kind, "delta": chunk} for chunk in halves(item["arguments"])]
         return [*deltas, {"type": done, "arguments": item["arguments"], "name": item["name"]}]
     if item["type"] == "custom_tool_call":
-        deltas = [{"type": "response.custom_tool_call_input.delta", "delta": piece} for piece in halves(item["input"])]
+        deltas = [{"type": "response.custom_tool_call_input.delta", "delta": chunk} for chunk in halves(item["input"])]
         return [*deltas, {"type": "response.custom_tool_call_input.done", "input": item["input"]}]
     if item["type"] == "message":
         (part,) = item["content"]
         where = {"content_index": 0}
         texts = [
-            {"type": "response.output_text.delta", "delta": piece, "logprobs": [], **where}
-            for piece in halves(part["text"])
+            {"type": "response.output_text.delta", "delta": chunk, "logprobs": [], **where}
+            for chunk in halves(part["text"])
         ]
         return [
             {"type": "response.content_part.added", "part": part | {"text": ""}, **where},

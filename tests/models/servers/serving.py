@@ -42,12 +42,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back, piece by piece; `broken` leaves it without its end, as a lost connection does, and `held` waits
+    """What goes back, chunk by chunk; `broken` leaves it without its end, as a lost connection does, and `held` waits
     before that until the client has gone."""
 
     status: int
     kind: str
-    pieces: Sequence[bytes]
+    chunks: Sequence[bytes]
     headers: Mapping[str, str] = field(default_factory=dict)
     broken: bool = False
     held: bool = False
@@ -104,15 +104,15 @@ class Api:
         body, end = self.stream(turn, number)
         if self.early == "error":
             end = self.stream_error("overloaded today")
-        pieces = body if self.early in {"quietly", "broken", "held"} else [*body, *end]
-        return Answer(200, self.stream_kind, pieces, broken=self.early == "broken", held=self.early == "held")
+        chunks = body if self.early in {"quietly", "broken", "held"} else [*body, *end]
+        return Answer(200, self.stream_kind, chunks, broken=self.early == "broken", held=self.early == "held")
 
     def _ask_who(self, request: Request) -> None:
         name, start = self.key
         refuse_unless(request.headers.get(name, "").startswith(start), f"no credentials in {name}")
 
     def is_streamed(self, request: Request) -> bool:
-        """Whether the answer is to come in pieces."""
+        """Whether the answer is to come in chunks."""
         return bool(request.body.get("stream"))
 
     def check(self, request: Request) -> None:
@@ -157,9 +157,9 @@ def sse(data: Any, event: str | None = None) -> bytes:
 
 
 def halves(text: str) -> list[str]:
-    """A text in two pieces, for a stream."""
+    """A text in two chunks, for a stream."""
     middle = len(text) // 2
-    return [piece for piece in (text[:middle], text[middle:]) if piece]
+    return [chunk for chunk in (text[:middle], text[middle:]) if chunk]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -185,8 +185,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         try:
-            for piece in answer.pieces:
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            for chunk in answer.chunks:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
             if answer.held:
                 self.api.held.set()
                 self.connection.recv(1)  # nothing more comes: it ends when the client goes

@@ -1,4 +1,4 @@
-"""A suspended call that is taken up again: everybody sees the call that was judged, and no other."""
+"""A suspended call that is resumed: everybody sees the call that was judged, and no other."""
 
 from __future__ import annotations
 
