@@ -1,11 +1,19 @@
-"""The pages in docs/ name tests that exist, and ARCHITECTURE.md names files and functions that are there."""
+"""What the pages say of the code holds: named tests, files and functions are there, and tables are what modules do."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+
+from ferrule import DefinitionError, Toolset, tool
+from ferrule.loop import Status
+from ferrule.providers import NAMES, Stop
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -15,6 +23,7 @@ SOURCES = {
 }
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
 THE_WAY = ARCHITECTURE.partition("## The way of one call")[2].partition("\n## ")[0]
+MODELS = (ROOT / "docs" / "models.md").read_text()
 NAMED = [(p.name, name) for p in PAGES for name in re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)?)`", p.read_text())]
 
 
@@ -34,6 +43,76 @@ def test_the_page_on_execution_names_a_test_for_each_promise() -> None:
 
 def quoted(text: str) -> list[str]:
     return re.findall(r"`([^`]+)`", text)
+
+
+def table(head: str) -> list[list[str]]:
+    """The cells of the table in docs/models.md whose first head is this one."""
+    lines = MODELS.partition(f"\n| {head} |")[2].splitlines()[2:]
+    rows = lines[: next(at for at, line in enumerate(lines) if not line.startswith("|"))]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+@tool
+def add(a: int) -> int:
+    """Add one."""
+    return a + 1
+
+
+REQUESTS = {tuple(quoted(row[0].partition(":")[0])): row[1:] for row in table("Module: the SDK's function")}
+CHOICES: dict[str, dict[str, Any]] = {
+    '`"required"`': {"choice": "required"},
+    '`"none"`': {"choice": "none"},
+    "a tool's name": {"choice": "add"},
+    "`parallel=False`": {"parallel": False},
+    "`only=`": {"only": ["add"]},
+}
+
+
+def module_of(api: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """A row's module, and what its functions are given besides."""
+    return import_module(f"ferrule.providers.{api[0]}"), {"api": "interactions"} if len(api) > 1 else {}
+
+
+def refused(function: Callable[..., Any], *given: Any, **more: Any) -> bool:
+    try:
+        function(*given, **more)
+    except DefinitionError:
+        return True
+    return False
+
+
+def test_the_page_on_models_has_a_row_for_each_api() -> None:
+    assert sorted({name for name, *_ in REQUESTS}) == sorted(NAMES) and len(REQUESTS) == len(NAMES) + 1
+
+
+@pytest.mark.parametrize("api", REQUESTS, ids=" ".join)
+def test_what_an_api_cannot_say_stands_in_its_row_and_nothing_else(api: tuple[str, ...]) -> None:
+    module, more = module_of(api)
+    found = [said for said, given in CHOICES.items() if refused(module.tool_choice, **given, **more)]
+    found += ["`strict=`"] if refused(module.tools, Toolset([add]), strict=True, **more) else []
+    listed = REQUESTS[api][-1]
+    assert sorted(found) == sorted(listed.split(", ") if listed else [])
+
+
+@pytest.mark.parametrize("api", REQUESTS, ids=" ".join)
+def test_a_choice_is_what_its_row_says(api: tuple[str, ...]) -> None:
+    module, more = module_of(api)
+    choice = module.tool_choice("auto" if api == ("ollama",) else "required", **more)
+    keys = {"a part of `config`": {"toolConfig"}, "a part of `toolConfig`": {"toolChoice"}, "empty": set()}
+    keys |= {"keyword arguments": {"tool_choice"}, "a keyword argument (`generation_config`)": {"generation_config"}}
+    assert choice.keys() == keys[REQUESTS[api][1]]
+
+
+@pytest.mark.parametrize(("head", "words"), [("`stop`", Stop), ("`result.status`", Status)])
+def test_each_word_has_its_row_and_there_is_no_other(head: str, words: Any) -> None:
+    assert sorted(row[0] for row in table(head)) == sorted(f'`"{word}"`' for word in get_args(words))
+
+
+def test_the_options_of_models_that_the_page_names_are_there() -> None:
+    named = re.findall(r"`(\w+)\(…, (\w+)=", MODELS)
+    assert len(named) > 5
+    for model, option in named:
+        assert option in inspect.signature(getattr(import_module(f"ferrule.models.{model}"), model)).parameters
 
 
 def test_the_page_on_the_architecture_names_files_that_are_there() -> None:

@@ -16,7 +16,7 @@ from ferrule.guards import ask_before_changes
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
 from ferrule.middleware import cache
 from ferrule.models import Reply
-from ferrule.models.scripted import Step, scripted
+from ferrule.models.scripted import Scripted, Step, scripted
 from ferrule.values.call import ToolCall
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
@@ -585,3 +585,126 @@ def test_answers_from_a_cache_count_as_calls() -> None:
 
     came = asyncio.run(main())
     assert [result.status for result in came.results] == ["ok", "ok", "limited", "limited", "limited"]
+
+
+SAME = [("add", {"a": "one"})]
+
+
+@pytest.mark.parametrize("calls", [SAME, [("nothing", {})], [("add", '{"a": 1, "b":')]])
+def test_the_same_invalid_calls_three_times_in_a_row_end_the_run_with_the_reason(calls: Any) -> None:
+    came = go([calls, calls, calls, "Never asked for."])
+    assert (came.status, came.turns, len(came.results)) == ("failed", 3, 3)
+    assert came.reason is not None and came.results[0].error is not None
+    assert came.reason.startswith("the model made the same calls 3 times: ")
+    assert came.results[0].error in came.reason
+    assert asked_and_answered(came.messages)[0] == asked_and_answered(came.messages)[1]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [("add", {"a": 1, "b": 2})],
+        [("add", {"a": "two"})],
+        [*SAME, ("add", {"a": 1, "b": 2})],
+        Reply("Hm.", stop="pause", reason="pause"),
+        Reply("Hm.", stop="malformed", reason="no call"),
+    ],
+    ids=["valid", "other arguments", "one of two valid", "paused", "malformed"],
+)
+def test_invalid_calls_with_anything_else_between_them_do_not_end_the_run(between: Step) -> None:
+    came = go([SAME, SAME, between, SAME, SAME, "Sorry."])
+    assert (came.status, came.turns) == ("done", 6)
+
+
+def test_calls_of_which_one_is_valid_may_be_made_again_and_again() -> None:
+    calls = [*SAME, ("add", {"a": 1, "b": 2})]
+    assert go([calls, calls, calls, "Sorry."]).status == "done"
+
+
+def malformed(number: int) -> Reply:
+    return Reply("", stop="malformed", reason=f"MALFORMED_FUNCTION_CALL {number}")
+
+
+def test_three_turns_in_a_row_that_nobody_can_read_end_the_run_with_the_last_ones_reason() -> None:
+    came = go([malformed(1), malformed(2), malformed(3)])
+    assert (came.status, came.turns) == ("failed", 3)
+    assert came.reason == "the model made calls that nobody can read 3 times: MALFORMED_FUNCTION_CALL 3"
+
+
+def test_two_turns_that_nobody_can_read_are_asked_for_once_more() -> None:
+    assert go([malformed(1), malformed(2), "Done."]).status == "done"
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_reply_with_neither_text_nor_calls_is_failed_with_a_reason(text: str) -> None:
+    came = go([[("add", {"a": 1, "b": 2})], text])
+    assert (came.status, came.reason) == ("failed", "the model gave neither a text nor a call")
+
+
+class Remembering:
+    """Says how often it was asked, in its state."""
+
+    results = staticmethod(scripted([]).results)
+
+    def __init__(self, *stops: Any) -> None:
+        self.given: list[Any] = []
+        self.stops = list(stops)
+
+    async def __call__(self, messages: Any, toolset: Toolset, *, state: Any = None) -> Reply:
+        self.given.append(state)
+        stop = self.stops.pop(0) if self.stops else "end"
+        reason = None if stop == "end" else stop
+        return Reply("Hm.", stop=stop, reason=reason, state={"asked": (state or {}).get("asked", 0) + 1})
+
+
+def test_the_state_of_a_reply_is_given_with_the_next_question_and_is_in_the_result() -> None:
+    model = Remembering("pause", "pause")
+    came = asyncio.run(bounded_run(run(model, ASK, Runner(RUNNER_TOOLS))))
+    assert model.given == [None, {"asked": 1}, {"asked": 2}]
+    assert came.state == {"asked": 3}
+
+
+def test_a_run_goes_on_with_the_state_of_another() -> None:
+    model = Remembering()
+    came = asyncio.run(bounded_run(run(model, ASK, Runner(RUNNER_TOOLS), state={"asked": 7})))
+    assert (model.given, came.state) == ([{"asked": 7}], {"asked": 8})
+
+
+def test_a_run_that_asked_nobody_keeps_the_state_that_it_was_given() -> None:
+    async def main() -> LoopResult:
+        going = run(Remembering(), ASK, Runner(RUNNER_TOOLS), state={"asked": 7})
+        going.cancel()
+        return await going
+
+    assert asyncio.run(main()).state == {"asked": 7}
+
+
+async def bounded_run(going: Any) -> LoopResult:
+    return await asyncio.wait_for(_awaited(going), 10)
+
+
+class Telling(Scripted):
+    """A model that has messages in which a user says a text."""
+
+    def user(self, text: str) -> list[Any]:
+        return [{"role": "user", "content": text}]
+
+
+def test_a_malformed_turn_is_told_to_the_model_and_no_request_ends_with_its_own_turn() -> None:
+    seen: list[list[Any]] = []
+
+    def done(messages: Any) -> str:
+        seen.append(list(messages))
+        return "Done."
+
+    turn = {"role": "assistant", "content": "Let me"}
+    said = Reply("Let me", (), [turn], "malformed", reason="it says 'tool_calls', and there is no call")
+    for model, roles in ((Telling, ["user", "assistant", "user"]), (Scripted, ["user"])):
+        result = asyncio.run(awaited(run(model([said, done], 0), [{"role": "user", "content": "Go."}], Runner([]))))
+        assert (result.status, result.text) == ("done", "Done.")
+        assert [message["role"] for message in seen.pop()] == roles
+        assert model is Scripted or "there is no call" in result.messages[2]["content"]
+
+
+async def awaited(running: Any) -> Any:
+    return await running

@@ -7,6 +7,8 @@ installed (Pillow, mcp), and a bare `Callable`.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_type
 
 from anthropic import Anthropic, AsyncAnthropic
@@ -22,8 +24,10 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam, ToolParam
 
-from ferrule import Runner, ToolCall, ToolResult
-from ferrule.models import Message, Reply
+from ferrule import Runner, ToolCall, ToolResult, Toolset
+from ferrule.loop import LoopResult, run
+from ferrule.models import ContextTooLong, Message, Model, ModelError, Overloaded, RateLimited, Reply
+from ferrule.models.openai import openai as openai_model
 from ferrule.providers import Stop, anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 
 
@@ -40,6 +44,9 @@ async def ask_anthropic(client: AsyncAnthropic, runner: Runner, question: str) -
     assert_type(anthropic.calls(reply), list[ToolCall])
     messages += anthropic.turn(reply)
     messages += anthropic.results(await runner.run_all(anthropic.calls(reply)))
+    reply = await client.messages.create(model="m", max_tokens=1_000, messages=messages, **anthropic.state(reply))
+    assert_type(anthropic.text(reply), str)
+    assert_type(anthropic.reason(reply), str | None)
     return anthropic.stop(reply)
 
 
@@ -56,6 +63,9 @@ def stream_anthropic(client: Anthropic, runner: Runner, messages: list[MessagePa
     with client.messages.stream(model="m", max_tokens=9, messages=messages, tools=tools) as events:
         for parsed in events:
             stream.feed(parsed)
+    assert_type((stream.stop, stream.reason, stream.error), tuple[Stop, str | None, str | None])
+    assert_type(anthropic.text(stream.partial()), str)
+    client.messages.create(model="m", max_tokens=9, messages=messages, tools=tools, **stream.state())
     return stream.calls()
 
 
@@ -97,6 +107,9 @@ async def ask_openai_chat(client: AsyncOpenAI, runner: Runner, question: str) ->
     )
     messages += openai_chat.turn(reply)
     messages += openai_chat.results(await runner.run_all(openai_chat.calls(reply)))
+    read = openai_chat.with_text_calls(reply)
+    assert_type(openai_chat.calls(read), list[ToolCall])
+    messages += openai_chat.turn(read)
     return openai_chat.stop(reply)
 
 
@@ -107,7 +120,7 @@ def stream_openai_chat(client: OpenAI, runner: Runner, messages: list[ChatComple
         model="m", messages=messages, tools=openai_chat.tools(runner.tools), stream=True
     ):
         stream.feed(chunk)
-    messages += stream.turn()
+    messages += openai_chat.turn(openai_chat.with_text_calls(stream.partial()))
 
 
 async def ask_gemini(client: genai.Client, runner: Runner, question: str) -> Stop:
@@ -120,6 +133,9 @@ async def ask_gemini(client: genai.Client, runner: Runner, question: str) -> Sto
     )
     contents += gemini.turn(reply)
     contents += gemini.results(await runner.run_all(gemini.calls(reply)))
+    await client.aio.models.generate_content(  # pyright: ignore[reportUnknownMemberType]
+        model="m", contents=contents, config={"tools": gemini.tools(runner.tools), **gemini.state(reply)}
+    )
     return gemini.stop(reply)
 
 
@@ -156,6 +172,8 @@ async def ask_interactions(client: genai.Client, runner: Runner, steps: list[Ste
     async for event in events:
         stream.feed(event)
     steps += stream.turn()
+    assert_type((gemini.text(reply), gemini.reason(reply)), tuple[str, str | None])
+    await client.aio.interactions.create(model="m", **gemini.state(reply))
     return gemini.stop(reply)
 
 
@@ -203,6 +221,7 @@ async def ask_ollama(client: AsyncClient, runner: Runner, question: str) -> Stop
     )
     messages += ollama.turn(reply)
     messages += ollama.results(await runner.run_all(ollama.calls(reply)))
+    assert_type(ollama.calls(ollama.with_text_calls(reply)), list[ToolCall])
     return ollama.stop(reply)
 
 
@@ -225,26 +244,75 @@ async def ask_bedrock(client: Any, runner: Runner, question: str) -> Stop:
         modelId="m", messages=messages, toolConfig=config | bedrock.tool_choice("required")
     )
     messages += bedrock.turn(reply)
-    messages += bedrock.results(await runner.run_all(bedrock.calls(reply)))
+    messages += bedrock.results(await runner.run_all(bedrock.calls(reply)), status=False)
     return bedrock.stop(reply)
 
 
 class Claude:
-    """A model of one's own, for the loop."""
+    """A model of one's own, for the loop; it need not know of a state."""
 
     def __init__(self, client: AsyncAnthropic) -> None:
         self.client = client
 
-    async def __call__(self, messages: list[MessageParam], toolset: Any) -> Reply:
+    async def __call__(
+        self, messages: Sequence[MessageParam], toolset: Toolset, /, *, state: Mapping[str, Any] | None = None
+    ) -> Reply:
         """One turn."""
         reply = await self.client.messages.create(
-            model="m", max_tokens=9, messages=messages, tools=anthropic.tools(toolset)
+            model="m",
+            max_tokens=9,
+            messages=messages,
+            tools=anthropic.tools(toolset),
+            stream=False,  # a state is a dict, of which pyright does not know that it says nothing of this
+            **(state or {}),
         )
-        return Reply("", anthropic.calls(reply), anthropic.turn(reply), anthropic.stop(reply))
+        return Reply(
+            anthropic.text(reply),
+            anthropic.calls(reply),
+            anthropic.turn(reply),
+            anthropic.stop(reply),
+            reason=anthropic.reason(reply),
+            state=anthropic.state(reply),
+            raw=reply,
+        )
 
-    def results(self, results: list[ToolResult]) -> list[Message]:
+    def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls."""
         return [*anthropic.results(results)]
+
+
+class Forgetful(Claude):
+    """A model that needs no state."""
+
+    async def __call__(self, messages: Sequence[MessageParam], toolset: Toolset, /) -> Reply:  # type: ignore[override]
+        """One turn."""
+        return await super().__call__(messages, toolset)
+
+
+async def converse(model: Model, runner: Runner, messages: list[Message]) -> LoopResult:
+    """A run, and another that goes on with its messages and its state, whatever the API takes."""
+    going = run(model, messages, runner)
+    try:
+        result = await going
+    except (RateLimited, Overloaded) as error:
+        assert_type(error.retry_after, float | None)
+        await asyncio.sleep(error.retry_after or 5)
+        result = await run(model, going.messages, runner)
+    except ContextTooLong:
+        result = await run(model, messages[-1:], runner)
+    except ModelError as error:
+        raise SystemExit(str(error)) from error.__cause__
+    assert_type(result.state, Mapping[str, Any])
+    return await run(model, result.messages, runner, state=result.state)
+
+
+async def both(client: AsyncAnthropic, runner: Runner) -> None:
+    """One's own model and one over an SDK, in the same loop."""
+    await converse(Claude(client), runner, [])
+    async with openai_model("m", base_url="http://localhost", stream=False, text_calls=True) as model:
+        await converse(model, runner, model.user("Hello"))
+        reply = await model([], runner.tools, state={})
+        assert_type(reply.state, Mapping[str, Any])
 
 
 def mistakes(stream: anthropic.Stream) -> None:

@@ -7,7 +7,9 @@
     more calls than max_calls    the ones over it are answered as limited and never run
     calls in the last turn       the same: nobody would read what they did
     refused                      its calls are answered, and it is over
+    neither text nor calls       failed
     text, but no known end       failed: the answer may be half of one, such as that of a stream that broke off
+    the same invalid calls       failed at the third time in a row
     a tool failed                on_failure: go on, answer without tools, or stop
     a call was suspended         the turn is answered, the suspended call as waiting, and it is over
     cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
@@ -20,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
 Messages: TypeAlias = list[Message]
+_MOST_INVALID = 3
+_INVALID = frozenset({"invalid", "not_found"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,10 @@ class LoopResult:
 
     status: Status
     """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
-    model refused, gave nothing, or did not come to an end that is known; `"limited"`: `max_turns`, `max_calls` or the
-    model's own limit came in between; `"suspended"`: a call waits for an answer,
-    `runner.resume(result.record(), answer)` takes up the one in `results`, and the history tells the model that it
-    waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
+    model refused, gave nothing, made the same invalid calls three times in a row, or did not come to an end that is
+    known; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between; `"suspended"`: a call waits
+    for an answer, `runner.resume(result.record(), answer)` takes up the one in `results`, and the history tells the
+    model that it waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
     text: str
     """What the model said last."""
     messages: Messages
@@ -66,7 +70,9 @@ class LoopResult:
     results: list[ToolResult]
     """The result of every call, in call order."""
     reason: str | None = None
-    """Why the model's last turn is no answer, or not all of one, in the API's own words, where it says more."""
+    """Why the model's last turn is no answer, or not all of one, in the API's own words where it has some."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What the next request needs besides the messages: give it to `run(..., state=...)` to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def run(
     max_turns: int = 20,
     max_calls: int = 100,
     on_failure: OnFailure = "continue",
+    state: Mapping[str, Any] | None = None,
 ) -> Run:
     """Runs the loop, as its events are iterated or as it is awaited.
 
@@ -115,6 +122,7 @@ def run(
             never ran, because it was invalid or denied, does not count.
         on_failure: What follows a call with the status `failed` or `timeout`: `"continue"` tells the model;
             `"degrade"` asks it once more without any tools; `"fail"` stops when the other calls of the turn are done.
+        state: The `LoopResult.state` of the run that these messages come from.
 
     Raises:
         DefinitionError: where a limit or `on_failure` makes no sense.
@@ -123,7 +131,7 @@ def run(
         raise DefinitionError(f"max_turns is at least 1 and max_calls at least 0, not {max_turns} and {max_calls}")
     if on_failure not in {"continue", "degrade", "fail"}:
         raise DefinitionError(f"on_failure is 'continue', 'degrade' or 'fail', not {on_failure!r}")
-    return Run(model, messages, runner, context, max_turns, max_calls, on_failure)
+    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {})
 
 
 class Run:
@@ -148,18 +156,23 @@ class Run:
         max_turns: int,
         max_calls: int,
         on_failure: OnFailure,
+        state: Mapping[str, Any],
     ) -> None:
         self.messages: Messages = list(messages)
         """The history so far; every call in it but those of a paused turn is answered, also when the iteration was left
         early."""
         self.results: list[ToolResult] = []
         """The result of every call so far, in call order; also there when the model raised."""
+        self.state = state
+        """What the next request needs besides the messages; also there when the model raised."""
         self._model = model
         self._runner = runner
         self._context = context
         self._max_turns = max_turns
         self._calls_left = max_calls
         self._on_failure = on_failure
+        self._invalid_turns: list[Any] = []
+        """What the last turns asked for, while nothing of it was valid and it was the same in all of them."""
         self._turns = 0
         self._limited = self._cancelled = self._now = False
         self._text = ""
@@ -262,7 +275,8 @@ class Run:
                         yield event
             statuses = {result.status for result in self.results[before:]}
             failed = not statuses.isdisjoint({"failed", "timeout"})
-            status = self._status(reply, failed, degraded, "suspended" in statuses)
+            status = self._stuck(reply, self.results[before:])
+            status = status or self._status(reply, failed, degraded, "suspended" in statuses)
             if failed and self._on_failure == "degrade":
                 offered, degraded = Toolset([]), True
         self._result = self._come_to(status)
@@ -276,16 +290,29 @@ class Run:
         reply = await self._said(offered)
         if reply is None:
             return None
-        if not reply.calls or reply.stop == "pause":
+        if reply.stop == "malformed" and not reply.calls:
+            self.messages += self._told(reply)
+        elif not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
+        self.state = reply.state
         for name, count in reply.usage.items():
             if isinstance(count, int | float):
                 self._usage[name] = self._usage.get(name, 0) + count
         return reply
 
+    def _told(self, reply: Reply) -> list[Message]:
+        """A turn that wrote no valid call, and what was wrong with it; nothing where the model has no messages for
+        that. Most APIs refuse a request that ends with a turn of their own."""
+        user = getattr(self._model, "user", None)
+        if user is None:
+            return []
+        return [*reply.messages, *user(f"Your last answer held no valid call: {reply.reason or 'it was malformed'}.")]
+
     async def _said(self, offered: Toolset) -> Reply | None:
         """The model's answer, asked for in a task of its own, which `cancel` can stop without the one that iterates."""
-        asking = self._asking = asyncio.ensure_future(self._model(list(self.messages), offered))
+        model: Any = self._model
+        given = {"state": self.state} if self.state else {}  # most models know of none
+        asking = self._asking = asyncio.ensure_future(model(list(self.messages), offered, **given))
         try:
             await asyncio.wait({asking})
         finally:
@@ -310,6 +337,9 @@ class Run:
             return "suspended"
         if reply.stop == "refused" or (reply.stop == "other" and not reply.calls):
             return "failed"
+        if reply.stop == "end" and not reply.calls and not reply.text.strip():
+            self._reason = "the model gave neither a text nor a call"
+            return "failed"
         unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)
         if self._cancelled and (unanswered or (reply.calls and not degraded)):
             return "cancelled"
@@ -319,11 +349,24 @@ class Run:
             return "degraded"
         return "limited" if self._limited or reply.stop == "cut" else "done"
 
+    def _stuck(self, reply: Reply, results: Sequence[ToolResult]) -> Status | None:
+        """`"failed"` where the model makes the same invalid calls, or such as nobody can read, again and again."""
+        unreadable = reply.stop == "malformed" and not reply.calls
+        if not unreadable and not (results and all(result.status in _INVALID for result in results)):
+            self._invalid_turns = []
+            return None
+        asked = [(call.name, call.raw) for call in reply.calls]
+        self._invalid_turns = [*(turn for turn in self._invalid_turns if turn == asked), asked]
+        if len(self._invalid_turns) < _MOST_INVALID:
+            return None
+        what, why = ("calls that nobody can read", reply.reason) if unreadable else ("the same calls", results[0].error)
+        self._reason = f"the model made {what} {_MOST_INVALID} times" + (f": {why}" if why else "")
+        return "failed"
+
     def _come_to(self, status: Status) -> LoopResult:
         records = [result.record() for result in self.results]
-        return LoopResult(
-            status, self._text, self.messages, records, self._turns, self._usage, self.results, self._reason
-        )
+        ended = (self._usage, self.results, self._reason, self.state)
+        return LoopResult(status, self._text, self.messages, records, self._turns, *ended)
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn

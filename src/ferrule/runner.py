@@ -278,10 +278,12 @@ class Runner:
     async def decide(self, call: ToolCall, context: ToolContext | None = None) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
         plan = find_plan(self._state, call.name)
+        if call.problem is not None:
+            return Decision("deny", call.problem)
         if plan is None:
             return Decision("deny", unknown_tool(self._state, call.name))
-        if call.problem is not None or plan.disabled is not None:
-            return Decision("deny", call.problem or plan.disabled or "")
+        if plan.disabled is not None:
+            return Decision("deny", plan.disabled)
         named = call if call.name == plan.name else call.replace(name=plan.name)
         parent: Any = running()
         state = CallState(plan, (context or NO_CONTEXT).fields, call, named, parent, None)

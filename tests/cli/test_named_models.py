@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from tests.models.cases import CASES, Case, serving
+from tests.models.servers.containers import WithContainer
+from tests.models.servers.serving import Asked, Turn, served
 
 BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
@@ -156,6 +158,24 @@ def test_a_server_that_is_not_there_fails_the_run(here: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("ferrule: the model failed: Connect")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("early", ["", "error"])
+def test_what_the_api_refuses_fails_the_run_and_is_told_in_one_line(here: Path, early: str) -> None:
+    (case,) = [case for case in CASES if case.name == "cohere"]
+    with serving(case, busy=0 if early else 1, early=early) as (_, address):
+        done = ferrule(here, *task("cohere:m", "--base-url", address), CO_API_KEY="dummy")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"ferrule: the model failed: {'Overloaded' if early else 'RateLimited'}: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_state_of_a_turn_reaches_a_named_model_in_the_next(here: Path) -> None:
+    (case,) = [case for case in CASES if case.name == "anthropic"]
+    api = WithContainer([Turn("", [Asked("toolu_1", "look", {"path": "b"})]), Turn("It weighs 12 oz.")])
+    with served(api) as address:
+        done = ferrule(here, *task("anthropic:m", "--base-url", address), **case.environment)
+    assert (api.refusals, done.returncode, done.stderr) == ([], 0, "")
 
 
 AWS = {"AWS_ACCESS_KEY_ID": "dummy", "AWS_SECRET_ACCESS_KEY": "dummy"}

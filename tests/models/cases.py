@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +26,7 @@ from ferrule import Runner, Toolset, providers, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models._streamed import OnText, Streamed, counts
+from ferrule.models._over_sdk import OnText, SdkModel, counts
 from ferrule.models.anthropic import anthropic
 from ferrule.models.bedrock import bedrock
 from ferrule.models.cohere import cohere
@@ -88,7 +88,7 @@ class Case:
 
     name: str
     api: type[Api]
-    model: Callable[..., Streamed]
+    model: Callable[..., SdkModel]
     once: Callable[[str, Sequence[dict[str, Any]], Any], Any]
     provider: Any
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -141,32 +141,46 @@ async def _interactions_once(address: str, messages: Any, definitions: Any) -> A
         return await calls.interactions.create(model="m", input=messages, tools=definitions)
 
 
-def _interactions(name: str, *, base_url: str, on_text: OnText | None = None, **options: Any) -> Streamed:
+def _interactions(
+    name: str,
+    *,
+    base_url: str | None = None,
+    client: Any = None,
+    stream: bool = True,
+    on_text: OnText | None = None,
+    **options: Any,
+) -> SdkModel:
     """What a user writes for an API that `ferrule.models` does not ask."""
     from google import genai
 
-    calls = genai.Client(http_options=genai.types.HttpOptions(base_url=base_url)).aio
+    calls = (client or genai.Client(http_options=genai.types.HttpOptions(base_url=base_url))).aio
 
-    async def ask(messages: Any, toolset: Toolset) -> AsyncGenerator[Any, None]:
+    def request(messages: Any, toolset: Toolset, state: Any) -> dict[str, Any]:
         tools = providers.gemini.tools(toolset, api="interactions")
-        request = {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
-        async with await calls.interactions.create(stream=True, **request) as events:
-            async for event in events:
-                yield event
+        return {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
 
-    def said(event: Any) -> str:
+    def event_text(event: Any) -> str:
         delta = getattr(event, "delta", None)
         return delta.text if getattr(delta, "type", "") == "text" else ""
 
-    def counted(event: Any) -> dict[str, int]:
-        usage = getattr(getattr(event, "interaction", None), "usage", None)
-        return counts(usage, {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"})
+    def usage(response: Any) -> dict[str, int]:
+        found = response.get("usage") if isinstance(response, dict) else response.usage
+        return counts(found, {"total_input_tokens": "input_tokens", "total_output_tokens": "output_tokens"}, at=())
 
     def user(text: str) -> list[dict[str, Any]]:
         return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
 
-    return Streamed(
-        providers.gemini, ask, event_text=said, event_usage=counted, user=user, on_text=on_text, close=calls.aclose
+    return SdkModel(
+        providers.gemini,
+        request=request,
+        events=lambda request: calls.interactions.create(stream=True, **request),
+        response=lambda request: calls.interactions.create(**request),
+        event_text=event_text,
+        usage=usage,
+        user=user,
+        stream=stream,
+        on_text=on_text,
+        close=calls.aclose,
     )
 
 
@@ -219,7 +233,7 @@ _OLLAMA = ("options", {"temperature": 0.25})
 _NINE = ("D681PevKs", "abCD12345")
 
 
-def _responses(name: str, **given: Any) -> Streamed:
+def _responses(name: str, **given: Any) -> SdkModel:
     return openai(name, api="responses", **given)
 
 
@@ -228,7 +242,7 @@ class InteractionsProvider:
 
     tools = staticmethod(partial(providers.gemini.tools, api="interactions"))
     calls, turn, stop = map(staticmethod, (providers.gemini.calls, providers.gemini.turn, providers.gemini.stop))
-    results = staticmethod(providers.gemini.results)
+    text, results = map(staticmethod, (providers.gemini.text, providers.gemini.results))
 
 
 CASES = [
@@ -279,7 +293,9 @@ class AskedOnce:
     async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply:
         provider = self._case.provider
         response = await self._case.once(self._address, messages, provider.tools(toolset))
-        return Reply("", provider.calls(response), provider.turn(response), provider.stop(response))
+        return Reply(
+            provider.text(response), provider.calls(response), provider.turn(response), provider.stop(response)
+        )
 
     def results(self, results: Any, /) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._case.provider.results(results)

@@ -399,7 +399,7 @@ class More:
 def _shown(block: Response) -> str:
     if "json" in block:
         return json.dumps(block["json"])
-    return block["document"]["data"]["error"] if "document" in block else block["text"]
+    return "".join(block["document"]["data"].values()) if "document" in block else block["text"]
 
 
 def _mistral_event(event: Response) -> Any:

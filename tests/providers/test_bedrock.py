@@ -90,6 +90,43 @@ def test_a_malformed_turn_runs_nothing(reason: str) -> None:
     assert [call.problem and reason in call.problem for call in MODULE.calls(response)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("word", "stop", "asked"),
+    [
+        ("guardrail_intervened", "refused", [ADD]),
+        ("content_filtered", "refused", []),
+        ("max_tokens", "cut", [ADD]),
+        ("brand_new", "other", []),
+    ],
+)
+def test_what_ends_a_turn_early_is_the_reason(word: str, stop: str, asked: list[Any]) -> None:
+    response = API.write("Text.", asked, "calls") | {"stopReason": word}
+    stream = API.fed(API.events(response, list))
+    assert (MODULE.stop(response), MODULE.reason(response)) == (stream.stop, stream.reason) == (stop, word)
+
+
+def test_a_turn_without_an_end_and_one_without_its_call_have_a_reason() -> None:
+    unfinished = API.write("Text.", [], None)
+    assert MODULE.reason(unfinished) == API.fed(API.events(unfinished)).reason
+    assert "stopReason" in str(MODULE.reason(unfinished))
+    no_call = API.write("Text.", [], "calls")
+    assert MODULE.stop(no_call) == "malformed" and "'tool_use'" in str(MODULE.reason(no_call))
+
+
+def test_an_ordinary_turn_has_no_reason_and_needs_nothing_in_the_next_request() -> None:
+    for response in (API.write("Done.", [], "done"), API.write("", [ADD], "calls")):
+        stream = API.fed(API.events(response))
+        assert MODULE.reason(response) is stream.reason is None
+        assert MODULE.state(response) == stream.state() == {}
+
+
+def test_an_empty_object_before_the_arguments_is_not_theirs() -> None:
+    response = API.write("", [("t", "add", {})], "calls")
+    for pieces in (["{}", '{"a": "b', " ", 'c"}'], ["", "{}", " ", '{"a": "b c"}']):
+        stream = API.fed(API.events(response, lambda text, pieces=pieces: pieces))
+        assert [dict(call.arguments) for call in stream.calls()] == [{"a": "b c"}]
+
+
 def test_tools_of_the_server_are_not_ours() -> None:
     response = API.write("", [ADD], "done")
     response["output"]["message"]["content"][0]["toolUse"]["type"] = "server_tool_use"
@@ -129,6 +166,16 @@ def test_all_results_stand_in_one_message_and_errors_are_marked() -> None:
                 {"toolResult": {"toolUseId": "c2", "content": [{"text": "no"}], "status": "error"}},
             ],
         }
+    ]
+    accepted(messages=messages)
+
+
+def test_without_the_status_field_the_text_says_that_it_is_an_error() -> None:
+    given = [result(ToolCall("c1", "add"), {"sum": 3}), result(ToolCall("c2", "add"), error="no")]
+    messages = MODULE.results(given, status=False)
+    assert [block["toolResult"] for block in messages[0]["content"]] == [
+        {"toolUseId": "c1", "content": [{"json": {"sum": 3}}]},
+        {"toolUseId": "c2", "content": [{"text": "Error: no"}]},
     ]
     accepted(messages=messages)
 
@@ -184,3 +231,11 @@ def test_what_is_nested_without_end_is_cut_off_in_the_history() -> None:
     response = API.write("", [ADD], "calls")
     response["output"]["message"]["content"].insert(0, block)
     json.dumps(MODULE.turn(response))
+
+
+@pytest.mark.parametrize("strange", [None, 1, "x", [], {}, [None], {"a": 1}], ids=str)
+@pytest.mark.parametrize("key", ["output", "stopReason"])
+def test_no_response_of_a_strange_shape_breaks_the_reading(key: str, strange: Any) -> None:
+    response = API.write("Text.", [ADD], "calls") | {key: strange}
+    told = [MODULE.stop(response), MODULE.reason(response), MODULE.state(response), MODULE.turn(response)]
+    json.dumps([told, [call.problem for call in MODULE.calls(response)]]).encode()

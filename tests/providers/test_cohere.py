@@ -121,7 +121,8 @@ def test_an_error_is_the_data_of_a_document() -> None:
 
 def test_an_empty_text_goes_as_its_json_and_an_image_as_an_honest_text() -> None:
     for given in (result(ToolCall("c", "add"), ""), result(ToolCall("c", "add"), content=[])):
-        assert MODULE.results([given])[0]["content"] == [{"type": "text", "text": '""'}]
+        assert MODULE.results([given])[0]["content"] == [{"type": "document", "document": {"data": {"output": '""'}}}]
     blocks = [Text("See:"), Media("image", PNG, "image/png")]
-    texts = [block["text"] for block in MODULE.results([result(ToolCall("c", "add"), blocks)])[0]["content"]]
+    content = MODULE.results([result(ToolCall("c", "add"), blocks)])[0]["content"]
+    texts = [block["document"]["data"]["output"] for block in content]
     assert texts[0] == "See:" and texts[1].startswith("[image of 8 bytes, image/png")

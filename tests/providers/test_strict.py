@@ -16,8 +16,9 @@ from ferrule import Field, Runner, Tool, ToolCall, Toolset, build_tool, tool
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, strict_schema
-from ferrule.values.frozen import thaw
+from ferrule.providers._schemas import broken_rule, written
+from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules
+from ferrule.values.frozen import FrozenDict, thaw
 
 Schema = dict[str, Any]
 pytestmark = pytest.mark.slow
@@ -30,6 +31,10 @@ def of(schema: Any, name: str = "odd", **beside: Any) -> Tool:
     """A tool with one required parameter `x` of this schema."""
     whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False, **beside}
     return build_tool({"name": name, "input_schema": whole, "execute": lambda payload, context: payload})
+
+
+def strict_schema(subject: Tool, rules: Rules) -> FrozenDict:
+    return written(subject, rules).schema
 
 
 def rewritten(schema: Any, rules: Rules, **beside: Any) -> Any:

@@ -43,10 +43,10 @@ class Named:
         self._model: Any = model
         self._heard = heard
 
-    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /) -> Reply:
+    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /, **state: Any) -> Reply:
         try:
-            reply: Reply = await self._model(messages, toolset)
-        except FerruleError:
+            reply: Reply = await self._model(messages, toolset, **state)
+        except DefinitionError:
             raise
         except Exception as error:
             raise ModelFailed(f"{type(error).__name__}: {error}") from error

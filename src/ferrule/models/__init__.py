@@ -6,8 +6,9 @@ A model is anything of this shape, and `messages` are its provider's own dicts:
     model.results(results) -> the messages that answer the calls
 
 There is one over each official SDK, whose extra has its name: `anthropic`, `openai` (also for whatever is compatible
-with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream; `on_text` hears each chunk of text as it
-comes; retries are the SDK's:
+with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream, or not with `stream=False`; `on_text`
+hears each chunk of text as it comes; retries are the SDK's. Of what an SDK raises, "too many requests" is
+`RateLimited`, "overloaded" `Overloaded` and "too long" `ContextTooLong`, whichever SDK it is:
 
     from ferrule.models.anthropic import anthropic
 
@@ -65,15 +66,44 @@ class Reply:
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Counts by name, such as `{"input_tokens": 12}`."""
     reason: str | None = None
-    """Why there is no answer, or not all of it, in the API's own words, where it says more than `stop`."""
+    """Why there is no answer, or not all of it, in the API's own words where it has some; never `None` where `stop` is
+    neither `"end"` nor `"calls"`."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    """What the next request needs besides the messages, by name, as the provider's `state` says it: the model gets it
+    as the keyword `state` when it is asked again."""
+    raw: Any = None
+    """The whole response as plain data, to read what else is in it: grounding, citations, reasoning."""
 
 
 class ModelError(FerruleError):
-    """The API reported an error in the middle of a turn; the message quotes it."""
+    """The API reported an error. Of what its SDK raised, that is the `__cause__`.
+
+    Attributes:
+        retry_after: Seconds after which it may go well, where the API says so.
+    """
+
+    def __init__(self, text: str, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
+
+
+class RateLimited(ModelError):
+    """Too many requests: wait, and ask again."""
+
+
+class Overloaded(ModelError):
+    """The API or the model has too much to do: wait, and ask again."""
+
+
+class ContextTooLong(ModelError):
+    """The messages are more than the model takes: the same request never goes well."""
 
 
 class Model(Protocol):
-    """Asks a model once."""
+    """Asks a model once. Where a reply has a `state`, the next call brings it as the keyword `state`.
+
+    One that has `user(text)`, the messages in which a user says a text, is told of a malformed turn without calls.
+    """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...
 
@@ -82,4 +112,4 @@ class Model(Protocol):
         ...
 
 
-__all__ = ["Message", "Model", "ModelError", "Reply"]
+__all__ = ["ContextTooLong", "Message", "Model", "ModelError", "Overloaded", "RateLimited", "Reply"]

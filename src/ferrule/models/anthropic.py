@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    counts,
+    import_sdk,
+    missing_credentials,
+    parameters_of,
+    with_tools,
+)
 from ferrule.providers import Strict
 from ferrule.providers import anthropic as provider
 
@@ -13,7 +26,22 @@ if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
 MAX_TOKENS = 16_000
-_USAGE_NAMES = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+# The parameters that `client.beta.messages.create` has and `client.messages.create` has not (anthropic 2.11).
+_BETA_OPTIONS = frozenset(
+    [
+        "betas",
+        "billing_policy",
+        "compaction",
+        "context_management",
+        "fallback_credit_token",
+        "fallbacks",
+        "mcp_servers",
+        "thread",
+    ]
+)
+_USAGE_NAMES = {
+    name: name for name in ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+}
 
 
 def anthropic(
@@ -24,9 +52,10 @@ def anthropic(
     strict: Strict = False,
     cache: bool = False,
     deferred: Collection[str] = (),
+    stream: bool = True,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A model of Anthropic's.
 
     Args:
@@ -36,27 +65,48 @@ def anthropic(
         strict: As in `providers.anthropic.tools`.
         cache: As there.
         deferred: As there; the tool search that finds them is one of the `tools` in `options`.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `system`, or `tools` of the API's own, which stand behind those of the
-            toolset; `max_tokens` is 16,000 where it is left out.
+            toolset; `max_tokens` is 16,000 where it is left out. With an option of the API's beta surface, such as
+            `betas`, `mcp_servers` or `context_management`, that is asked.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing.
+        DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
     own = client is None
     if own:
         client = _client(name, base_url)
 
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
-        request = with_tools(request, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
-        if "tools" not in request and (used := sorted(_tools_in_history(messages))):
-            request |= {"tools": [_unavailable_tool(tool) for tool in used], **provider.tool_choice("none")}
-        async with await client.messages.create(stream=True, **request) as events:
-            async for event in events:
-                yield event
+    create = (client if _BETA_OPTIONS.isdisjoint(options) else client.beta).messages.create
+    check_options(f"anthropic:{name}", parameters_of(create), options)
 
-    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=client.close if own else None)
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+        found: Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
+        found |= _merged(options, state)
+        found = with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
+        if "tools" not in found and (used := sorted(_tools_in_history(messages))):
+            found |= {"tools": [_unavailable_tool(tool) for tool in used], **provider.tool_choice("none")}
+        return found
+
+    return SdkModel(
+        provider,
+        request=request,
+        events=lambda request: create(stream=True, **request),
+        response=lambda request: create(**request),
+        event_text=_event_text,
+        usage=partial(counts, names=_USAGE_NAMES),
+        stream=stream,
+        lasting=("container",),
+        on_text=on_text,
+        close=client.close if own else None,
+    )
+
+
+def _merged(options: Request, state: State) -> Request:
+    """The state of the turn before; a container keeps the skills that the caller gave it."""
+    given = options.get("container")
+    return {"container": {**given, "id": state["container"]}} if isinstance(given, dict) and state else dict(state)
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -82,8 +132,3 @@ def _event_text(event: Any) -> str:
     if event.type == "content_block_delta" and event.delta.type == "text_delta":
         return str(event.delta.text)
     return ""
-
-
-def _event_usage(event: Any) -> dict[str, int]:
-    usage = event.message.usage if event.type == "message_start" else getattr(event, "usage", None)
-    return counts(usage, dict(zip(_USAGE_NAMES, _USAGE_NAMES, strict=True)))

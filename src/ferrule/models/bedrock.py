@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ferrule.executors import threads as pool
-from ferrule.models._streamed import Messages, OnText, Streamed, import_sdk, missing_credentials, with_tools
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    counts,
+    import_sdk,
+    missing_credentials,
+    with_tools,
+)
 from ferrule.providers import Strict
 from ferrule.providers import bedrock as provider
 
@@ -30,9 +42,11 @@ def bedrock(
     strict: Strict = False,
     cache: bool = False,
     deferred: Collection[str] = (),
+    result_status: bool = True,
+    stream: bool = True,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A model on Bedrock.
 
     Args:
@@ -43,30 +57,45 @@ def bedrock(
         strict: As in `providers.bedrock.tools`.
         cache: As there.
         deferred: As there.
+        result_status: Whether a failed result has a `status`, which not every model takes.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
             those of the toolset.
 
     Raises:
-        DefinitionError: where the SDK, credentials or a region are missing.
+        DefinitionError: where the SDK, credentials or a region are missing, or for an option that the API does not
+            have.
     """
     own = client is None
     if own:
         client = _client(name, base_url)
+    check_options(f"bedrock:{name}", _request_fields(client), options)
 
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"modelId": name, "messages": list(messages), **options}
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+        found = {"modelId": name, "messages": list(messages), **options}
         definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
-        config = with_tools(request.pop("toolConfig", {}), definitions["tools"])
-        if "tools" in config or (config := _config_of_history(messages)):
-            request["toolConfig"] = config
-        async for event in _events(client, request):
-            yield event
+        config = with_tools(found.pop("toolConfig", {}), definitions["tools"])
+        if "tools" not in config:
+            config = _config_of_history(messages)
+        return {**found, "toolConfig": config} if config else found
 
     async def close() -> None:
         client.close()
 
-    return Streamed(provider, ask, _event_text, _event_usage, user=_user, on_text=on_text, close=close if own else None)
+    return SdkModel(
+        provider,
+        request=request,
+        events=partial(_events, client),
+        response=lambda request: _in_thread(lambda: client.converse(**request)),
+        event_text=_event_text,
+        usage=partial(counts, names=_USAGE_NAMES),
+        results=partial(provider.results, status=result_status),
+        user=_user,
+        stream=stream,
+        on_text=on_text,
+        close=close if own else None,
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -78,6 +107,13 @@ def _client(name: str, base_url: str | None) -> Any:
     if not session.region_name:
         raise missing_credentials(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
     return session.client("bedrock-runtime", endpoint_url=base_url)
+
+
+def _request_fields(client: Any) -> Collection[str] | None:
+    """What a request may hold; `None` where that is no client of boto3's."""
+    service = getattr(getattr(client, "meta", None), "service_model", None)
+    members = service.operation_model("Converse").input_shape.members if service is not None else None
+    return members if isinstance(members, Mapping) else None
 
 
 async def _events(client: Any, request: dict[str, Any]) -> AsyncGenerator[Any, None]:
@@ -112,8 +148,3 @@ def _user(text: str) -> list[dict[str, Any]]:
 
 def _event_text(event: Any) -> str:
     return str(event.get("contentBlockDelta", {}).get("delta", {}).get("text", ""))
-
-
-def _event_usage(event: Any) -> dict[str, int]:
-    usage = event.get("metadata", {}).get("usage", {})
-    return {ours: usage[theirs] for theirs, ours in _USAGE_NAMES.items() if theirs in usage}

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
+from ferrule.errors import DefinitionError
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    import_sdk,
+    missing_credentials,
+    with_tools,
+)
 from ferrule.providers import Strict
 from ferrule.providers import gemini as provider
+from ferrule.providers._gemini_names import camel, either
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
@@ -28,9 +39,10 @@ def gemini(
     base_url: str | None = None,
     strict: Strict = False,
     deferred: Collection[str] = (),
+    stream: bool = True,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A Gemini model, asked through `generateContent`.
 
     Args:
@@ -40,29 +52,45 @@ def gemini(
         base_url: Another address for the client that is made.
         strict: As in `providers.gemini.tools`.
         deferred: As there.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own, which
             stand behind those of the toolset.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing.
+        DefinitionError: where the SDK or a key is missing, for an option that `config` does not have, and for
+            `automatic_continuation=False`: the SDK alone can put the parts of a turn together that goes on in another
+            request.
     """
     own = client is None
     if own:
         client = _client(name, base_url)
+    _check(name, options)
 
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
         given = {"automatic_function_calling": {"disable": True}, **options}
         config = with_tools(given, provider.tools(toolset, strict=strict, deferred=deferred))
-        models = client.aio.models
-        asked = models.generate_content_stream(model=name, contents=list(messages), config=config)
-        async with aclosing(await asked) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        return {"model": name, "contents": list(messages), "config": config}
 
-    return Streamed(
-        provider, ask, _event_text, _event_usage, user=_user, on_text=on_text, close=client.aio.aclose if own else None
+    return SdkModel(
+        provider,
+        request=request,
+        events=lambda request: client.aio.models.generate_content_stream(**request),
+        response=lambda request: client.aio.models.generate_content(**request),
+        event_text=_event_text,
+        usage=_usage,
+        stream=stream,
+        on_text=on_text,
+        close=client.aio.aclose if own else None,
+        user=_user,
     )
+
+
+def _check(name: str, options: Mapping[str, Any]) -> None:
+    fields = import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
+    check_options(f"gemini:{name}", [*fields, *map(camel, fields)], options)
+    if either(options, "automatic_continuation", "automaticContinuation") is False:
+        raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -85,5 +113,6 @@ def _event_text(chunk: Any) -> str:
     return "".join(part.text for part in parts if part.text and not part.thought)
 
 
-def _event_usage(chunk: Any) -> dict[str, int]:
-    return counts(chunk.usage_metadata, _USAGE_NAMES)
+def _usage(response: Any) -> dict[str, int]:
+    usage = either(response, "usage_metadata", "usageMetadata")
+    return {ours: count for theirs, ours in _USAGE_NAMES.items() if (count := either(usage, theirs, camel(theirs)))}

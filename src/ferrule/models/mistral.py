@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    counts,
+    import_sdk,
+    missing_credentials,
+    parameters_of,
+    with_tools,
+)
 from ferrule.providers import Strict
 from ferrule.providers import mistral as provider
 
@@ -24,9 +37,10 @@ def mistral(
     base_url: str | None = None,
     strict: Strict = False,
     deferred: Collection[str] = (),
+    stream: bool = True,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A model of Mistral's.
 
     Args:
@@ -36,28 +50,38 @@ def mistral(
         base_url: Another address for the client that is made.
         strict: As in `providers.mistral.tools`.
         deferred: As there.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing.
+        DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
     own = client is None
     if own:
         client = _client(name, base_url)
 
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"model": name, "messages": list(messages), **options}
-        request = with_tools(request, provider.tools(toolset, strict=strict, deferred=deferred))
-        async with await client.chat.stream_async(**request) as events:
-            async for event in events:
-                yield event
+    check_options(f"mistral:{name}", parameters_of(client.chat.stream_async), options)
+
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+        found = {"model": name, "messages": list(messages), **options}
+        return with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
 
     async def close() -> None:
         await client.__aexit__(None, None, None)  # it has no other way
         client.__exit__(None, None, None)
 
-    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=close if own else None)
+    return SdkModel(
+        provider,
+        request=request,
+        events=lambda request: client.chat.stream_async(**request),
+        response=lambda request: client.chat.complete_async(**request),
+        event_text=_event_text,
+        usage=partial(counts, names=_USAGE_NAMES),
+        stream=stream,
+        on_text=on_text,
+        close=close if own else None,
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -79,7 +103,3 @@ def _event_text(event: Any) -> str:
         return content
     parts = content if isinstance(content, list) else ()
     return "".join(part.text for part in parts if getattr(part, "type", "") == "text")
-
-
-def _event_usage(event: Any) -> dict[str, int]:
-    return counts(event.data.usage, _USAGE_NAMES)

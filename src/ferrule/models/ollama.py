@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, with_tools
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    counts,
+    import_sdk,
+    parameters_of,
+    with_tools,
+)
 from ferrule.providers import ollama as provider
 
 if TYPE_CHECKING:
@@ -21,9 +32,11 @@ def ollama(
     client: Any = None,
     base_url: str | None = None,
     deferred: Collection[str] = (),
+    stream: bool = True,
+    text_calls: bool = False,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A model that Ollama runs.
 
     Its SDK retries nothing.
@@ -33,36 +46,45 @@ def ollama(
         client: An `ollama.AsyncClient`; without one, a client is made as the environment says (`OLLAMA_HOST`).
         base_url: Another address for the client that is made.
         deferred: As in `providers.ollama.tools`.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
+        text_calls: Whether calls that a model wrote into its text are read, where its template does not: `<tool_call>`
+            and `<function=...>`, as Hermes and Qwen models write them. Otherwise such a turn is `"malformed"`.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
 
     Raises:
-        DefinitionError: where the SDK is missing.
+        DefinitionError: where the SDK is missing, or for an option that it does not have.
     """
     own = client is None
     if own:
         client = import_sdk("ollama", "ollama").AsyncClient(host=base_url)
 
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"model": name, "messages": list(messages), "stream": True, **options}
-        request = with_tools(request, provider.tools(toolset, deferred=deferred))
-        async with aclosing(await _stream_chat(client, request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    check_options(f"ollama:{name}", parameters_of(getattr(client, "chat", None)), options)
 
-    return Streamed(provider, ask, _event_text, _event_usage, on_text=on_text, close=client.close if own else None)
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+        found = {"model": name, "messages": list(messages), **options}
+        return with_tools(found, provider.tools(toolset, deferred=deferred))
+
+    return SdkModel(
+        provider,
+        request=request,
+        events=lambda request: _send(client, request, stream=True),
+        response=lambda request: _send(client, request, stream=False),
+        event_text=_event_text,
+        usage=partial(counts, names=_USAGE_NAMES, at=()),
+        stream=stream,
+        on_text=on_text,
+        rewrite=provider.with_text_calls if text_calls else None,
+        close=client.close if own else None,
+    )
 
 
-async def _stream_chat(client: Any, request: dict[str, Any]) -> Any:
+async def _send(client: Any, request: Request, *, stream: bool) -> Any:
     # What `chat` does with the request as it is: `chat` itself drops nested properties, anyOf, $ref and
     # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
     answer = import_sdk("ollama", "ollama").ChatResponse
-    return await client._request(answer, "POST", "/api/chat", json=request, stream=True)
+    return await client._request(answer, "POST", "/api/chat", json={**request, "stream": stream}, stream=stream)
 
 
 def _event_text(chunk: Any) -> str:
     return chunk.message.content or ""
-
-
-def _event_usage(chunk: Any) -> dict[str, int]:
-    return counts(chunk, _USAGE_NAMES)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from ferrule.errors import DefinitionError
-from ferrule.models._streamed import Messages, OnText, Streamed, counts, import_sdk, missing_credentials, with_tools
+from ferrule.models._over_sdk import (
+    Messages,
+    OnText,
+    Request,
+    SdkModel,
+    State,
+    check_options,
+    counts,
+    import_sdk,
+    missing_credentials,
+    parameters_of,
+    with_tools,
+)
 from ferrule.providers import Strict, openai_chat, openai_responses
 
 if TYPE_CHECKING:
@@ -14,7 +27,7 @@ if TYPE_CHECKING:
 
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
-_Options: TypeAlias = dict[str, Any]
+_REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 def openai(
@@ -25,9 +38,12 @@ def openai(
     api: Literal["responses", "chat"] | None = None,
     strict: Strict = False,
     deferred: Collection[str] = (),
+    stream: bool = True,
+    text_calls: bool = False,
+    send_reasoning: bool = True,
     on_text: OnText | None = None,
     **options: Any,
-) -> Streamed:
+) -> SdkModel:
     """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM.
 
     Args:
@@ -39,22 +55,52 @@ def openai(
             it: with an address of OpenAI's own, such as a region's, the Responses API is meant.
         strict: As in the provider's `tools`.
         deferred: As there; the Responses API finds them where a tool search is among the `tools` in `options`.
+        stream: Whether the answer comes event by event; `False` for what cannot stream calls.
+        text_calls: Whether calls that a model wrote into its text are read, for Chat Completions of a server that does
+            not: `<tool_call>` and `<function=...>`, as Hermes and Qwen models write them. Otherwise such a turn is
+            `"malformed"`.
+        send_reasoning: Whether the reasoning in a history goes back in Chat Completions: DeepSeek, Kimi and OpenRouter
+            want it, Groq, Cerebras and Mistral refuse it.
         on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
             the toolset. Where nothing may be stored, a reasoning model needs
             `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
 
     Raises:
-        DefinitionError: where the SDK or a key is missing, or for another `api`.
+        DefinitionError: where the SDK or a key is missing, for another `api`, for an option that the API does not have,
+            and for `text_calls` and `send_reasoning=False` with the Responses API, which needs neither.
     """
     api = api or ("responses" if base_url is None else "chat")
-    if api not in _APIS:
+    if api not in ("responses", "chat"):
         raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
+    if api == "responses" and (text_calls or not send_reasoning):
+        raise DefinitionError("text_calls and send_reasoning are for api='chat': the Responses API needs neither")
     own = client is None
     if own:
         client = _client(name, base_url)
-    close = client.close if own else None
-    return _APIS[api](name, client, {"strict": strict, "deferred": deferred}, options, on_text, close)
+    in_chat = api == "chat"
+    provider: Any = openai_chat if in_chat else openai_responses
+    create = client.chat.completions.create if in_chat else client.responses.create
+    check_options(f"openai:{name}", parameters_of(create), options)
+
+    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+        sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
+        found = {"model": name, "messages" if in_chat else "input": sent, **options}
+        return with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+
+    streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
+    return SdkModel(
+        provider,
+        request=request,
+        events=lambda request: create(**streamed | request),
+        response=lambda request: create(**request),
+        event_text=_chat_event_text if in_chat else _event_text,
+        usage=partial(counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
+        stream=stream,
+        on_text=on_text,
+        rewrite=openai_chat.with_text_calls if text_calls else None,
+        close=client.close if own else None,
+    )
 
 
 def _client(name: str, base_url: str | None) -> Any:
@@ -69,43 +115,16 @@ def _client(name: str, base_url: str | None) -> Any:
     return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not
 
 
-def _responses(name: str, client: Any, tool_options: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"model": name, "input": list(messages), **options}
-        request = with_tools(request, openai_responses.tools(toolset, **tool_options))
-        async with await client.responses.create(stream=True, **request) as events:
-            async for event in events:
-                yield event
-
-    return Streamed(openai_responses, ask, _event_text, _event_usage, on_text=on_text, close=close)
+def _without_reasoning(message: Any) -> Any:
+    if not isinstance(message, dict):
+        return message
+    return {key: value for key, value in message.items() if key not in _REASONING_FIELDS}
 
 
 def _event_text(event: Any) -> str:
     return str(event.delta) if event.type in {"response.output_text.delta", "response.refusal.delta"} else ""
 
 
-def _event_usage(event: Any) -> dict[str, int]:
-    return counts(getattr(getattr(event, "response", None), "usage", None), _USAGE_NAMES)  # the last events have it
-
-
-def _chat(name: str, client: Any, tool_options: _Options, options: _Options, on_text: Any, close: Any) -> Streamed:
-    async def ask(messages: Messages, toolset: Toolset) -> AsyncGenerator[Any, None]:
-        request = {"model": name, "messages": list(messages), "stream_options": {"include_usage": True}, **options}
-        request = with_tools(request, openai_chat.tools(toolset, **tool_options))
-        async with await client.chat.completions.create(stream=True, **request) as events:
-            async for event in events:
-                yield event
-
-    return Streamed(openai_chat, ask, _chat_event_text, _chat_event_usage, on_text=on_text, close=close)
-
-
 def _chat_event_text(event: Any) -> str:
     delta = event.choices[0].delta if event.choices else None
     return (delta.content or getattr(delta, "refusal", None) or "") if delta is not None else ""
-
-
-def _chat_event_usage(event: Any) -> dict[str, int]:
-    return counts(event.usage, _CHAT_USAGE_NAMES)
-
-
-_APIS = {"responses": _responses, "chat": _chat}

@@ -59,11 +59,11 @@ def receive(
     """What is known at once is answered; all else goes its way."""
     if not call.id:
         call = call.replace(id=new_id())
+    if call.problem is not None:
+        return answer(runner, call, "invalid", results.problem(call).error, entry)
     plan = runner.plans.get(call.name) or find_plan(runner, call.name)
     if plan is None:
         return answer(runner, call, "not_found", unknown_tool(runner, call.name), entry, answered)
-    if call.problem is not None:
-        return answer(runner, call, "invalid", results.problem(call).error, entry)
     return run_call(plan, call, fields, parent, timeout, entry, answered)
 
 

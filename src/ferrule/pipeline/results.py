@@ -93,7 +93,7 @@ def rejected(state: CallState, rejection: Rejected) -> ToolResult:
 def problem(call: ToolCall) -> Rejected:
     """The end of a call of which its sender, or a middleware, says why it must not run."""
     text = cut(clean(call.problem or ""), 500)
-    return Rejected("invalid", text if NOTHING_RUN in text else f"{text} {NOTHING_RUN}")
+    return Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}")
 
 
 def denied(reason: str) -> Rejected:

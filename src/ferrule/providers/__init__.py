@@ -3,26 +3,34 @@
 A provider module has
 
     tools(toolset, *, strict=False, cache=False, deferred=())    the definitions, for the request
-    tool_choice(choice, *, parallel=True, only=None)             keyword arguments of the request
+    tool_choice(choice, *, parallel=True, only=None)             what is added to the request
     calls(response)                                              the `ToolCall`s, in order
+    text(response)                                               what the model says
     turn(response)                                               the assistant's turn, for the history
     stop(response)                                               why the model stopped, in one of seven words
+    reason(response)                                             the same in the API's own words, where there is no
+                                                                 answer or not all of it
+    state(response)                                              what the next request needs besides the messages
     results(results)                                             the messages that answer the calls
     Stream()                                                     the same from a stream: `.feed(event)`, then
-                                                                 `.calls()`, `.partial()`, `.turn()` and `.stop`;
-                                                                 `.error` and `.reason` have the API's own words
+                                                                 `.calls()`, `.turn()`, `.state()`, `.partial()` (the
+                                                                 whole response), and `.stop`, `.reason`, `.error`
 
-and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. The smallest one, for
-an API that wants a name and a schema and answers with `{"name", "arguments"}`:
+and knows neither an SDK nor a network: SDK objects and plain dicts go in, plain dicts come out. docs/models.md says
+where they go in each API's request. The smallest one, for an API that wants a name and a schema, answers with
+`{"name", "arguments"}` or `{"text"}`, and does not stream:
 
     def tools(toolset, *, strict=False, cache=False, deferred=()):
         return [{"name": tool.wire_name, "schema": tool.input_schema} for tool in toolset]
 
-    def tool_choice(choice, *, parallel=True, only=None):
+    def tool_choice(choice="auto", *, parallel=True, only=None):
         return {"mode": choice}
 
     def calls(response):
         return [ToolCall(response["id"], response["name"], response["arguments"])] if "name" in response else []
+
+    def text(response):
+        return response.get("text", "")
 
     def turn(response):
         return [response]
@@ -30,18 +38,14 @@ an API that wants a name and a schema and answers with `{"name", "arguments"}`:
     def stop(response):
         return "calls" if "name" in response else "end"
 
+    def reason(response):
+        return None
+
+    def state(response):
+        return {}
+
     def results(results):
         return [{"id": result.call_id, "text": result.error or result.text} for result in results]
-
-    class Stream:
-        def __init__(self):
-            self.response = {}
-
-        def feed(self, event):
-            self.response |= event
-
-        def calls(self):
-            return calls(self.response)
 
 The messages in the history are always that API's own; nothing is translated between two of them.
 """

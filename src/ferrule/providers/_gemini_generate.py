@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ferrule.providers import Stop
-from ferrule.providers._gemini_names import camel, either, function_name
-from ferrule.providers._gemini_paths import StreamedCall
+from ferrule.providers._api import Api, End, ending, not_run_problem, problem_of, read_calls
+from ferrule.providers._gemini_names import GEMINI_NAME, camel, either
+from ferrule.providers._gemini_paths import PartialCall
 from ferrule.providers._read import (
-    COMPLETE,
     answered_call,
     arguments,
     base64_text,
     block_text,
     error_text,
     fields_of,
-    fields_of_each,
     http_url,
-    ids_as_sent,
     ids_of,
     known_id,
-    mark_repeats,
     media_type,
+    name_in_history,
     name_of,
-    not_run_problem,
     object_value,
     plain,
     read,
     read_list,
     read_text,
-    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, join_chunks
+from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, jsonable, to_text
+from ferrule.values.content import Block, Media, clean, jsonable, to_text
 from ferrule.values.result import ToolResult
 
-_STOPS: dict[str, Stop] = {
-    "STOP": "end",
-    "MAX_TOKENS": "cut",
-    "CONTINUATION": "cut",
-    "MALFORMED_FUNCTION_CALL": "malformed",
-    "UNEXPECTED_TOOL_CALL": "malformed",
-    "TOO_MANY_TOOL_CALLS": "malformed",
-    "MISSING_THOUGHT_SIGNATURE": "malformed",
-    "MALFORMED_RESPONSE": "malformed",
-    "SAFETY": "refused",
-    "RECITATION": "refused",
-    "BLOCKLIST": "refused",
-    "PROHIBITED_CONTENT": "refused",
-    "SPII": "refused",
-    "ESCALATION": "refused",
-    "MODEL_ARMOR": "refused",
-    "PUP_LIMITED_DISABLED": "refused",
-    "IMAGE_SAFETY": "refused",
-    "IMAGE_PROHIBITED_CONTENT": "refused",
-    "IMAGE_RECITATION": "refused",
-}
-# google-genai's FunctionResponsePart, and Gemini's guide to function calling.
-_MEDIA_TYPES = {"image/png", "image/jpeg", "image/webp", "application/pdf"}
+API = Api(
+    title="Gemini",
+    end_field="finishReason",
+    stops={
+        "STOP": "end",
+        "MAX_TOKENS": "cut",
+        "CONTINUATION": "pause",
+        "MALFORMED_FUNCTION_CALL": "malformed",
+        "UNEXPECTED_TOOL_CALL": "malformed",
+        "TOO_MANY_TOOL_CALLS": "malformed",
+        "MISSING_THOUGHT_SIGNATURE": "malformed",
+        "MALFORMED_RESPONSE": "malformed",
+        "SAFETY": "refused",
+        "RECITATION": "refused",
+        "BLOCKLIST": "refused",
+        "PROHIBITED_CONTENT": "refused",
+        "SPII": "refused",
+        "ESCALATION": "refused",
+        "MODEL_ARMOR": "refused",
+        "PUP_LIMITED_DISABLED": "refused",
+        "IMAGE_SAFETY": "refused",
+        "IMAGE_PROHIBITED_CONTENT": "refused",
+        "IMAGE_RECITATION": "refused",
+    },
+    choices={"auto": "AUTO", "required": "ANY", "none": "NONE"},
+    narrows=True,
+    # google-genai's FunctionResponsePart, and Gemini's guide to function calling; PDFs as well.
+    images=frozenset({"image/png", "image/jpeg", "image/webp"}),
+    names=GEMINI_NAME,
+)
 
 
 def _candidate(response: Any) -> Mapping[str, Any]:
@@ -69,25 +72,28 @@ def _candidate(response: Any) -> Mapping[str, Any]:
     return fields_of(candidates[0]) if isinstance(candidates, list) and candidates else {}
 
 
-def _function_calls(candidate: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The function calls of a candidate."""
+def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The function calls of a candidate in one form, so that the ids derived from them are the same in any spelling."""
     content = candidate.get("content")
     parts = (content if type(content) is dict else fields_of(content)).get("parts")
-    found: list[Mapping[str, Any]] = []
+    found = []
     for part in parts if isinstance(parts, list) else ():
         seen = part if type(part) is dict else fields_of(part)
         call = seen.get("functionCall") or seen.get("function_call")
-        if call is not None:
-            found.append(call)
-    return fields_of_each(found)
+        call = call if type(call) is dict else fields_of(call)
+        if not call:
+            continue
+        get = call.get
+        item = {"id": get("id"), "name": get("name"), "args": get("args")}
+        if get("willContinue") or get("will_continue") or get("partialArgs") or get("partial_args"):
+            item["willContinue"] = True
+        found.append(item)
+    return found
 
 
-def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]]) -> list[str]:
-    seen = fields_of(response)
-    source = seen.get("responseId") or seen.get("response_id")
-    if source is None:  # what the calls say has to do
-        return ids_of({}, [{key: call.get(key) for key in ("id", "name", "args")} for call in requested], "id")
-    return ids_of({"id": source}, [{"id": call.get("id")} for call in requested], "id")
+def _id_source(response: Mapping[str, Any]) -> dict[str, Any]:
+    """What the ids of calls without one are derived from, as `ids_of` reads it."""
+    return {"id": response.get("responseId") or response.get("response_id")}
 
 
 def calls(response: Any) -> list[ToolCall]:
@@ -97,20 +103,28 @@ def calls(response: Any) -> list[ToolCall]:
     requested = _function_calls(candidate)
     if not requested:
         return []
-    reason = candidate.get("finishReason") or candidate.get("finish_reason")
-    problem = None if reason == "STOP" else _problem(candidate)
-    found = []
-    for id, call in zip(ids_as_sent(requested, "id") or _call_ids(seen, requested), requested, strict=True):
-        why = problem or _unfinished_problem(call)
-        found.append(ToolCall(id, name_of(call), arguments(call.get("args")), problem=why))
-    return mark_repeats(found, requested, "id")
+    word = candidate.get("finishReason") or candidate.get("finish_reason")
+    problem = None if word == "STOP" else problem_of(API, _end(seen))
+    return read_calls(_id_source(seen), requested, "id", _read_call, problem)
 
 
-def _unfinished_problem(call: Mapping[str, Any]) -> str | None:
-    seen = call.get
-    if len(call) > 2 and (seen("willContinue") or seen("will_continue") or seen("partialArgs") or seen("partial_args")):
-        return not_run_problem("not all of the arguments came")
-    return None
+def _read_call(id: str, call: Any, problem: str | None) -> ToolCall:
+    if "willContinue" in call:
+        problem = problem or not_run_problem("not all of the arguments came")
+    return ToolCall(id, name_of(call), arguments(call["args"]), problem=problem)
+
+
+def _end(response: Any) -> End:
+    candidate = _candidate(response)
+    word, blocked = _finish_reason(candidate), "" if candidate else _blocked(response)
+    return End(
+        word,
+        # "If empty, the model has not stopped generating the tokens", says the API of a candidate.
+        open=not word and not blocked,
+        calls=bool(_function_calls(candidate)),
+        refused=bool(blocked),
+        details=blocked or read_text(candidate, "finishMessage") or read_text(candidate, "finish_message"),
+    )
 
 
 def _finish_reason(candidate: Mapping[str, Any]) -> str:
@@ -125,19 +139,15 @@ def _enum_text(value: Any) -> str:
     return value if type(value) is str else read_text({"word": value}, "word")
 
 
-def _problem(candidate: Mapping[str, Any]) -> str | None:
-    # "If empty, the model has not stopped generating the tokens", says the API of a candidate.
-    return turn_problem(_finish_reason(candidate), _STOPS, "finishReason")
-
-
 def turn(response: Any) -> list[Any]:
     """`[{"role": "model", "parts": [...]}]`, each thought signature on its own part."""
     content = _candidate(response).get("content")
     parts = [_part(part) for part in read_list(content, "parts")]
-    requested = [part["functionCall"] for part in parts if isinstance(part.get("functionCall"), dict)]
-    for id, call in zip(_call_ids(response, requested), requested, strict=True):
+    requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
+    ids = ids_of(_id_source(fields_of(response)), _function_calls({"content": {"parts": parts}}), "id")
+    for id, call in zip(ids, requested, strict=True):
         call["id"] = id
-        call["name"] = function_name(name_of(call))
+        call["name"] = name_in_history(name_of(call), API.names)
         # The API refuses these fields of a stream in a history.
         call.pop("willContinue", None)
         call.pop("partialArgs", None)
@@ -167,15 +177,26 @@ def _restore_base64(part: dict[str, Any]) -> None:
             inside[key] = inside[key].replace("-", "+").replace("_", "/")
 
 
-def stop(response: Any) -> Stop:
-    """Why the model stopped."""
+def text(response: Any) -> str:
+    """What the model says, without its thoughts."""
+    parts = map(fields_of, read_list(_candidate(response).get("content"), "parts"))
+    return "".join(read_text(part, "text") for part in parts if not part.get("thought"))
+
+
+stop, reason = ending(API, _end)
+
+
+def state(response: Any) -> dict[str, Any]:
+    """`{"continuation_token": token}`, in base64, of a turn that ended with `CONTINUATION`."""
     candidate = _candidate(response)
-    if not candidate:
-        return "refused" if _blocked(response) else "other"
-    found = _STOPS.get(_finish_reason(candidate), "other")
-    if found not in COMPLETE:
-        return found
-    return "calls" if _function_calls(candidate) else "end"
+    token = _as_base64(either(candidate, "continuation_token", "continuationToken"))
+    known = isinstance(token, str) and _finish_reason(candidate) == "CONTINUATION"
+    return {"continuation_token": clean(token)} if known else {}
+
+
+def _as_base64(value: Any) -> Any:
+    """The SDK's bytes as the JSON has them."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _blocked(response: Any) -> str:
@@ -189,7 +210,7 @@ def _blocked(response: Any) -> str:
 def function_response(result: ToolResult) -> dict[str, Any]:
     """The `functionResponse` for one result."""
     call = answered_call(result)
-    found: dict[str, Any] = {"id": call.id, "name": function_name(call.name)}
+    found: dict[str, Any] = {"id": call.id, "name": name_in_history(call.name, API.names)}
     if result.status != "ok":
         return found | {"response": {"error": error_text(result)}}
     media = [(block, _media_part(block)) for block in result.content]
@@ -202,8 +223,8 @@ def function_response(result: ToolResult) -> dict[str, Any]:
 
 
 def _media_part(block: Block) -> dict[str, Any] | None:
-    kind = media_type(block) if isinstance(block, Media) else None
-    if not isinstance(block, Media) or kind not in _MEDIA_TYPES:
+    kind = media_type(block) if isinstance(block, Media) else ""
+    if not isinstance(block, Media) or (kind not in API.images and kind != "application/pdf"):
         return None
     if block.data:
         return {"inlineData": {"mimeType": kind, "data": base64_text(block)}}
@@ -217,9 +238,10 @@ _LONG_NUMBER = re.compile(r"\d{16}")
 def _structured(text: str) -> Any:
     """What `text` is the JSON of, where that is an object or a list and nothing is lost; else the text.
 
-    All numbers of this API are doubles.
+    All numbers of this API are doubles, and it takes a `$ref` for the name of one of the response's parts
+    (github.com/vercel/ai/issues/14369).
     """
-    if text[:1] not in ("{", "[") or _LONG_NUMBER.search(text):
+    if text[:1] not in ("{", "[") or '"$ref":' in text or _LONG_NUMBER.search(text):
         return text
     try:
         value = json.loads(text)
@@ -243,92 +265,78 @@ class _StreamedText:
 
 
 _TEXT_ONLY = ({"text"}, {"text", "thought"})
-_HEAD_FIELDS = (
-    ("response_id", "responseId"),
-    ("model_version", "modelVersion"),
-    ("create_time", "createTime"),
-    ("prompt_feedback", "promptFeedback"),
-    ("usage_metadata", "usageMetadata"),
-)
+_HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
-class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
+READERS = Readers(calls, text, turn, stop, reason, state)
+
+
+class Stream(TurnStream[Any, Any], readers=READERS):
     """The same from the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
     `problem`."""
 
-    __slots__ = ("_by_id", "_finish_message", "_finish_reason", "_head", "_open_call", "_open_text", "_parts", "_usage")
+    __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_open_text", "_parts")
 
     def __init__(self) -> None:
         super().__init__()
-        self._head: Any = None
-        self._usage: Any = None
-        """The last chunk that has any."""
+        self._head: dict[str, Any] = {}
         self._parts: list[Any] = []
         """Texts and calls that come in chunks, and all other parts as they came."""
         self._open_text: _StreamedText | None = None
         """The text at the end of the parts."""
-        self._open_call: StreamedCall | None = None
-        self._by_id: dict[str, StreamedCall] = {}
-        self._finish_reason: Any = None
-        self._finish_message = ""
+        self._open_call: PartialCall | None = None
+        self._by_id: dict[str, PartialCall] = {}
+        self._ending: dict[str, Any] = {}
+        """What the candidate says besides its content."""
 
     def _append_chunk(self, event: Any) -> bool:
         if type(event) is dict:
-            taken, usage = self._append_from_dict(event["candidates"][0]), event.get("usageMetadata")
+            fields, candidate = event, event["candidates"][0]
+            (given,) = (part,) = candidate["content"]["parts"]
+            finish_reason, usage, call = "finishReason", "usageMetadata", "functionCall"
         else:
-            taken, usage = self._append_from_sdk(event.candidates[0]), event.usage_metadata
-        if taken and usage is not None:
-            self._usage = event
-        return taken
-
-    def _append_from_dict(self, candidate: Any) -> bool:
-        parts = candidate["content"]["parts"]
-        part = parts[0]
-        if len(parts) > 1 or "finishReason" in candidate:
+            fields = event.__dict__  # a pydantic model's attributes take longer
+            candidate = fields["candidates"][0].__dict__
+            (part,) = candidate["content"].__dict__["parts"]
+            given, part = part.__pydantic_fields_set__, part.__dict__
+            finish_reason, usage, call = "finish_reason", "usage_metadata", "function_call"
+        if candidate.get(finish_reason) is not None:
             return False
         text, last = part.get("text"), self._open_text
-        if text is not None:
+        if text is None:
+            if len(given) > 1 or not self._append_partial(part[call]):
+                return False
+        else:
             thought = part.get("thought") is True
-            if last is None or last.thought is not thought or len(part) != 1 + thought or type(text) is not str:
+            if last is None or last.thought is not thought or len(given) != 1 + thought or type(text) is not str:
                 return False
             last.chunks.append(text)
-            return True
-        call = part["functionCall"]
-        if self._open_call is None or len(call) != 2 or len(part) > 1 or call["willContinue"] is not True:
-            return False
-        (chunk,) = call["partialArgs"]
-        return self._open_call.append_chunk(chunk["jsonPath"], chunk["stringValue"], chunk["willContinue"])
+        if fields.get(usage) is not None:
+            self._head["usageMetadata"] = fields[usage]
+        return True
 
-    def _append_from_sdk(self, candidate: Any) -> bool:
-        candidate = candidate.__dict__  # a pydantic model's attributes take longer
-        parts = candidate["content"].__dict__["parts"]
-        part = parts[0]
-        if len(parts) > 1 or candidate["finish_reason"] is not None:
+    def _append_partial(self, call: Any) -> bool:
+        """Adds a chunk of a text in the arguments of the open call; whether it was one."""
+        if type(call) is dict:
+            given, (chunk,), more = call, call["partialArgs"], call["willContinue"]
+            path, text, goes_on = chunk["jsonPath"], chunk["stringValue"], chunk["willContinue"]
+        else:
+            given, call = call.__pydantic_fields_set__, call.__dict__
+            (chunk,), more = call["partial_args"], call["will_continue"]
+            chunk = chunk.__dict__
+            path, text, goes_on = chunk["json_path"], chunk["string_value"], chunk["will_continue"]
+        if self._open_call is None or len(given) != 2 or more is not True:
             return False
-        fields, part = len(part.__pydantic_fields_set__), part.__dict__
-        text, last = part["text"], self._open_text
-        if text is not None:
-            thought = part["thought"] is True
-            if last is None or last.thought is not thought or fields != 1 + thought:
-                return False
-            last.chunks.append(text)
-            return True
-        call = part["function_call"]
-        if self._open_call is None or fields > 1 or call.name or call.id or call.will_continue is not True:
-            return False
-        (chunk,) = call.partial_args
-        return self._open_call.append_chunk(chunk.json_path, chunk.string_value, chunk.will_continue)
+        return self._open_call.append_chunk(path, text, goes_on)
 
     def _apply(self, event: Any) -> None:
-        if self._head is None:
-            self._head = event
-        if either(event, "usage_metadata", "usageMetadata") is not None:
-            self._usage = event
+        head = {camel(key): item for key, item in fields_of(event).items() if item is not None}
+        self._head = {key: head[key] for key in _HEAD_FIELDS & head.keys()} | self._head
+        if "usageMetadata" in head:
+            self._head["usageMetadata"] = head["usageMetadata"]
         candidate = _candidate(event)
-        reason = either(candidate, "finish_reason", "finishReason")
-        if reason is not None:
-            self._finish_reason = reason
-            self._finish_message = read_text(candidate, "finish_message") or read_text(candidate, "finishMessage")
+        said = {camel(key): _as_base64(item) for key, item in candidate.items() if item is not None}
+        self._ending |= {key: item for key, item in said.items() if key != "content"}
         for part in read_list(candidate.get("content"), "parts"):
             self._add(part)
 
@@ -360,7 +368,7 @@ class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
         if known is None:
             if not more and not partial:
                 return False
-            known = StreamedCall(part, id, name if isinstance(name, str) else "")
+            known = PartialCall(part, id, name if isinstance(name, str) else "")
             self._parts.append(known)
             if id:
                 self._by_id[id] = known
@@ -372,13 +380,10 @@ class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
         """The response, with parts as they came where they came whole."""
         parts = [_assembled_part(part) for part in self._parts]
         parts = [part for part in parts if part != {"text": ""}]
-        found = {camel: either(self._head, name, camel) for name, camel in _HEAD_FIELDS}
-        found["usageMetadata"] = either(self._usage, "usage_metadata", "usageMetadata")
-        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": self._finish_reason, "index": 0}
-        head = {key: item for key, item in found.items() if item is not None}
-        if "promptFeedback" in head and not parts and self._finish_reason is None:  # it was blocked
-            return head
-        return {**head, "candidates": [candidate]}
+        if "promptFeedback" in self._head and not parts and "finishReason" not in self._ending:  # it was blocked
+            return dict(self._head)
+        content = {"role": "model", "parts": parts}
+        return {**self._head, "candidates": [{"finishReason": None, "index": 0, **self._ending, "content": content}]}
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as it comes without a stream."""
@@ -388,16 +393,11 @@ class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
             candidate["finishReason"] = _finish_reason(candidate) or None
         return plain(found)  # type: ignore[no-any-return]
 
-    @property
-    def reason(self) -> str | None:
-        """Why the prompt was blocked, or what the API says of an end before the end."""
-        return self._finish_message or _blocked(self._head) or None
-
 
 def _assembled_part(part: Any) -> Any:
     if isinstance(part, _StreamedText):
         return part.whole()
-    if not isinstance(part, StreamedCall):
+    if not isinstance(part, PartialCall):
         return part
     signed = {} if part.signature is None else _part(part.signature)
     return {**_part(part.first), **signed, "functionCall": part.assembled()}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.providers import Stop
-from ferrule.providers._gemini_names import function_name
+from ferrule.providers._api import Api, End, ending, problem_of, read_calls
+from ferrule.providers._gemini_names import GEMINI_NAME
 from ferrule.providers._read import (
-    COMPLETE,
     answered_call,
     arguments,
     base64_text,
@@ -18,31 +17,51 @@ from ferrule.providers._read import (
     fields_of_each,
     fill_ids,
     http_url,
-    ids_of,
     known_id,
-    mark_repeats,
     media_type,
+    name_in_history,
     name_of,
-    not_run_problem,
     object_value,
     plain,
     plain_list,
     read,
     read_text,
+    text_of,
+    text_or_parts,
 )
-from ferrule.providers._stream import TurnStream, as_index, describe_api_error, join_chunks, object_or_text
+from ferrule.providers._stream import (
+    Blocks,
+    Readers,
+    TurnStream,
+    as_index,
+    describe_api_error,
+    join_arguments,
+    join_chunks,
+    merge_delta,
+    merged_value,
+    object_or_text,
+)
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, jsonable
+from ferrule.values.content import Block, Media, clean, jsonable
 from ferrule.values.result import ToolResult
 
-_STOPS: dict[str, Stop] = {
-    "completed": "end",
-    "requires_action": "calls",
-    "incomplete": "cut",
-    "budget_exceeded": "cut",
-    "requires_continuation": "cut",
-}
-_IMAGES = {"image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "image/gif", "image/bmp", "image/tiff"}
+API = Api(
+    title="Gemini",
+    end_field="status",
+    stops={
+        "completed": "end",
+        "requires_action": "calls",
+        "requires_continuation": "pause",
+        "incomplete": "cut",
+        "budget_exceeded": "cut",
+        "failed": "other",
+        "cancelled": "other",
+    },
+    choices={"auto": "auto", "required": "any", "none": "none"},
+    narrows=True,
+    images=frozenset(f"image/{kind}" for kind in ("png", "jpeg", "webp", "heic", "heif", "gif", "bmp", "tiff")),
+    names=GEMINI_NAME,
+)
 
 
 def _call_steps(response: Any) -> list[Mapping[str, Any]]:
@@ -54,22 +73,24 @@ def calls(response: Any) -> list[ToolCall]:
     requested = _call_steps(response)
     if not requested:
         return []
-    problem = _problem(response)
-    found = [
-        ToolCall(id, name_of(step), arguments(step.get("arguments")), problem=problem, data={"type": "function_call"})
-        for id, step in zip(ids_of(response, requested, "id"), requested, strict=True)
-    ]
-    return mark_repeats(found, requested, "id")
+    problem = problem_of(API, _end(response))
+    return read_calls(response, requested, "id", _read_call, problem)
 
 
-def _problem(response: Any) -> str | None:
+def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
+    given = arguments(step.get("arguments"))
+    return ToolCall(id, name_of(step), given, problem=problem, data={"type": "function_call"})
+
+
+def _end(response: Any) -> End:
     status = read_text(response, "status")
-    found = _STOPS.get(status)
-    if found in COMPLETE:
-        return None
-    if found == "cut":
-        return not_run_problem(f"the turn was cut off ({status!r})")
-    return not_run_problem(f"the turn was not completed ({status or 'no status yet'!r})")
+    errors = plain_list(read(response, "errors"))
+    return End(
+        status,
+        open=status in ("", "queued", "in_progress"),
+        calls=bool(_call_steps(response)),
+        details=describe_api_error(errors[0]) if errors else "",
+    )
 
 
 def turn(response: Any) -> list[Any]:
@@ -79,7 +100,7 @@ def turn(response: Any) -> list[Any]:
     requested = [step for step in steps if step.get("type") == "function_call"]
     fill_ids(response, requested, "id")
     for step in requested:
-        step["name"] = function_name(name_of(step))
+        step["name"] = name_in_history(name_of(step), API.names)
         step["arguments"] = jsonable(object_value(step.get("arguments")))
     return steps
 
@@ -87,65 +108,69 @@ def turn(response: Any) -> list[Any]:
 _CALLER_STEPS = ("user_input", "function_result")
 
 
-def stop(response: Any) -> Stop:
-    """Why the model stopped."""
-    found = _STOPS.get(read_text(response, "status"), "other")
-    if found not in COMPLETE:
-        return found
-    return "calls" if _call_steps(response) else "malformed" if found == "calls" else "end"
+def text(response: Any) -> str:
+    """What the model says."""
+    steps = fields_of_each(fields_of(response).get("steps"))
+    return "".join(text_of(step.get("content")) for step in steps if step.get("type") == "model_output")
+
+
+stop, reason = ending(API, _end)
+
+
+def state(response: Any) -> dict[str, Any]:
+    """`{"previous_interaction_id": id, "continuation_token": token}` of a turn that `requires_continuation`."""
+    found = {
+        "previous_interaction_id": read(response, "id"),
+        "continuation_token": read(response, "continuation_token"),
+    }
+    if read_text(response, "status") != "requires_continuation" or not found["continuation_token"]:
+        return {}
+    return {key: clean(value) for key, value in found.items() if isinstance(value, str) and value}
 
 
 def function_result(result: ToolResult) -> dict[str, Any]:
     """The `function_result` step for one result."""
     call = answered_call(result)
-    step: dict[str, Any] = {"type": "function_result", "call_id": call.id, "name": function_name(call.name)}
+    step: dict[str, Any] = {
+        "type": "function_result",
+        "call_id": call.id,
+        "name": name_in_history(call.name, API.names),
+    }
     if result.status != "ok":
         return step | {"result": error_text(result), "is_error": True}
-    content = [_content(block) for block in result.content]
-    if all(item["type"] == "text" for item in content):
-        return step | {"result": "\n".join(item["text"] for item in content)}
-    return step | {"result": [item for item in content if item != {"type": "text", "text": ""}]}
+    return step | {"result": text_or_parts([_content(block) for block in result.content])}
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
         mime_type = media_type(block)
-        kind = "image" if mime_type in _IMAGES else "document" if mime_type == "application/pdf" else None
+        kind = "image" if mime_type in API.images else "document" if mime_type == "application/pdf" else None
         where = {"data": base64_text(block)} if block.data else {"uri": http_url(block)}
         if kind and (block.data or http_url(block)):
             return {"type": kind, "mime_type": mime_type, **where}
     return {"type": "text", "text": block_text(block)}
 
 
-class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
+READERS = Readers(calls, text, turn, stop, reason, state)
+
+
+class Stream(TurnStream[Any, Any], readers=READERS):
     """The same from the events of an interaction. Until it is `interaction.completed`, every call has a `problem`."""
 
-    __slots__ = ("_by_id", "_call_steps", "_completed", "_head", "_open")
+    __slots__ = ("_completed", "_head", "_steps")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
-        self._call_steps: list[_StreamedStep] = []
-        self._by_id: dict[str, _StreamedStep] = {}
-        self._open: dict[int | None, _StreamedStep] = {}
-        """The newest step under each index, and the newest of all under `None`."""
+        self._steps: Blocks[_StreamedStep] = Blocks()
         self._completed = False
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            delta = event["delta"]
-            kind = delta["type"]
-            if kind == "text":
-                text, chunks = delta["text"], self._open[event["index"]].text
-            else:
-                text, chunks = delta["arguments"], self._open[event["index"]].arguments
-        else:
-            delta = event.delta
-            kind = delta.type
-            if kind == "text":
-                text, chunks = delta.text, self._open[event.index].text
-            else:
-                text, chunks = delta.arguments, self._open[event.index].arguments
+        fields = event if type(event) is dict else event.__dict__
+        delta = fields["delta"]
+        delta = delta if type(delta) is dict else delta.__dict__
+        step, kind = self._steps.by_index[fields["index"]], delta["type"]
+        text, chunks = (delta["text"], step.text) if kind == "text" else (delta["arguments"], step.arguments)
         if type(text) is str and chunks is not None and kind in ("text", "arguments_delta"):
             chunks.append(text)
             return True
@@ -158,30 +183,27 @@ class Stream(TurnStream[Any, Any], readers=(calls, turn, stop)):
             self._begin(as_index(read(event, "index")), plain(read(event, "step")))
         elif kind == "step.delta":
             index = as_index(read(event, "index"))
-            if index not in self._open:
+            if index not in self._steps.by_index:
                 self._begin(index, {})
-            self._open[index].add(plain(read(event, "delta")))
+            self._steps.by_index[index].add(plain(read(event, "delta")))
         elif kind in {"interaction.created", "interaction.completed"}:
             found = plain(read(event, "interaction"))
             self._head |= found if isinstance(found, dict) else {}
             self._completed = self._completed or kind == "interaction.completed"
             if self._head.get("status") == "failed":
-                errors = plain_list(self._head.get("errors"))
-                self._error = describe_api_error(errors[0] if errors else "the interaction failed")
+                self._error = _end(self._head).details or "the interaction failed"
+        elif kind == "interaction.status_update" and read(event, "status") == "requires_continuation":
+            # As in google-genai's _interactions_continuation: it ends this request too, and has a token of its own.
+            given = {"status": read(event, "status"), "continuation_token": read(event, "continuation_token")}
+            self._head |= plain(given)
+            self._completed = True
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        id = known_id(start.get("id"))
-        step = self._by_id.get(id) if id else None
-        if step is None or step.index != index:
-            step = _StreamedStep(start, index)
-            self._call_steps.append(step)
-            if id:
-                self._by_id[id] = step
-        self._open[index] = self._open[None] = step
+        self._steps.begin(known_id(start.get("id")), _StreamedStep(start, index))
 
     def _assembled(self) -> dict[str, Any]:
-        steps = [step.assembled() for step in self._call_steps] or plain_list(self._head.get("steps"))
+        steps = [step.assembled() for step in self._steps] or plain_list(self._head.get("steps"))
         found = {"status": "in_progress", **self._head, "steps": steps}
         return found if self._completed else found | {"status": "in_progress"}
 
@@ -203,8 +225,8 @@ class _StreamedStep:
         self.start = start
         self.index = index
         self.arguments: list[str] = []
-        self.content: list[dict[str, Any]] = plain_list(start.get("content"))
-        self.summary: list[dict[str, Any]] = plain_list(start.get("summary"))
+        self.content = [_to_continue(item) for item in plain_list(start.get("content"))]
+        self.summary = [_to_continue(item) for item in plain_list(start.get("summary"))]
         self.signature: list[str] = []
         self.text: list[str] | None = None
         """The chunks of the text that is being written, at the end of `content`."""
@@ -213,56 +235,47 @@ class _StreamedStep:
     def add(self, delta: Any) -> None:
         kind = delta.get("type") if isinstance(delta, dict) else None
         if kind == "text":
-            self._append_text(read_text(delta, "text"))
+            if not self.content or self.content[-1].get("type") != "text":
+                self.content.append({"type": "text"})
+            merge_delta(self.content[-1], {"text": read_text(delta, "text")})
+            self.text = self.content[-1]["text"]
         elif kind == "arguments_delta":
             self.arguments.append(read_text(delta, "arguments"))
         elif kind == "thought_signature":
             self.signature.append(read_text(delta, "signature"))
         elif kind == "thought_summary":
-            self._append_summary(delta.get("content"))
+            self._append_summary(read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
-            self.content[-1].setdefault("annotations", []).extend(plain_list(delta.get("annotations")))
+            merge_delta(self.content[-1], {"annotations": plain_list(delta.get("annotations"))})
         elif kind in ("image", "audio", "video", "document"):
             self.text = None
             self.content.append(delta)
         elif isinstance(delta, dict):
             self.more |= {key: item for key, item in delta.items() if key != "type"}
 
-    def _append_text(self, text: str) -> None:
-        if not self.content or self.content[-1].get("type") != "text":
-            self.content.append({"type": "text", "text": ""})
-        self.text = _text_chunks(self.content[-1])
-        self.text.append(text)
-
     def _append_summary(self, content: Any) -> None:
         """What follows each other in words is one summary."""
         last = self.summary[-1] if self.summary else {}
-        if not isinstance(content, dict):
-            return
-        if last.get("type") == content.get("type") == "text":
-            _text_chunks(last).append(read_text(content, "text"))
-        else:
-            self.summary.append(content)
+        if last.get("type") == read(content, "type") == "text":
+            merge_delta(last, {"text": read_text(content, "text")})
+        elif isinstance(content, dict):
+            self.summary.append(_to_continue(content))
 
     def assembled(self) -> dict[str, Any]:
         found = {**self.start, **self.more}
-        if join_chunks(self.arguments).strip():
-            found["arguments"] = join_chunks(self.arguments)
+        text = join_arguments(self.arguments)
+        if text.strip():
+            found["arguments"] = text
         for key, items in (("content", self.content), ("summary", self.summary)):
             if items:
-                found[key] = [_with_joined_text(item) for item in items]
+                found[key] = [merged_value(item) for item in items]
         if self.signature:
             found["signature"] = join_chunks(self.signature)
         return found
 
 
-def _text_chunks(item: dict[str, Any]) -> list[str]:
-    """The chunks of an item's text, to be continued."""
-    if not isinstance(item.get("text"), list):
-        item["text"] = [read_text(item, "text")]
-    return item["text"]  # type: ignore[no-any-return]
-
-
-def _with_joined_text(item: dict[str, Any]) -> dict[str, Any]:
-    text = item.get("text")
-    return {**item, "text": join_chunks(text)} if isinstance(text, list) else item
+def _to_continue(item: dict[str, Any]) -> dict[str, Any]:
+    """A copy of `item` that `merge_delta` can continue."""
+    found: dict[str, Any] = {}
+    merge_delta(found, item, frozenset({"type"}))
+    return found

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ferrule.providers._read import fields_of, name_in_history
+from ferrule.providers._read import fields_of
 
 # google-genai's FunctionDeclaration.
-_GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
-
-
-def function_name(name: str) -> str:
-    """The name of a called function in a history, as this API takes it."""
-    return name_in_history(name, _GEMINI_NAME)
+GEMINI_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")
 
 
 def either(value: Any, name: str, camel: str) -> Any:

@@ -16,7 +16,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 _LONGEST_PATH = 100
 
 
-class StreamedCall:
+class PartialCall:
     """A call whose arguments come in chunks."""
 
     __slots__ = ("first", "id", "more", "name", "open", "signature", "values")

@@ -15,9 +15,10 @@ from pydantic_core import from_json
 from ferrule.arguments.repair import same_call
 from ferrule.definition.tool import Tool, wire_name
 from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
+from ferrule.values.json_text import Malformed, to_object
 from ferrule.values.result import ToolResult
 
 # Reading
@@ -43,6 +44,13 @@ def read_text(value: Any, key: str) -> str:
     """The text under `key`; empty where it is absent, and never anything but text."""
     found = read(value, key, "")
     return found if isinstance(found, str) else to_text(plain(found))
+
+
+def text_of(content: Any) -> str:
+    """The text of a message's content, which is a text or a list of parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(read_text(part, "text") for part in fields_of_each(content) if part.get("type") == "text")
 
 
 _NO_FIELDS: dict[str, Any] = {}
@@ -84,10 +92,12 @@ def name_of(item: Mapping[str, Any]) -> str:
     return name if type(name) is str and name.isascii() else clean(read_text(item, "name"))
 
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+DEEPEST = 200
+"""As deep as pydantic-core reads; `json` writes about a thousand levels."""
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def name_in_history(name: str, pattern: re.Pattern[str] = _NAME) -> str:
+def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
     """The name of a called tool in a history. An API refuses a history with a name that it does not take for tools,
     and so every later request; models make such names up."""
     return name if pattern.fullmatch(name) else wire_name(name or "_")
@@ -100,17 +110,13 @@ def is_null(value: Any, key: str) -> bool:
     return key in getattr(value, "model_fields_set", ()) and getattr(value, key) is None
 
 
-DEEPEST = 200
-"""As deep as pydantic-core's parser reads; `json` writes about a thousand levels."""
-
-
-def plain(value: Any) -> Any:
+def plain(value: Any, *, keep_bytes: bool = False) -> Any:
     """A copy of `value` as plain JSON data: what an API sent, no more and no less, and writable as UTF-8. What is
     nested deeper than any parser reads is cut off there."""
-    return _plain(value, DEEPEST)
+    return _plain(value, DEEPEST, keep_bytes)
 
 
-def _plain(value: Any, levels: int) -> Any:
+def _plain(value: Any, levels: int, keep_bytes: bool) -> Any:
     kind = type(value)
     if kind is str or isinstance(value, str):
         return clean(value)
@@ -123,10 +129,10 @@ def _plain(value: Any, levels: int) -> Any:
     if not levels and isinstance(value, Mapping | list | tuple):
         return "…"
     if isinstance(value, Mapping):
-        return {clean(str(key)): _plain(item, levels - 1) for key, item in value.items()}
+        return {clean(str(key)): _plain(item, levels - 1, keep_bytes) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, levels - 1) for item in value]
-    return jsonable(value)
+        return [_plain(item, levels - 1, keep_bytes) for item in value]
+    return value if keep_bytes and isinstance(value, bytes) else jsonable(value)
 
 
 _LARGEST_NUMBER = 10**300
@@ -166,17 +172,31 @@ def arguments(value: Any) -> str | Mapping[str, Any] | None:
     return to_text(value)
 
 
+_LONGEST_REPAIRED = 1_000_000
+"""Characters. The repairs of ten million take seconds, and *decode* has tried them once."""
+
+
 def object_text(value: Any) -> str:
-    """`value` where it is the text of a JSON object; the text of a mapping; for anything else `"{}"`."""
-    if isinstance(value, str):
-        return value if isinstance(_from_json(value), dict) else "{}"
-    return to_text(value) if isinstance(value, Mapping) else "{}"
+    """`value` where it is the text of a JSON object; else the text of what `object_value` reads."""
+    if isinstance(value, str) and isinstance(_from_json(value), dict):
+        return value
+    return to_text(object_value(value))
 
 
 def object_value(value: Any) -> dict[str, Any]:
-    """`value` where it is a mapping, also as JSON text; for anything else an empty one."""
-    found = _from_json(value) if isinstance(value, str) else value
-    return dict(found) if isinstance(found, Mapping) else {}
+    """Arguments for a history: a mapping, also as JSON text, with the repairs of the text that *decode* makes. Empty
+    where nothing can be read."""
+    if not isinstance(value, str):
+        return dict(value) if isinstance(value, Mapping) else {}
+    found = _from_json(value)
+    if isinstance(found, dict):
+        return found
+    if len(value) > _LONGEST_REPAIRED:
+        return {}
+    try:
+        return to_object(value)[0]
+    except Malformed:
+        return {}
 
 
 def _from_json(text: str) -> Any:
@@ -269,40 +289,6 @@ def _comparable(value: Any) -> Any:
     return [_comparable(item) for item in value] if isinstance(value, list) else value
 
 
-def not_run_problem(why: str) -> str:
-    """The `problem` of a call that must not run."""
-    return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
-
-
-COMPLETE: tuple[Stop, ...] = ("end", "calls")
-"""How a turn stops that has come to its end."""
-_ENDS_EARLY: dict[Stop, str] = {
-    "pause": "the turn was paused",
-    "cut": "the turn was cut off",
-    "malformed": "the turn was malformed",
-    "refused": "the turn was stopped by a filter or a refusal",
-    "other": "the turn ended in an error",
-}
-
-
-def turn_problem(reason: str, stops: Mapping[str, Stop], open_field: str = "") -> str | None:
-    """The `problem` of all calls of a turn; `None` where it came to its end.
-
-    Args:
-        reason: Why it stopped, in the API's own word; empty where it did not say.
-        stops: What the API's words mean; one that means `"other"` is an error's.
-        open_field: The field that says that the turn is not at its end yet, by being null; empty where none does.
-    """
-    stop = stops.get(reason)
-    if stop in COMPLETE:
-        return None
-    if stop is not None:
-        return not_run_problem(f"{_ENDS_EARLY[stop]} ({reason!r})")
-    if reason:
-        return not_run_problem(f"the turn ended for a reason that is not known here ({reason!r})")
-    return not_run_problem(f"the turn has no end yet (its {open_field} is null)") if open_field else None
-
-
 # Tools
 
 
@@ -356,29 +342,6 @@ def _require_tools(option: str, names: Collection[str], tools: Sequence[Tool]) -
         )
 
 
-def forced_name(choice: str) -> str:
-    """The wire name of the tool that `choice` forces."""
-    if not choice:
-        raise DefinitionError("tool_choice takes 'auto', 'required', 'none' or a tool's name, not ''")
-    return wire_name(choice)
-
-
-def allowed_names(choice: str, only: Iterable[str], provider: str) -> list[str]:
-    """The wire names of `only`, where `choice` leaves the model a choice among them.
-
-    Raises:
-        DefinitionError: where it does not, or where there are none.
-    """
-    names = [only] if isinstance(only, str) else list(only)
-    if choice not in {"auto", "required"}:
-        raise DefinitionError(
-            f"{provider} takes only=... with 'auto' and 'required', not with {choice!r}: leave it out"
-        )
-    if not names:
-        raise DefinitionError("only=[] leaves no tool to choose: use tool_choice('none')")
-    return [wire_name(name) for name in names]
-
-
 # Results
 
 
@@ -412,6 +375,20 @@ def marked_error_text(result: ToolResult) -> str:
     return text if text[:6].lower() == "error:" else f"Error: {text}"
 
 
+def result_text(result: ToolResult) -> str:
+    """A result for an API that takes text alone, and has no mark for an error."""
+    if result.status != "ok":
+        return marked_error_text(result)
+    return "\n".join(map(block_text, result.content))
+
+
+def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """What a result's parts say as one text, where all are texts; else the parts, without empty texts."""
+    if all("text" in part for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return [part for part in parts if part.get("text") != ""]
+
+
 def media_type(block: Media) -> str:
     """The type of `block` as APIs list theirs: in lower case, without parameters (RFC 2045), a JPEG by its name."""
     kind = block.mime_type.partition(";")[0].strip().lower()
@@ -439,6 +416,11 @@ def base64_text(block: Media) -> str:
 def http_url(block: Media) -> str | None:
     """Where an API can fetch `block` itself."""
     return block.uri if block.uri and block.uri.startswith(("https://", "http://")) else None
+
+
+def data_url(block: Media) -> str | None:
+    """The bytes of `block` in a URL, or where an API can fetch it itself."""
+    return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else http_url(block)
 
 
 def non_blank(text: str) -> str:

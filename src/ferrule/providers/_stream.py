@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
-from ferrule.providers._read import fields_of, not_run_problem, plain
+from ferrule.providers._api import not_run_problem
+from ferrule.providers._read import fields_of, plain
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, to_text
 from ferrule.values.json_text import Malformed, loads
 
-Readers: TypeAlias = tuple[Callable[[Any], list[ToolCall]], Callable[[Any], list[Any]], Callable[[Any], Stop]]
+
+class Readers(NamedTuple):
+    """The functions of a provider module that read a whole response."""
+
+    calls: Callable[[Any], list[ToolCall]]
+    text: Callable[[Any], str]
+    turn: Callable[[Any], list[Any]]
+    stop: Callable[[Any], Stop]
+    reason: Callable[[Any], str | None]
+    state: Callable[[Any], Mapping[str, Any]]
 
 
 EventT = TypeVar("EventT")
@@ -22,7 +32,7 @@ MessageT = TypeVar("MessageT")
 class TurnStream(Generic[EventT, MessageT]):
     """A turn that comes event by event, and is read like a response at any time; every `Stream` is one.
 
-    A provider's own says how whole responses are read, `readers=(calls, turn, stop)`, and what its events mean:
+    A provider's own says how whole responses are read, `readers=Readers(...)`, and what its events mean:
 
         _append_chunk(event)    adds a chunk to a text that is begun, as nearly all events do; whether it was one
         _apply(event)           reads any other event, and passes over what is not known
@@ -62,7 +72,7 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def calls(self) -> list[ToolCall]:
         """The calls so far."""
-        found = self._readers[0](self._assembled())
+        found = self._readers.calls(self._assembled())
         if self._error is None:
             return found
         problem = not_run_problem(f"the turn ended in an error ({self._error})")
@@ -74,12 +84,12 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def turn(self) -> list[MessageT]:
         """The assistant's turn so far, signatures and all."""
-        return self._readers[1](self._assembled())
+        return self._readers.turn(self._assembled())
 
     @property
     def stop(self) -> Stop:
         """Why the model stopped; `"other"` before it has, and after an error."""
-        return "other" if self._error is not None else self._readers[2](self._assembled())
+        return "other" if self._error is not None else self._readers.stop(self._assembled())
 
     @property
     def error(self) -> str | None:
@@ -88,8 +98,13 @@ class TurnStream(Generic[EventT, MessageT]):
 
     @property
     def reason(self) -> str | None:
-        """Why there is no answer, or not all of it, in the API's own words, where it says more than `stop`."""
-        return None
+        """Why there is no answer, or not all of it, in the API's own words where it has some; never `None` where `stop`
+        is neither `"end"` nor `"calls"`."""
+        return self._error if self._error is not None else self._readers.reason(self._assembled())
+
+    def state(self) -> dict[str, Any]:
+        """What the next request needs besides the messages, as keyword arguments."""
+        return dict(self._readers.state(self._assembled()))
 
 
 _LONGEST_ERROR = 1_000
@@ -129,6 +144,14 @@ def join_chunks(chunks: Sequence[str]) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     return text
+
+
+def join_arguments(chunks: Sequence[str]) -> str:
+    """The arguments that came in these chunks. Some servers send `{}` first, and then the real ones."""
+    said = [chunk for chunk in chunks if chunk]
+    if said and said[0].strip() == "{}" and any(map(str.strip, said[1:])):
+        said = said[1:]
+    return join_chunks(said)
 
 
 def chunk_text(value: Any) -> str:
@@ -248,3 +271,145 @@ def merged_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: merged_value(item) for key, item in value.items()}
     return [merged_value(item) for item in value] if isinstance(value, _IndexedItems) else value
+
+
+class _Indexed(Protocol):
+    index: int | None
+
+
+BlockT = TypeVar("BlockT", bound=_Indexed)
+
+
+class Blocks(list[BlockT]):
+    """The blocks of one turn, in the order in which they began.
+
+    Attributes:
+        by_index: The newest block under each index, and the newest of all under `None`.
+        by_id: The newest block of each id.
+    """
+
+    def __init__(self) -> None:
+        self.by_index: dict[int | None, BlockT] = {}
+        self.by_id: dict[str, BlockT] = {}
+
+    def begin(self, id: str | None, block: BlockT) -> BlockT:
+        """`block`, or the one that has its id and its index already."""
+        known = self.by_id.get(id) if id else None
+        if known is not None and known.index == block.index:
+            block = known
+        else:
+            self.append(block)
+        if id:
+            self.by_id[id] = block
+        self.by_index[block.index] = self.by_index[None] = block
+        return block
+
+
+class StreamedCall:
+    """One call, with the chunks of its arguments."""
+
+    __slots__ = ("_brackets", "_whole", "arguments", "id", "index", "kind", "more", "name", "object")
+
+    def __init__(self, id: str | None, index: int | None) -> None:
+        self.id = id
+        self.index = index
+        self.name = ""
+        self.arguments: list[str] = []
+        self.object: Mapping[str, Any] | None = None
+        self.kind = "function"
+        self.more: dict[str, Any] = {}
+        self._brackets = Brackets()
+        self._whole: bool | None = None
+
+    def add(self, name: Any, given: Any) -> None:
+        """A chunk of its name, which some servers repeat, and of its arguments."""
+        if isinstance(name, str) and name != self.name:
+            self.name += name
+        if isinstance(given, str) and given:
+            self.arguments.append(given)
+        elif isinstance(given, Mapping) and given:
+            self.object = given
+
+    def ends_before(self, name: Any, given: Any) -> bool:
+        """Whether a chunk without an id begins another call: one that has a name, after this one has all it needs.
+
+        Some servers send every call whole, all under the index 0; others repeat the name with every chunk.
+        """
+        if not name or not self.name:
+            return False
+        if name != self.name:
+            return True
+        if isinstance(given, Mapping):
+            return self.object is not None or bool(self.arguments)
+        begins = isinstance(given, str) and given.lstrip().startswith("{")
+        return self.object is not None or (begins and self._is_whole(given))
+
+    def _is_whole(self, following: str) -> bool:
+        """Whether the arguments so far are an object, which is found out once, when their brackets are closed; `{}` may
+        stand before the real ones."""
+        if len(self.arguments) == 1 and self.arguments[0].strip() == "{}":
+            return following.strip() == "{}"
+        if self._whole is None and self._brackets.closed_in(self.arguments):
+            self._whole = isinstance(object_or_text(join_arguments(self.arguments)), dict)
+        return self._whole is True
+
+    def assembled(self) -> dict[str, Any]:
+        """The call as it stands in a message."""
+        found: dict[str, Any] = {"id": self.id} if self.id else {}
+        given: Any = join_arguments(self.arguments) if self.object is None or self.arguments else self.object
+        fields = {"name": self.name, "input" if self.kind == "custom" else "arguments": given}
+        return {**found, "type": self.kind, self.kind: fields, **merged_value(self.more)}
+
+
+class StreamedCalls:
+    """The calls of one turn, in the order in which they began; chunks find theirs by id, then by index.
+
+    Attributes:
+        by_index: The newest call under each index, and the newest of all under `None`.
+    """
+
+    __slots__ = ("_all", "_by_id", "by_index")
+
+    def __init__(self) -> None:
+        self._all: list[StreamedCall] = []
+        self._by_id: dict[str, StreamedCall] = {}
+        self.by_index: dict[int | None, StreamedCall] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def add(self, id: str | None, index: int | None, name: Any, given: Any, taken: set[StreamedCall]) -> StreamedCall:
+        """A call, or a chunk of one; `taken` are the calls that the same event has named already."""
+        call = self._find(id, index, name, given)
+        if call is None or (name and call in taken):
+            call = self.begin(id, index)
+        elif id and not call.id:
+            call.id = id
+            self._by_id[id] = call
+        taken.add(call)
+        call.add(name, given)
+        return call
+
+    def _find(self, id: str | None, index: int | None, name: Any, given: Any) -> StreamedCall | None:
+        at = self.by_index.get(index)
+        call = at if not id or (at is not None and at.id == id) else self._by_id.get(id)
+        if call is not None and id and name and None not in (index, call.index) and index != call.index:
+            return None  # a known id under another index
+        if call is None and at is not None:  # a new id under a used index is another call's, or comes late
+            return None if at.id or (name and at.name) else at
+        if call is not None and not id and call.ends_before(name, given):
+            return None
+        return call
+
+    def begin(self, id: str | None, index: int | None) -> StreamedCall:
+        """A new call."""
+        call = StreamedCall(id, index)
+        self._all.append(call)
+        self.by_index[index] = self.by_index[None] = call
+        if id:
+            self._by_id[id] = call
+        return call
+
+    def assembled(self) -> list[dict[str, Any]]:
+        """The calls as they stand in a message."""
+        return [call.assembled() for call in self._all]

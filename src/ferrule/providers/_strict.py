@@ -8,30 +8,43 @@ object that nobody declared, where its schema says nothing of them, and leaving 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
 from ferrule.providers._read import strict_wanted
-from ferrule.values.frozen import FrozenDict, freeze, thaw
+from ferrule.providers._schemas import (
+    ANNOTATIONS,
+    ANYTHING,
+    CLAUDE_NAMES,
+    DEFINITIONS,
+    NOISE,
+    Schema,
+    Subset,
+    Walk,
+    children,
+    definition_name,
+    described,
+    distinct,
+    fail,
+    types_of_values,
+    written,
+)
+from ferrule.values.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
-Schema = dict[str, Any]
 
-
-@dataclass(frozen=True, eq=False)
-class Rules:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rules(Subset):
     """The subset that one strict mode takes, and its limits."""
 
-    provider: str
     keeps: frozenset[str]
     """What narrows a value and is held there; anything else that does goes into the description."""
     formats: frozenset[str]
@@ -56,12 +69,20 @@ class Rules:
     most_fields: int | None = None
     """These four: of all strict tools of a request together."""
 
+    purpose = "strict for"
+    remedy = "Change its schema, or leave the tool out of strict=..."
+
+    def write(self, root: FrozenDict) -> tuple[Schema, str]:
+        found = _Rewriting(root, self).whole()
+        _within_limits(found, self)
+        return found, ""
+
 
 _STRICT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _RANGES = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 OPENAI = Rules(
-    "OpenAI",
+    provider="OpenAI",
     keeps=_RANGES | {"pattern", "format", "minItems", "maxItems"},
     formats=_STRICT_FORMATS,
     all_required=True,
@@ -73,11 +94,12 @@ OPENAI = Rules(
 )
 # https://docs.claude.com/en/docs/build-with-claude/structured-outputs; the SDK's lib/_parse/_transform.py
 ANTHROPIC = Rules(
-    "Anthropic",
+    provider="Anthropic",
     keeps=frozenset({"format", "minItems", "default"}),
     formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
     recursion=False,
+    names=CLAUDE_NAMES,
     most_min_items=1,
     most_tools=20,
     most_optional=24,
@@ -88,7 +110,7 @@ BEDROCK = replace(ANTHROPIC, provider="Bedrock")
 # No page lists a subset. The SDK's own helper, extra/utils/_pydantic_helper.py, closes every object and passes on the
 # limits of lengths, ranges and items; what it says nothing of goes into the description.
 MISTRAL = Rules(
-    "Mistral",
+    provider="Mistral",
     keeps=_RANGES | {"pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "default"},
     formats=_STRICT_FORMATS | {"uri"},
     all_required=False,
@@ -97,7 +119,7 @@ MISTRAL = Rules(
 # https://docs.cohere.com/docs/structured-outputs, "Parameter types support"; of fields and required parameters
 # https://docs.cohere.com/docs/tool-use-parameter-types, "Important notes"
 COHERE = Rules(
-    "Cohere",
+    provider="Cohere",
     keeps=frozenset({"pattern", "format"}),
     formats=frozenset({"date-time", "date", "time", "uuid"}),
     all_required=False,
@@ -108,8 +130,6 @@ COHERE = Rules(
     most_fields=200,
 )
 
-_ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
-_NOISE = frozenset({"$schema", "$id", "$comment", "$anchor", "deprecated", "readOnly", "writeOnly", "discriminator"})
 _NARROWS = (
     *("default", "examples", "format", "pattern", "minLength", "maxLength", "contentEncoding", "contentMediaType"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
@@ -118,94 +138,44 @@ _NARROWS = (
 )
 _CONDITIONS = ("if", "then", "else", "dependentSchemas")
 _SHAPES = frozenset({"type", "$ref", "properties", "items", "enum", "const", "anyOf", "oneOf", "allOf", "prefixItems"})
-_LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"})
-_SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"})
 _MOST_NAMED = 8
 """So many tools are named of those that have too much together."""
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
 """Lookarounds, references back and word boundaries, which a grammar cannot hold."""
 _ANCHOR = re.compile(r"[\^$]")
-
-
-class _Inexpressible(Exception):
-    """What cannot be expressed: the path in the schema, and the rule."""
-
-
-# For as long as the tool lives.
-_SCHEMAS: defaultdict[Rules, WeakKeyDictionary[Tool, FrozenDict]] = defaultdict(WeakKeyDictionary)
 _COUNTS: defaultdict[tuple[Rules, str], WeakKeyDictionary[Tool, int]] = defaultdict(WeakKeyDictionary)
 
 
-def strict_schema(tool: Tool, rules: Rules) -> FrozenDict:
-    """The tool's schema in the subset of `rules`, rewritten once; read-only.
+class _Rewriting(Walk):
+    """One schema that is made strict."""
 
-    Raises:
-        DefinitionError: where it cannot be expressed, with the tool, the path, the provider and the rule.
-    """
-    known = _SCHEMAS[rules].get(tool)
-    if known is not None:
-        return known
-    try:
-        found = _rewritten(tool, rules)
-    except _Inexpressible as broken:
-        path, rule = broken.args
-        raise DefinitionError(
-            f"tool {tool.name!r} cannot be strict for {rules.provider}: at {path}, {rule}. "
-            f"Change its schema, or leave the tool out of strict=..."
-        ) from None
-    schema = _SCHEMAS[rules][tool] = cast("FrozenDict", freeze(found))
-    return schema
-
-
-def broken_rule(tool: Tool, rules: Rules) -> tuple[str, str] | None:
-    """The place in the tool's schema that keeps it from being strict, and the rule; `None` where it can be."""
-    try:
-        _rewritten(tool, rules)
-    except _Inexpressible as broken:
-        path, rule = broken.args
-        return path, rule
-    return None
-
-
-def _rewritten(tool: Tool, rules: Rules) -> Schema:
-    try:
-        found = _Rewriting(tool.input_schema, rules).whole()
-        _within_limits(found, rules)
-    except RecursionError:
-        raise _Inexpressible("$", "it nests too deep") from None
-    return found
-
-
-class _Rewriting:
-    """One schema that is rewritten, with the definitions that it turns out to need."""
-
-    def __init__(self, root: Mapping[str, Any], rules: Rules) -> None:
-        self.root: Schema = thaw(root)
+    def __init__(self, root: FrozenDict, rules: Rules) -> None:
+        super().__init__(root, rules)
         self.rules = rules
-        self.names: dict[str, str] = {}
-        self.definitions: dict[str, Schema] = {}
-        self.within: list[str] = []
-        self.parts = 0
 
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
+        if "properties" not in found:
+            fail("$", "the top of a schema has to be one object")
         if self.rules.needs_required and found["properties"] and not found.get("required"):
-            _fail("$", "of the parameters at least one has to be required")
+            fail("$", "of the parameters at least one has to be required")
+        self.check_names(found["properties"], "$")
         if self.definitions:
             found["$defs"] = self.definitions
         return found
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Schema:
-        """The node rewritten; `inside` are the references that are being written out around it."""
         if self.rules.most_unions is None:
             given = _wrapped(given)
         schema, inside = self.simple(given, path, inside)
         if "$ref" in schema:
+            if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
+                fail(path, f"{schema['$ref']!r} is recursive, which is not allowed")
             return {"$ref": self.reference(schema["$ref"], path)}
         notes: Schema = {}
         if "anyOf" in schema:
             branches = [self.node(item, f"{path}.anyOf[{n}]", inside) for n, item in enumerate(schema["anyOf"])]
-            found: Schema = {"anyOf": _distinct(branches)}
+            found: Schema = {"anyOf": distinct(branches)}
         else:
             found = {"type": _types(schema, path)}
             kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
@@ -215,99 +185,41 @@ class _Rewriting:
             if "array" in kinds:
                 found |= self.array(schema, path, inside, notes)
         self.narrow(schema, found, notes, path)
-        return _described(schema, found, notes)
+        return described(schema, found, notes)
 
     # What a schema says in several ways becomes one
 
     def simple(self, given: Any, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
         """`given` as a lone `$ref`, as a lone `anyOf`, or as something with a type, with nothing beside the first two
         but annotations and notes; and the references that are written out in it."""
-        self.parts += 1
-        if self.parts > _MOST_PARTS:
-            _fail("$", f"written out it has more than {_MOST_PARTS:,} parts")
         if not isinstance(given, Mapping):
-            _fail(path, "a schema that takes nothing has no form" if given is False else _ANYTHING)
-        schema = {key: item for key, item in given.items() if key not in _NOISE}
+            fail(path, "a schema that takes nothing has no form" if given is False else ANYTHING)
+        schema = {key: item for key, item in given.items() if key not in NOISE | DEFINITIONS}
+        reference = schema.get("$ref")
+        if schema.keys() == {"$ref"} and (reference in inside or _is_definition(reference)):
+            return schema, inside
+        if reference in inside and schema.keys() <= ANNOTATIONS | {"$ref"}:
+            schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
+        schema, inside = self.flattened(schema, path, inside)
         if "oneOf" in schema:
-            if "anyOf" in schema:
-                _fail(path, "'anyOf' beside 'oneOf' cannot be one union")
-            schema["anyOf"] = schema.pop("oneOf")
-        for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems", "additionalItems"):
+            fail(path, "'anyOf' beside 'oneOf' cannot be one union")
+        for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
-                _fail(path, f"{key!r} cannot be expressed")
-        if "$ref" in schema and (len(schema) > 1 or not schema["$ref"].startswith(("#/$defs/", "#/definitions/"))):
-            schema, inside = self.inlined(schema, path, inside)
-        if schema.get("allOf") is not None:
-            schema, inside = self.merged(schema, path, inside)
-        if "anyOf" in schema and schema.keys() - _ANNOTATIONS - {"anyOf"}:
+                fail(path, f"{key!r} cannot be expressed")
+        if "anyOf" in schema and schema.keys() - ANNOTATIONS - {"anyOf"}:
             schema = self.distributed(schema, path)
-        return schema, inside
-
-    def inlined(self, schema: Schema, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
-        reference, beside = schema["$ref"], {key: item for key, item in schema.items() if key not in ("$ref", "$defs")}
-        beside.pop("definitions", None)
-        if not beside and reference == "#":
-            return {"$ref": reference}, inside
-        if reference in inside:
-            if beside.keys() <= _ANNOTATIONS:
-                return {"anyOf": [{"$ref": reference}], **beside}, inside
-            _fail(path, f"{reference!r} is recursive, and what stands beside it cannot be written into it")
-        target = self.resolved(reference, path)
-        merged = _merge(beside, {k: v for k, v in target.items() if k not in _NOISE}, path)
-        return self.simple(merged, path, inside | {reference})
-
-    def merged(self, schema: Schema, path: str, inside: frozenset[str]) -> tuple[Schema, frozenset[str]]:
-        parts = schema.pop("allOf")
-        for part in parts if isinstance(parts, list) else ():
-            found, within = self.simple(part, path, inside)
-            if "$ref" in found:
-                if found["$ref"] in inside:
-                    _fail(path, f"{found['$ref']!r} is recursive, and 'allOf' cannot be merged with itself")
-                within |= {found["$ref"]}
-                found, within = self.simple(self.resolved(found["$ref"], path), path, within)
-            inside |= within
-            schema = _merge(schema, found, path)
         return schema, inside
 
     def distributed(self, schema: Schema, path: str) -> Schema:
         """A union and what stands beside it: into each of its branches, or a note where these only narrow."""
         branches = schema["anyOf"]
-        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in _ANNOTATIONS}
+        base = {key: item for key, item in schema.items() if key != "anyOf" and key not in ANNOTATIONS}
         if all(isinstance(item, Mapping) and _SHAPES.isdisjoint(item) for item in branches):
             return {key: item for key, item in schema.items() if key != "anyOf"} | {_NOTE: branches}
         if path == "$":
-            _fail(path, "'anyOf' is not allowed at the top of a schema")
-        apart = {key: item for key, item in schema.items() if key in _ANNOTATIONS}
+            fail(path, "'anyOf' is not allowed at the top of a schema")
+        apart = {key: item for key, item in schema.items() if key in ANNOTATIONS}
         return apart | {"anyOf": [{"allOf": [base, item]} for item in branches]}
-
-    # References
-
-    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
-        found: Any = self.root
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            _fail(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
-        for part in reference.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping):
-            _fail(path, f"the reference {reference!r} leads nowhere")
-        return found
-
-    def reference(self, reference: str, path: str) -> str:
-        """How `reference` is written, whose definition is rewritten if it was not yet."""
-        if not self.rules.recursion and (reference == "#" or reference in self.within):
-            _fail(path, f"{reference!r} is recursive, which is not allowed")
-        if reference == "#":
-            return reference
-        if reference not in self.names:
-            name = _free_name(reference.rpartition("/")[2], self.definitions)
-            self.names[reference] = name
-            self.within.append(reference)
-            target = self.resolved(reference, path)
-            self.definitions[name] = {}
-            self.definitions[name] = self.node(target, f"$.$defs.{name}", frozenset({"#", reference}))
-            self.within.pop()
-        return f"#/$defs/{self.names[reference].replace('~', '~0').replace('/', '~1')}"
 
     # Kinds of values
 
@@ -317,7 +229,7 @@ class _Rewriting:
         required = [name for name in schema.get("required", ()) if isinstance(name, str)]
         for name in required:
             if name not in properties:
-                _fail(path, f"{name!r} is required and not among the properties")
+                fail(path, f"{name!r} is required and not among the properties")
         found = {name: self.node(item, f"{path}.properties.{name}", inside) for name, item in properties.items()}
         if self.rules.all_required:
             for name in found.keys() - set(required):
@@ -331,12 +243,12 @@ class _Rewriting:
     def others(self, schema: Schema, properties: Mapping[str, Any], path: str, inside: frozenset[str]) -> Any:
         """What keys may hold that the object does not declare. One that declares some and says nothing is closed."""
         if schema.get("patternProperties"):
-            _fail(path, "'patternProperties' cannot be expressed")
+            fail(path, "'patternProperties' cannot be expressed")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
         if others is False or (others is None and properties):
             return False
         if not self.rules.open:
-            _fail(path, "an object needs 'properties' and 'additionalProperties': false")
+            fail(path, "an object needs 'properties' and 'additionalProperties': false")
         return True if others in (None, True, {}) else self.node(others, f"{path}.additionalProperties", inside)
 
     def nullable(self, node: Schema) -> Schema:
@@ -357,7 +269,7 @@ class _Rewriting:
         """Whether null is among its values; `seen` are the definitions of which that is being asked already."""
         seen = set() if seen is None else seen
         if "$ref" in node:
-            name = _definition_name(node["$ref"])
+            name = definition_name(node["$ref"])
             known = self.definitions.get(name)
             if not known or name in seen:
                 return False
@@ -370,24 +282,12 @@ class _Rewriting:
         return "null" in (node["type"] if isinstance(node["type"], list) else [node["type"]])
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
-        items, first = schema.get("items"), schema.get("prefixItems")
-        if isinstance(items, list):
-            _fail(path, "'items' is one schema; a list of them is 'prefixItems'")
-        if not first:
-            if items in (None, True, {}) and self.rules.open:
+        if not schema.get("prefixItems"):
+            if self.rules.open and schema.get("items") in (None, True, {}):
                 return {}
-            if items is None:
-                _fail(path, f"an array without 'items' has items that take anything: {_ANYTHING}")
-            return {"items": self.node(items, f"{path}.items", inside)}
-        notes["prefixItems"] = first
-        branches = [self.node(item, f"{path}.prefixItems[{n}]", inside) for n, item in enumerate(first)]
-        ends = items is False or schema.get("maxItems", len(first) + 1) <= len(first)
-        if not ends:
-            branches.append(self.node(items, f"{path}.items", inside))
-        elif items is False:
-            notes["items"] = False
-        branches = _distinct(branches)
-        return {"items": branches[0] if len(branches) == 1 else {"anyOf": branches}}
+            if "items" not in schema:
+                fail(path, f"an array without 'items' has items that take anything: {ANYTHING}")
+        return {"items": self.items(schema, path, inside, notes)}
 
     def narrow(self, schema: Schema, found: Schema, notes: Schema, path: str) -> None:
         """What only narrows: kept where the API holds it, and noted otherwise."""
@@ -403,7 +303,7 @@ class _Rewriting:
         conditions = {key: schema[key] for key in _CONDITIONS if key in schema}
         unknown = sorted(_condition_properties(conditions) - (schema.get("properties") or {}).keys())
         if unknown:
-            _fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
+            fail(path, f"{next(iter(conditions))!r} has properties of its own, {unknown}")
         notes |= conditions
 
     def holds(self, key: str, value: Any) -> bool:
@@ -418,17 +318,8 @@ class _Rewriting:
         return not (key == "minItems" and rules.most_min_items is not None and value > rules.most_min_items)
 
 
-_MOST_PARTS = 20_000
-"""A schema of a few lines may be written out into any number: definitions that lead to two others each double it."""
-_MOST_FORMS = 1_000
-"""Of one value, where parts of an 'allOf' are unions: what fits both fits a pair of their branches."""
 _NOTE = "\0note"
 """No keyword: where a union is kept that only narrows."""
-_ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
-
-
-def _fail(path: str, rule: str) -> NoReturn:
-    raise _Inexpressible(path, rule)
 
 
 def _wrapped(given: Any) -> Any:
@@ -436,41 +327,31 @@ def _wrapped(given: Any) -> Any:
 
     Not where unions are counted: there it is written out.
     """
-    if not isinstance(given, Mapping) or not str(given.get("$ref", "")).startswith(("#/$defs/", "#/definitions/")):
+    if not isinstance(given, Mapping) or not _is_definition(given.get("$ref")):
         return given
-    beside = {key: item for key, item in given.items() if key != "$ref" and key not in _NOISE}
-    if not beside or not beside.keys() <= _ANNOTATIONS:
+    beside = {key: item for key, item in given.items() if key != "$ref" and key not in NOISE}
+    if not beside or not beside.keys() <= ANNOTATIONS:
         return given
     return {"anyOf": [{"$ref": given["$ref"]}], **beside}
 
 
-def _definition_name(reference: str) -> str:
-    """The name of the definition that a rewritten reference leads to."""
-    return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+def _is_definition(reference: Any) -> bool:
+    return str(reference).startswith(("#/$defs/", "#/definitions/"))
 
 
 def _types(schema: Schema, path: str) -> Any:
-    kind = schema.get("type")
-    if kind is not None:
-        return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
-    if not values:
-        _fail(path, _ANYTHING)
-    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values))
-    return kinds[0] if len(kinds) == 1 else kinds
-
-
-_TYPE_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    kind = schema.get("type") or types_of_values(schema) or fail(path, ANYTHING)
+    return kind[0] if isinstance(kind, list) and len(kind) == 1 else kind
 
 
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
     values = [*found.get("enum", ()), *([found["const"]] if "const" in found else [])]
     if any(isinstance(value, dict | list) for value in values):
-        _fail(path, "an enum or const may hold texts, numbers, booleans and null only")
+        fail(path, "an enum or const may hold texts, numbers, booleans and null only")
     if "enum" in found and "const" in found:
         if found["const"] not in found["enum"]:
-            _fail(path, "'const' is none of the enum's values")
+            fail(path, "'const' is none of the enum's values")
         del found["enum"]
     return found
 
@@ -486,99 +367,6 @@ def _condition_properties(conditions: Schema) -> set[str]:
     return found
 
 
-def _distinct(branches: list[Schema]) -> list[Schema]:
-    found: dict[str, Schema] = {}
-    for branch in branches:
-        for item in branch["anyOf"] if branch.keys() == {"anyOf"} else [branch]:
-            found.setdefault(json.dumps(item, sort_keys=True), item)
-    return list(found.values())
-
-
-def _free_name(name: str, taken: Collection[str]) -> str:
-    name = name.replace("~1", "/").replace("~0", "~")
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _described(schema: Schema, found: Schema, notes: Schema) -> Schema:
-    for key in ("title", "description"):
-        if isinstance(schema.get(key), str):
-            found[key] = schema[key]
-    if notes:
-        noted = ", ".join(
-            f"{key}: {value if isinstance(value, str) else _as_json(value)}" for key, value in notes.items()
-        )
-        found["description"] = f"{found['description']}\n\n{{{noted}}}" if "description" in found else f"{{{noted}}}"
-    return found
-
-
-def _as_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-# Merging: a value has to fit both
-
-
-def _merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schema:
-    found = dict(one)
-    for key, value in other.items():
-        if key not in found:
-            found[key] = value
-        elif found[key] != value and key not in _ANNOTATIONS and key != "additionalProperties":
-            found[key] = _merged_keyword(key, found[key], value, path)
-    _keep_closed(found, one, other, path)
-    return found
-
-
-def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
-    if key in ("properties", "$defs", "definitions"):
-        common = {
-            name: {"allOf": [one[name], other[name]]} for name in one if name in other and one[name] != other[name]
-        }
-        return {**one, **other, **common}
-    if key == "required":
-        return list(dict.fromkeys([*one, *other]))
-    if key == "type":
-        return _common_types(one, other, path)
-    if key == "enum":
-        return [value for value in one if value in other] or _fail(path, "'allOf' leaves no value of the enums")
-    if key in _LARGER or key in _SMALLER:
-        return max(one, other) if key in _LARGER else min(one, other)
-    if key == "items":
-        return {"allOf": [one, other]}
-    if key in ("uniqueItems", "unevaluatedProperties"):
-        return one or other if key == "uniqueItems" else one and other
-    if key == "anyOf":
-        if len(one) * len(other) > _MOST_FORMS:
-            _fail(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
-        return [{"allOf": [first, second]} for first in one for second in other]
-    _fail(path, f"'allOf' cannot be merged: two parts say {key!r}")
-
-
-def _common_types(one: Any, other: Any, path: str) -> Any:
-    first, second = ([kinds] if isinstance(kinds, str) else list(kinds) for kinds in (one, other))
-    found = [kind for kind in first if kind in second or (kind == "integer" and "number" in second)]
-    found += [kind for kind in second if kind == "integer" and "number" in first and "integer" not in found]
-    if not found:
-        _fail(path, "'allOf' leaves no type")
-    return found[0] if len(found) == 1 else found
-
-
-def _keep_closed(found: Schema, one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> None:
-    """Where one part is closed, what only the other declares can never be there."""
-    for closed, beside in ((one, other), (other, one)):
-        if closed.get("additionalProperties") is False:
-            for name in (beside.get("properties") or {}).keys() - (closed.get("properties") or {}).keys():
-                if name in found.get("required", ()):
-                    _fail(path, f"'allOf' requires {name!r} in one part and refuses it in another")
-                found["properties"] = {key: item for key, item in found["properties"].items() if key != name}
-            found["additionalProperties"] = False
-    both = [part["additionalProperties"] for part in (one, other) if "additionalProperties" in part]
-    if len(both) == 2 and False not in both and both[0] != both[1]:
-        _fail(path, "'allOf' cannot be merged: two parts say 'additionalProperties'")
-
-
 # Limits
 
 
@@ -591,21 +379,16 @@ def _within_limits(schema: Schema, rules: Rules) -> None:
     )
     for what, most, count in limits:
         if most is not None and (found := count(schema)) > most:
-            _fail("$", f"the schema has {found} {what}, and {most} are the most")
+            fail("$", f"the schema has {found} {what}, and {most} are the most")
 
 
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Every node of a schema that was rewritten."""
     yield schema
-    for inner in _children(schema):
+    for inner in children(schema):
         yield from _nodes(inner)
     for inner in schema.get("$defs", {}).values():
         yield from _nodes(inner)
-
-
-def _children(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    lone = [schema[key] for key in ("items", "additionalProperties") if isinstance(schema.get(key), Mapping)]
-    return [*schema.get("properties", {}).values(), *lone, *schema.get("anyOf", ())]
 
 
 def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, int]) -> int:
@@ -616,9 +399,9 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
     if reference is not None:
         if reference not in known:
             known[reference] = 0
-            known[reference] = _levels(root["$defs"][_definition_name(reference)], root, known)
+            known[reference] = _levels(root["$defs"][definition_name(reference)], root, known)
         return known[reference]
-    below = max((_levels(inner, root, known) for inner in _children(node)), default=0)
+    below = max((_levels(inner, root, known) for inner in children(node)), default=0)
     return below + ("properties" in node or "items" in node)
 
 
@@ -674,7 +457,7 @@ def _counted(tool: Tool, rules: Rules, what: str, count: Callable[[Mapping[str, 
     counts = _COUNTS[rules, what]
     found = counts.get(tool)
     if found is None:
-        found = counts[tool] = count(strict_schema(tool, rules))
+        found = counts[tool] = count(written(tool, rules).schema)
     return found
 
 

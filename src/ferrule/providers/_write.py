@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 from ferrule.providers import Strict
 from ferrule.providers._read import strict_wanted
-from ferrule.providers._strict import Rules, check_request, strict_schema
+from ferrule.providers._schemas import Subset, written
+from ferrule.providers._strict import Rules, check_request
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -18,10 +19,12 @@ Write: TypeAlias = "Callable[[Tool, bool], dict[str, Any]]"
 """Writes the definition of a tool, strict or not; a function of the module, as it is the key of what it wrote."""
 
 
-def definition(tool: Tool, key: str, rules: Rules | None = None) -> dict[str, Any]:
-    """A tool's name, its description where it has one, and its schema under `key`: strict by `rules`, where given."""
-    described = {"description": tool.description} if tool.description else {}
-    return {"name": tool.wire_name, **described, key: strict_schema(tool, rules) if rules else tool.input_schema}
+def definition(tool: Tool, key: str, rules: Subset) -> dict[str, Any]:
+    """A tool's name, its description where it has one, and its schema under `key`, as `rules` take it."""
+    schema, told = written(tool, rules)
+    if not f"{told}\n\n".startswith(f"{tool.description}\n\n"):  # the schema may begin with the same words
+        told = "\n\n".join(filter(None, [tool.description, told]))
+    return {"name": tool.wire_name, **({"description": told} if told else {}), key: schema}
 
 
 _DEFINITIONS: defaultdict[tuple[Write, bool], WeakKeyDictionary[Tool, dict[str, Any]]] = defaultdict(WeakKeyDictionary)

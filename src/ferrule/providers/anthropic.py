@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, problem_of, read_calls
+from ferrule.providers._plain import PLAIN_ANTHROPIC
 from ferrule.providers._read import (
-    COMPLETE,
     answered_call,
     arguments,
     base64_text,
@@ -17,12 +17,9 @@ from ferrule.providers._read import (
     fields_of,
     fields_of_each,
     fill_ids,
-    forced_name,
     http_url,
-    ids_of,
     is_null,
     known_id,
-    mark_repeats,
     media_type,
     name_in_history,
     name_of,
@@ -34,9 +31,8 @@ from ferrule.providers._read import (
     read_list,
     read_text,
     split_deferred,
-    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, as_index, join_chunks, object_or_text
+from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks, object_or_text
 from ferrule.providers._strict import ANTHROPIC
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -57,18 +53,29 @@ if TYPE_CHECKING:
 
         tool_choice: ToolChoiceParam
 
+    class State(TypedDict, total=False):
+        """Keyword arguments of the next request."""
 
-_STOPS: dict[str, Stop] = {
-    "end_turn": "end",
-    "stop_sequence": "end",
-    "tool_use": "calls",
-    "pause_turn": "pause",
-    "max_tokens": "cut",
-    "model_context_window_exceeded": "cut",
-    "refusal": "refused",
-}
-_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
-_IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+        container: str
+
+
+_API = Api(
+    title="Anthropic",
+    end_field="stop_reason",
+    stops={
+        "end_turn": "end",
+        "stop_sequence": "end",
+        "tool_use": "calls",
+        "pause_turn": "pause",
+        "compaction": "pause",
+        "max_tokens": "cut",
+        "model_context_window_exceeded": "cut",
+        "refusal": "refused",
+    },
+    choices={"auto": "auto", "required": "any", "none": "none"},
+    one_at_a_time=True,
+    images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
+)
 
 
 def tools(
@@ -82,7 +89,8 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
+            tool's.
     """
     first, later = split_deferred(toolset, deferred)
     written = definitions(first + later, strict, _definition, ANTHROPIC)
@@ -96,7 +104,7 @@ def tools(
 def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
     if strict:
         return {**definition(tool, "input_schema", ANTHROPIC), "strict": True}
-    return definition(tool, "input_schema")
+    return definition(tool, "input_schema", PLAIN_ANTHROPIC)
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -105,13 +113,11 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for `only`, which this API cannot say.
     """
-    if only is not None:
-        raise DefinitionError("Anthropic has no list of allowed tools: offer fewer, tools(toolset.only(...))")
-    kind = _CHOICES.get(choice)
-    chosen: Any = {"type": kind} if kind else {"type": "tool", "name": forced_name(choice)}
-    if not parallel and kind != "none":
-        chosen["disable_parallel_tool_use"] = True
-    return {"tool_choice": chosen}
+    word, names = chosen(_API, choice, parallel, only)
+    kind: Any = {"type": word} if word else {"type": "tool", "name": names[0]}
+    if not parallel and word != "none":
+        kind["disable_parallel_tool_use"] = True
+    return {"tool_choice": kind}
 
 
 def calls(response: Response) -> list[ToolCall]:
@@ -120,24 +126,28 @@ def calls(response: Response) -> list[ToolCall]:
     requested = [block for block in fields_of_each(message.get("content")) if block.get("type") == "tool_use"]
     if not requested:
         return []
-    problem = None if message.get("stop_reason") == "tool_use" else _problem(response)
-    found = []
-    for id, block in zip(ids_of(response, requested, "id"), requested, strict=True):
-        given, data = arguments(block.get("input")), _data(block)
-        found.append(ToolCall(id, name_of(block), given, problem=problem, data=data))
-    return mark_repeats(found, requested, "id")
+    problem = None if message.get("stop_reason") == "tool_use" else problem_of(_API, _end(response))
+    return read_calls(response, requested, "id", _read_call, problem)
 
 
-def _data(block: Mapping[str, Any]) -> dict[str, Any] | None:
-    caller, toolset = block.get("caller"), block.get("toolset_name")
-    if not caller and not toolset:
-        return None
-    return plain({key: item for key, item in (("caller", caller), ("toolset_name", toolset)) if item})  # type: ignore[no-any-return]
+def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
+    toolset = block.get("toolset_name")
+    if toolset:
+        problem = problem or foreign_problem(f"{name_of(block)!r} of Anthropic's toolset {str(toolset)!r}")
+    kept = {key: block[key] for key in ("caller", "toolset_name") if block.get(key)}
+    return ToolCall(
+        id, name_of(block), arguments(block.get("input")), problem=problem, data=plain(kept) if kept else None
+    )
 
 
-def _problem(response: Any) -> str | None:
-    open_field = "stop_reason" if is_null(response, "stop_reason") else ""
-    return turn_problem(read_text(response, "stop_reason"), _STOPS, open_field)
+def _end(response: Response) -> End:
+    details = read(response, "stop_details")
+    return End(
+        read_text(response, "stop_reason"),
+        open=is_null(response, "stop_reason"),
+        calls=any(read(block, "type") == "tool_use" for block in read_list(response, "content")),
+        details=read_text(details, "explanation") or read_text(details, "category"),
+    )
 
 
 def _blocks(response: Any) -> list[dict[str, Any]]:
@@ -163,15 +173,20 @@ def turn(response: Response) -> list[MessageParam]:
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    reason = read_text(response, "stop_reason")
-    found = _STOPS.get(reason, "other")
-    if found not in COMPLETE and (reason or is_null(response, "stop_reason")):
-        return found
-    if any(read(block, "type") == "tool_use" for block in read_list(response, "content")):
-        return "calls"
-    return "malformed" if found == "calls" else "end"
+def text(response: Response) -> str:
+    """What the model says."""
+    blocks = fields_of_each(fields_of(response).get("content"))
+    return "".join(read_text(block, "text") for block in blocks if block.get("type") == "text")
+
+
+stop, reason = ending(_API, _end)
+
+
+def state(response: Response) -> State:
+    """`{"container": id}` where code ran in one: while calls of that code are pending, the next request is refused
+    without it."""
+    id = read(read(response, "container"), "id")
+    return {"container": clean(id)} if isinstance(id, str) else {}
 
 
 def results(results: Iterable[ToolResult]) -> list[MessageParam]:
@@ -196,7 +211,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
         source, kind = _source(block), media_type(block)
-        if source and kind in _IMAGES:
+        if source and kind in _API.images:
             return {"type": "image", "source": source}
         if source and kind == "application/pdf":
             return {"type": "document", "source": source} | ({"title": block.name} if block.name else {})
@@ -219,33 +234,26 @@ _DELTA_FIELDS = {
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
 
-class Stream(TurnStream["Event", "MessageParam"], readers=(calls, turn, stop)):
+class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each event. Until `message_stop`, every call has a `problem`."""
 
-    __slots__ = ("_blocks", "_by_id", "_delta", "_ended", "_message", "_open")
+    __slots__ = ("_blocks", "_delta", "_ended", "_message")
 
     def __init__(self) -> None:
         super().__init__()
         self._message: dict[str, Any] = {}
-        self._blocks: list[_StreamedBlock] = []
-        self._by_id: dict[str, _StreamedBlock] = {}
-        """The newest block of each id."""
-        self._open: dict[int | None, _StreamedBlock] = {}
-        """The newest block under each index, and the newest of all under `None`."""
+        self._blocks: Blocks[_StreamedBlock] = Blocks()
         self._delta: dict[str, Any] = {}
         self._ended = False
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            delta = event["delta"]
-            field = _DELTA_FIELDS[delta["type"]]
-            text, chunks = delta[field], self._open[event["index"]].chunks
-        else:
-            delta = event.delta
-            field = _DELTA_FIELDS[delta.type]
-            text, chunks = getattr(delta, field), self._open[event.index].chunks
+        fields = event if type(event) is dict else event.__dict__
+        delta = fields["delta"]
+        delta = delta if type(delta) is dict else delta.__dict__
+        field = _DELTA_FIELDS[delta["type"]]
+        text = delta[field]
         if type(text) is str:
-            chunks[field].append(text)
+            self._blocks.by_index[fields["index"]].chunks[field].append(text)
             return True
         return False
 
@@ -267,23 +275,16 @@ class Stream(TurnStream["Event", "MessageParam"], readers=(calls, turn, stop)):
 
     def _begin(self, index: int | None, start: Any) -> None:
         start = start if isinstance(start, dict) else {}
-        id = known_id(start.get("id"))
-        block = self._by_id.get(id) if id else None
-        if block is None or block.index != index:
-            block = _StreamedBlock(start, index)
-            self._blocks.append(block)
-            if id:
-                self._by_id[id] = block
-        self._open[index] = self._open[None] = block
+        self._blocks.begin(known_id(start.get("id")), _StreamedBlock(start, index))
 
     def _continue(self, index: int | None, delta: Any) -> None:
         """A delta of a new kind, or of a block that was never begun."""
         for key, value in _without_nulls(delta).items():
             if key == "type":
                 continue
-            if index not in self._open:
+            if index not in self._blocks.by_index:
                 self._begin(index, {"type": _FIELD_KINDS.get(key, "text")})
-            block = self._open[index]
+            block = self._blocks.by_index[index]
             if key == "citation":
                 block.citations.append(value)
             elif isinstance(value, str):
@@ -315,12 +316,6 @@ class Stream(TurnStream["Event", "MessageParam"], readers=(calls, turn, stop)):
         """The assistant's turn so far, signatures and all."""
         return turn(self.partial())
 
-    @property
-    def reason(self) -> str | None:
-        """What the API says of a refusal."""
-        details = self._delta.get("stop_details")
-        return read_text(details, "explanation") or read_text(details, "category") or None
-
 
 class _StreamedBlock:
     """One block of content, as it came at its start, and the chunks since then."""
@@ -338,7 +333,7 @@ class _StreamedBlock:
         for field, chunks in self.chunks.items():
             if chunks and field != "partial_json":
                 found[field] = read_text(found, field) + join_chunks(chunks)
-        text = join_chunks(self.chunks["partial_json"])
+        text = join_arguments(self.chunks["partial_json"])
         if text.strip():
             found["input"] = text
         if self.citations:

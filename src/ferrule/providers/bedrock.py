@@ -8,34 +8,40 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls
+from ferrule.providers._plain import PLAIN_BEDROCK
 from ferrule.providers._read import (
-    COMPLETE,
-    DEEPEST,
     answered_call,
     arguments,
     block_text,
     error_text,
     fields_of,
-    forced_name,
     ids_of,
     is_null,
     known_id,
-    mark_repeats,
+    marked_error_text,
     media_type,
     name_in_history,
     name_of,
     non_blank,
     object_value,
-    plain_number,
+    plain,
     read,
     read_list,
     read_text,
     split_deferred,
-    turn_problem,
 )
-from ferrule.providers._stream import TurnStream, as_index, describe_api_error, join_chunks, object_or_text
+from ferrule.providers._stream import (
+    Blocks,
+    Readers,
+    TurnStream,
+    as_index,
+    describe_api_error,
+    join_arguments,
+    join_chunks,
+    object_or_text,
+)
 from ferrule.providers._strict import BEDROCK
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -52,20 +58,29 @@ if TYPE_CHECKING:
         toolChoice: dict[str, Any]
 
 
-_STOPS: dict[str, Stop] = {
-    "end_turn": "end",
-    "stop_sequence": "end",
-    "tool_use": "calls",
-    "max_tokens": "cut",
-    "model_context_window_exceeded": "cut",
-    "guardrail_intervened": "refused",
-    "content_filtered": "refused",
-    "malformed_model_output": "malformed",
-    "malformed_tool_use": "malformed",
-}
-# botocore's model of bedrock-runtime: ToolUseId, ImageFormat, DocumentFormat, VideoFormat.
+_API = Api(
+    title="Bedrock",
+    end_field="stopReason",
+    stops={
+        "end_turn": "end",
+        "stop_sequence": "end",
+        "tool_use": "calls",
+        "max_tokens": "cut",
+        "model_context_window_exceeded": "cut",
+        "guardrail_intervened": "refused",
+        "content_filtered": "refused",
+        "malformed_model_output": "malformed",
+        "malformed_tool_use": "malformed",
+    },
+    choices={"auto": "auto", "required": "any"},
+    remedies={
+        "none": "leave toolConfig out of the request",
+        "parallel": "say it in the model's own words, in additionalModelRequestFields",
+    },
+    images=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
+)
+# botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
 _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
-_IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCUMENTS = {
     "application/pdf": "pdf",
@@ -102,7 +117,8 @@ def tools(
             `system` message, which are yours to write, add tools in the middle of a conversation.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
+            tool's.
     """
     first, later = split_deferred(toolset, deferred)
     entries: list[dict[str, Any]] = [{"toolSpec": spec} for spec in definitions(first + later, strict, _spec, BEDROCK)]
@@ -112,7 +128,7 @@ def tools(
 
 
 def _spec(tool: Tool, strict: bool) -> dict[str, Any]:
-    spec = definition(tool, "inputSchema", BEDROCK if strict else None)
+    spec = definition(tool, "inputSchema", BEDROCK if strict else PLAIN_BEDROCK)
     spec["inputSchema"] = freeze({"json": spec["inputSchema"]})
     return spec | {"strict": True} if strict else spec
 
@@ -123,17 +139,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for `"none"`, `parallel=False` and `only`, which this API cannot say.
     """
-    if only is not None:
-        raise DefinitionError("Bedrock has no list of allowed tools: offer fewer, tools(toolset.only(...))")
-    if not parallel:
-        raise DefinitionError(
-            "Bedrock has no switch for parallel calls: say it in the model's own words, in additionalModelRequestFields"
-        )
-    if choice == "none":
-        raise DefinitionError("Bedrock has no tool_choice('none'): leave toolConfig out of the request")
-    if choice in {"auto", "required"}:
-        return {"toolChoice": {"auto" if choice == "auto" else "any": {}}}
-    return {"toolChoice": {"tool": {"name": forced_name(choice)}}}
+    word, names = chosen(_API, choice, parallel, only)
+    return {"toolChoice": {word: {}} if word else {"tool": {"name": names[0]}}}
 
 
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
@@ -142,12 +149,20 @@ def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     requested = _client_tool_uses(response)
     if not requested:
         return []
-    problem = None if response.get("stopReason") == "tool_use" else _problem(response)
-    found = [
-        ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
-        for id, use in zip(ids_of(response, requested, "toolUseId"), requested, strict=True)
-    ]
-    return mark_repeats(found, requested, "toolUseId")
+    problem = None if response.get("stopReason") == "tool_use" else problem_of(_API, _end(response))
+    return read_calls(response, requested, "toolUseId", _read_call, problem)
+
+
+def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
+    return ToolCall(id, name_of(use), arguments(use.get("input")), problem=problem)
+
+
+def _end(response: Mapping[str, Any]) -> End:
+    return End(
+        read_text(response, "stopReason"),
+        open=is_null(response, "stopReason"),
+        calls=bool(_client_tool_uses(response)),
+    )
 
 
 def _content_of(response: Any) -> list[Any]:
@@ -171,11 +186,6 @@ def wire_id(id: str) -> str:
     return f"call_{hashlib.blake2s(clean(id).encode(), digest_size=16).hexdigest()}"
 
 
-def _problem(response: Any) -> str | None:
-    open_field = "stopReason" if is_null(response, "stopReason") else ""
-    return turn_problem(read_text(response, "stopReason"), _STOPS, open_field)
-
-
 def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     """`[{"role": "assistant", "content": [...]}]`, reasoning with its signatures and all.
 
@@ -185,70 +195,54 @@ def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
     kept = []
     for block in _content_of(response):
-        use = _client_tool_use(block)
-        if use is None:
-            served = block.get("toolUse") if type(block) is dict else None
-            sent = {"toolUse": _tool_use_in_history(served)} if type(served) is dict else _plain_with_bytes(block)
-        else:
-            renamed = {**use, "toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use))}
-            sent = {"toolUse": _tool_use_in_history(renamed)}
+        use = block.get("toolUse") if type(block) is dict else None
+        if type(use) is dict and _client_tool_use(block) is not None:
+            use = {**use, "toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use))}
+        sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else plain(block, keep_bytes=True)
         if isinstance(sent, dict) and not _blank(sent):
             kept.append(sent)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
 def _tool_use_in_history(use: dict[str, Any]) -> dict[str, Any]:
-    return {**_plain_with_bytes({**use, "input": None}), "input": jsonable(object_value(use.get("input")))}
-
-
-def _plain_with_bytes(value: Any, levels: int = DEEPEST) -> Any:
-    """A copy of `value` that JSON and UTF-8 can hold, but for its bytes; cut off where no parser reads on."""
-    if isinstance(value, str):
-        return clean(value)
-    if not levels and isinstance(value, Mapping | list | tuple):
-        return "…"
-    if isinstance(value, Mapping):
-        return {clean(str(key)): _plain_with_bytes(item, levels - 1) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_with_bytes(item, levels - 1) for item in value]
-    if type(value) is int or type(value) is float:
-        return plain_number(value)
-    return value if isinstance(value, bytes) else jsonable(value)
+    return {**plain({**use, "input": None}, keep_bytes=True), "input": jsonable(object_value(use.get("input")))}
 
 
 def _blank(block: dict[str, Any]) -> bool:
     return not block or ("text" in block and not str(block["text"] or "").strip())
 
 
-def stop(response: Mapping[str, Any]) -> Stop:
-    """Why the model stopped."""
-    reason = read_text(response, "stopReason")
-    found = _STOPS.get(reason, "other")
-    if found not in COMPLETE and (reason or is_null(response, "stopReason")):
-        return found
-    if _client_tool_uses(response):
-        return "calls"
-    return "malformed" if found == "calls" else "end"
+def text(response: Mapping[str, Any]) -> str:
+    """What the model says."""
+    return "".join(read_text(block, "text") for block in _content_of(response))
 
 
-def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
+stop, reason = ending(_API, _end)
+state = no_state
+
+
+def results(results: Iterable[ToolResult], *, status: bool = True) -> list[dict[str, Any]]:
     """`[{"role": "user", "content": [{"toolResult": ...}, ...]}]`: one message for all, as this API wants it.
 
     Images and documents are bytes, as boto3 takes them.
+
+    Args:
+        results: What the calls came to.
+        status: Whether an error is marked by its `status`. botocore's model says that only Amazon Nova and Anthropic's
+            Claude take this field; for a model that refuses it, the text says that it is an error.
     """
-    blocks = [{"toolResult": _result(result)} for result in results]
+    blocks = [{"toolResult": _result(result, status)} for result in results]
     return [{"role": "user", "content": blocks}] if blocks else []
 
 
-def _result(result: ToolResult) -> dict[str, Any]:
+def _result(result: ToolResult, status: bool) -> dict[str, Any]:
     id = wire_id(answered_call(result).id)
-    block: dict[str, Any] = {"toolUseId": id}
     if result.status == "ok":
-        block["content"] = [_content(item, f"{id} {at}") for at, item in enumerate(result.content)] or [{"text": '""'}]
-    else:
-        block["content"] = [{"text": error_text(result)}]
-        block["status"] = "error"
-    return block
+        content = [_content(item, f"{id} {at}") for at, item in enumerate(result.content)]
+        return {"toolUseId": id, "content": content or [{"text": '""'}]}
+    if status:
+        return {"toolUseId": id, "content": [{"text": error_text(result)}], "status": "error"}
+    return {"toolUseId": id, "content": [{"text": marked_error_text(result)}]}
 
 
 def _content(block: Block, where: str) -> dict[str, Any]:
@@ -276,8 +270,8 @@ def _media_part(block: Media, where: str) -> dict[str, Any] | None:
     source, kind = _source(block), media_type(block)
     if source is None:
         return None
-    if kind in _IMAGES:
-        return {"image": {"format": _IMAGES[kind], "source": source}}
+    if kind in _API.images:
+        return {"image": {"format": kind.removeprefix("image/"), "source": source}}
     if kind in _DOCUMENTS:
         name = _document_name(block.name, where)
         return {"document": {"format": _DOCUMENTS[kind], "name": name, "source": source}}
@@ -305,26 +299,12 @@ def _document_name(name: str | None, where: str) -> str:
 class _StreamedBlock:
     """One content block of a stream."""
 
-    __slots__ = (
-        "citations",
-        "image",
-        "index",
-        "input",
-        "reasoning",
-        "redacted",
-        "results",
-        "signature",
-        "start",
-        "text",
-    )
+    __slots__ = ("chunks", "citations", "image", "index", "redacted", "results", "start")
 
-    def __init__(self, index: Any) -> None:
+    def __init__(self, index: Any, start: dict[str, Any]) -> None:
         self.index = index
-        self.start: dict[str, Any] = {}
-        self.text: list[str] = []
-        self.input: list[str] = []
-        self.reasoning: list[str] = []
-        self.signature: list[str] = []
+        self.start = start
+        self.chunks: dict[str, list[str]] = {"text": [], "input": [], "reasoning": [], "signature": []}
         self.redacted: list[bytes] = []
         self.results: list[Any] = []
         self.citations: list[Any] = []
@@ -332,72 +312,62 @@ class _StreamedBlock:
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """A delta of any kind."""
-        for chunks, inside, key in (
-            (self.text, delta, "text"),
-            (self.input, delta.get("toolUse"), "input"),
-            (self.reasoning, delta.get("reasoningContent"), "text"),
-            (self.signature, delta.get("reasoningContent"), "signature"),
+        reasoning = _dict_or_empty(delta.get("reasoningContent"))
+        for key, text in (
+            ("text", delta.get("text")),
+            ("input", read(delta.get("toolUse"), "input")),
+            ("reasoning", reasoning.get("text")),
+            ("signature", reasoning.get("signature")),
         ):
-            found = read(inside, key)
-            if isinstance(found, str):
-                chunks.append(found)
-        redacted = read(delta.get("reasoningContent"), "redactedContent")
-        if isinstance(redacted, bytes):
-            self.redacted.append(redacted)
+            if isinstance(text, str):
+                self.chunks[key].append(text)
+        if isinstance(reasoning.get("redactedContent"), bytes):
+            self.redacted.append(reasoning["redactedContent"])
         self.results += read_list(delta, "toolResult")
         if isinstance(delta.get("citation"), dict):
             self.citations.append(delta["citation"])
-        if isinstance(delta.get("image"), dict):
-            self.image |= delta["image"]
+        self.image |= _dict_or_empty(delta.get("image"))
 
     def assembled(self) -> list[dict[str, Any]]:
         """The block as it stands in a message; its input is still text."""
         found: list[dict[str, Any]] = []
+        texts = {key: join_chunks(chunks) for key, chunks in self.chunks.items() if chunks and key != "input"}
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
-        if self.reasoning or self.signature:
-            thought = {"text": join_chunks(self.reasoning)}
-            if self.signature:
-                thought["signature"] = join_chunks(self.signature)
-            found.append({"reasoningContent": {"reasoningText": thought}})
-        if self.citations:
-            text = [{"text": join_chunks(self.text)}] if self.text else []
-            found.append({"citationsContent": {"content": text, "citations": self.citations}})
-        elif self.text:
-            found.append({"text": join_chunks(self.text)})
+        if "reasoning" in texts or "signature" in texts:
+            signature = {"signature": texts["signature"]} if "signature" in texts else {}
+            found.append({"reasoningContent": {"reasoningText": {"text": texts.get("reasoning", ""), **signature}}})
+        said = [{"text": texts["text"]}] if "text" in texts else []
+        found += [{"citationsContent": {"content": said, "citations": self.citations}}] if self.citations else said
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
-        if "toolUse" in self.start or self.input:
-            found.append({"toolUse": {**self.start.get("toolUse", {}), "input": join_chunks(self.input) or {}}})
+        if "toolUse" in self.start or self.chunks["input"]:
+            text = join_arguments(self.chunks["input"])
+            found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
         if self.image or "image" in self.start:
             found.append({"image": {**self.start.get("image", {}), **self.image}})
         return found
 
 
-class Stream(TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=(calls, turn, stop)):
+class Stream(
+    TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)
+):
     """The same from the events of `converse_stream(...)["stream"]`. Until `messageStop`, every call has a `problem`."""
 
-    __slots__ = ("_blocks", "_by_id", "_metadata", "_open", "_stop_reason")
+    __slots__ = ("_blocks", "_metadata", "_stop_reason")
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[_StreamedBlock] = []
-        self._open: dict[Any, _StreamedBlock] = {}
-        """The newest block under each index."""
-        self._by_id: dict[str, _StreamedBlock] = {}
-        """The newest block of each id."""
+        self._blocks: Blocks[_StreamedBlock] = Blocks()
         self._metadata: dict[str, Any] = {}
         self._stop_reason: str | None = None
 
     def _append_chunk(self, event: Any) -> bool:
         given = event["contentBlockDelta"]
-        block, delta = self._open[given["contentBlockIndex"]], given["delta"]
-        if "text" in delta:
-            text, chunks = delta["text"], block.text
-        else:
-            text, chunks = delta["toolUse"]["input"], block.input
+        block, delta = self._blocks.by_index[given["contentBlockIndex"]], given["delta"]
+        field, text = ("text", delta["text"]) if "text" in delta else ("input", delta["toolUse"]["input"])
         if type(text) is str:
-            chunks.append(text)
+            block.chunks[field].append(text)
             return True
         return False
 
@@ -416,30 +386,19 @@ class Stream(TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=(calls, 
             if isinstance(kind, str) and kind.endswith("Exception"):  # boto3 raises these
                 self._error = f"{kind}: {describe_api_error(found)}"
 
-    def _begin(self, index: Any) -> _StreamedBlock:
-        block = self._open[index] = _StreamedBlock(index)
-        self._blocks.append(block)
-        return block
-
     def _start_block(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
         start = {key: item for key, item in _dict_or_empty(event.get("start")).items() if isinstance(item, dict)}
         id = known_id(start.get("toolUse", {}).get("toolUseId"))
-        known = self._by_id.get(id) if id is not None else None
-        if known is not None and known.index == index:
-            self._open[index] = known
-            return
-        block = self._begin(index)
-        block.start = start
-        if id is not None:
-            self._by_id[id] = block
+        self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
-        (self._open.get(index) or self._begin(index)).add(_dict_or_empty(event.get("delta")))
+        block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
+        block.add(_dict_or_empty(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
-        self._open.pop(as_index(event.get("contentBlockIndex")), None)
+        self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
 
     def _finish_message(self, event: dict[str, Any]) -> None:
         self._stop_reason = read_text(event, "stopReason")
@@ -452,7 +411,7 @@ class Stream(TurnStream["Mapping[str, Any]", "dict[str, Any]"], readers=(calls, 
 
     def partial(self) -> dict[str, Any]:
         """The response so far, as `converse` gives it."""
-        found: dict[str, Any] = _plain_with_bytes(self._assembled())
+        found: dict[str, Any] = plain(self._assembled(), keep_bytes=True)
         for block in _content_of(found):
             use = block.get("toolUse")
             if use is not None:

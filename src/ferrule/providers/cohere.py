@@ -9,20 +9,18 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls, read_function_call
+from ferrule.providers._plain import PLAIN_COHERE
 from ferrule.providers._read import (
-    COMPLETE,
     answered_call,
-    arguments,
     block_text,
     error_text,
     fields_of,
     fields_of_each,
     fill_ids,
-    ids_of,
     is_null,
     known_id,
-    mark_repeats,
     name_in_history,
     name_of,
     non_blank,
@@ -33,9 +31,9 @@ from ferrule.providers._read import (
     read_text,
     split_deferred,
     strict_wanted,
-    turn_problem,
+    text_of,
 )
-from ferrule.providers._stream import TurnStream, as_index, describe_api_error, join_chunks
+from ferrule.providers._stream import Readers, StreamedCalls, TurnStream, as_index, describe_api_error, join_chunks
 from ferrule.providers._strict import COHERE
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -55,15 +53,21 @@ if TYPE_CHECKING:
         tool_choice: Literal["REQUIRED", "NONE"]
 
 
-_STOPS: dict[str, Stop] = {
-    "COMPLETE": "end",
-    "STOP_SEQUENCE": "end",
-    "TOOL_CALL": "calls",
-    "MAX_TOKENS": "cut",
-    "ERROR": "other",
-    "TIMEOUT": "other",
-}
-_FAILED_REASONS = ("ERROR", "TIMEOUT")
+_API = Api(
+    title="Cohere",
+    end_field="finish_reason",
+    stops={
+        "COMPLETE": "end",
+        "STOP_SEQUENCE": "end",
+        "TOOL_CALL": "calls",
+        "MAX_TOKENS": "cut",
+        "ERROR": "other",
+        "TIMEOUT": "other",
+    },
+    choices={"auto": "", "required": "REQUIRED", "none": "NONE"},
+    forces=False,
+    remedies={"choice": "offer the tool alone, tools(toolset.only(name)), with 'required'"},
+)
 
 
 def tools(
@@ -79,8 +83,8 @@ def tools(
             what stands before them stays the same.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be strict, strict ones are too large together, `strict` names some
-            of the tools only, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent or strict, strict ones are too large together, `strict`
+            names some of the tools only, or a name is no tool's.
     """
     first, later = split_deferred(toolset, deferred)
     offered = first + later
@@ -96,7 +100,7 @@ def tools(
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    return definition(tool, "parameters", COHERE if strict else None)
+    return definition(tool, "parameters", COHERE if strict else PLAIN_COHERE)
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -105,17 +109,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for a tool's name, `parallel=False` and `only`, which this API cannot say.
     """
-    if only is not None:
-        raise DefinitionError("Cohere has no list of allowed tools: offer fewer, tools(toolset.only(...))")
-    if not parallel:
-        raise DefinitionError("Cohere has no switch for parallel calls: leave parallel=False out")
-    if choice == "auto":
-        return {}
-    if choice not in {"required", "none"}:
-        raise DefinitionError(
-            f"Cohere cannot force the tool {choice!r}: offer it alone, tools(toolset.only({choice!r})), with 'required'"
-        )
-    return {"tool_choice": "REQUIRED" if choice == "required" else "NONE"}
+    word: Any = chosen(_API, choice, parallel, only)[0]
+    return {"tool_choice": word} if word else {}
 
 
 def calls(response: Response) -> list[ToolCall]:
@@ -123,21 +118,17 @@ def calls(response: Response) -> list[ToolCall]:
     requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
     if not requested:
         return []
-    problem = _problem(response)
-    found = [
-        _call(id, fields_of(item.get("function")), problem)
-        for id, item in zip(ids_of(response, requested, "id"), requested, strict=True)
-    ]
-    return mark_repeats(found, requested, "id")
+    problem = None if read(response, "finish_reason") == "TOOL_CALL" else problem_of(_API, _end(response))
+    return read_calls(response, requested, "id", read_function_call, problem)
 
 
-def _call(id: str, function: Mapping[str, Any], problem: str | None) -> ToolCall:
-    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
-
-
-def _problem(response: Any) -> str | None:
-    open_field = "finish_reason" if is_null(response, "finish_reason") else ""
-    return turn_problem(read_text(response, "finish_reason"), _STOPS, open_field)
+def _end(response: Response) -> End:
+    return End(
+        read_text(response, "finish_reason"),
+        open=is_null(response, "finish_reason"),
+        calls=bool(fields_of_each(fields_of(read(response, "message")).get("tool_calls"))),
+        details=describe_api_error(error) if (error := read(response, "error")) else "",
+    )
 
 
 def turn(response: Response) -> list[Any]:
@@ -157,20 +148,18 @@ def turn(response: Response) -> list[Any]:
     return [{"role": "assistant", **kept}] if kept else []
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    reason = read_text(response, "finish_reason")
-    found = _STOPS.get(reason, "other")
-    if found not in COMPLETE and (reason or is_null(response, "finish_reason")):
-        return found
-    if fields_of_each(fields_of(read(response, "message")).get("tool_calls")):
-        return "calls"
-    return "malformed" if found == "calls" else "end"
+def text(response: Response) -> str:
+    """What the model says."""
+    return text_of(fields_of(read(response, "message")).get("content"))
+
+
+stop, reason = ending(_API, _end)
+state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
-    """One `{"role": "tool", "tool_call_id", "content": [...]}` for each result: text blocks, or a document whose data
-    has the error; this API takes no images here."""
+    """One `{"role": "tool", "tool_call_id", "content": [...]}` for each result: a document for each block, which this
+    API's citations name, with the text as `output`; or one whose data has the `error`. It takes no images here."""
     return [
         {"role": "tool", "tool_call_id": answered_call(result).id, "content": _content(result)} for result in results
     ]
@@ -178,26 +167,19 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
 
 def _content(result: ToolResult) -> list[dict[str, Any]]:
     if result.status != "ok":
-        return [{"type": "document", "document": {"data": {"error": error_text(result)}}}]
+        return [_document({"error": error_text(result)})]
     texts = [block_text(block) for block in result.content] or [""]
-    return [{"type": "text", "text": non_blank(text)} for text in texts]
+    return [_document({"output": non_blank(text)}) for text in texts]
 
 
-class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
+def _document(data: dict[str, str]) -> dict[str, Any]:
+    return {"type": "document", "document": {"data": data}}
+
+
+class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each event. Until `message-end`, every call has a `problem`."""
 
-    __slots__ = (
-        "_by_id",
-        "_by_index",
-        "_citations",
-        "_content",
-        "_end",
-        "_finish_reason",
-        "_id",
-        "_newest",
-        "_plan",
-        "_streamed_calls",
-    )
+    __slots__ = ("_citations", "_content", "_end_fields", "_finish_reason", "_id", "_plan", "_streamed_calls")
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,28 +187,25 @@ class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
         self._plan: list[str] = []
         self._content: dict[int | None, _StreamedContent] = {}
         self._citations: list[Any] = []
-        self._streamed_calls: list[_StreamedCall] = []
-        self._by_id: dict[str, _StreamedCall] = {}
-        self._by_index: dict[int | None, _StreamedCall] = {}
-        """The newest call under each index, and the newest of all under `None`."""
+        self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
-        self._end: dict[str, Any] = {}
+        self._end_fields: dict[str, Any] = {}
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            kind, message = event["type"], event["delta"]["message"]
-            if kind == "content-delta":
-                text, chunks = message["content"]["text"], self._content[event["index"]].text
-            else:
-                text = message["tool_calls"]["function"]["arguments"]
-                chunks = self._by_index[event["index"]].chunks
+        fields = event if type(event) is dict else event.__dict__
+        kind, delta = fields["type"], fields["delta"]
+        message = (delta if type(delta) is dict else delta.__dict__)["message"]
+        message = message if type(message) is dict else message.__dict__
+        if kind == "content-delta":
+            content = message["content"]
+            text, chunks = (
+                content["text"] if type(content) is dict else content.text,
+                self._content[fields["index"]].text,
+            )
         else:
-            kind, message = event.type, event.delta.message
-            if kind == "content-delta":
-                text, chunks = message.content.text, self._content[event.index].text
-            else:
-                text = message.tool_calls.function.arguments
-                chunks = self._by_index[event.index].chunks
+            call = message["tool_calls"]
+            text = call["function"]["arguments"] if type(call) is dict else call.function.arguments
+            chunks = self._streamed_calls.by_index[fields["index"]].arguments
         if type(text) is str and kind[-6:] == "-delta":
             chunks.append(text)
             return True
@@ -245,7 +224,7 @@ class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
         elif kind in {"tool-call-start", "tool-call-delta"}:
             requested = read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
-                self._call_of(kind, known_id(read(item, "id")), index).add(read(item, "function"))
+                self._add_call_delta(kind, known_id(read(item, "id")), index, read(item, "function"))
         elif kind == "citation-start":
             found = plain(read(message, "citations"))
             self._citations += found if isinstance(found, list) else [found] if found else []
@@ -253,32 +232,21 @@ class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
             self._finish_reason = read_text(delta, "finish_reason")
             if read(delta, "error"):
                 self._error = describe_api_error(read(delta, "error"))
-            elif self._finish_reason in _FAILED_REASONS:
+            elif _API.stops.get(self._finish_reason) == "other":
                 self._error = repr(self._finish_reason)
-            self._end = {key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None}
+            self._end_fields = {
+                key: plain(read(delta, key)) for key in ("usage", "error") if read(delta, key) is not None
+            }
 
-    def _call_of(self, kind: str, id: str | None, index: int | None) -> _StreamedCall:
-        """The call that a chunk belongs to: by its id, then by its index; a start without a known id is new."""
-        at = self._by_index.get(index)
-        call = None if not id else at if at is not None and at.id == id else self._by_id.get(id)
-        if call is not None and kind == "tool-call-start" and call.index != index:
-            call = None  # another call with an id that is known
-        elif call is None and kind == "tool-call-delta":
-            call = self._by_index.get(index)
-            call = None if call is not None and id and call.id else call
-        if call is None:
-            call = _StreamedCall(index)
-            self._streamed_calls.append(call)
-        self._by_index[index] = self._by_index[None] = call
-        if id and not call.id:
-            call.id = id
-            self._by_id[id] = call
-        return call
+    def _add_call_delta(self, kind: str, id: str | None, index: int | None, function: Any) -> None:
+        if kind == "tool-call-start" and id is None:
+            self._streamed_calls.begin(None, index)
+        self._streamed_calls.add(id, index, read(function, "name"), read(function, "arguments"), set())
 
     def _assembled(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant"}
         if self._streamed_calls:
-            message["tool_calls"] = [call.assembled() for call in self._streamed_calls]
+            message["tool_calls"] = self._streamed_calls.assembled()
         if self._plan:
             message["tool_plan"] = join_chunks(self._plan)
         content = [assembled for part in self._content.values() for assembled in part.assembled()]
@@ -287,7 +255,7 @@ class Stream(TurnStream["Event", "Any"], readers=(calls, turn, stop)):
         if self._citations:
             message["citations"] = self._citations
         head = {} if self._id is None else {"id": self._id}
-        return {**head, "finish_reason": self._finish_reason, "message": message, **self._end}
+        return {**head, "finish_reason": self._finish_reason, "message": message, **self._end_fields}
 
 
 class _StreamedContent:
@@ -310,26 +278,3 @@ class _StreamedContent:
         return ([{"type": "thinking", "thinking": thinking}] if thinking else []) + (
             [{"type": "text", "text": text}] if text else []
         )
-
-
-class _StreamedCall:
-    """One call, with the chunks of its arguments."""
-
-    __slots__ = ("chunks", "id", "index", "name")
-
-    def __init__(self, index: int | None) -> None:
-        self.index = index
-        self.id: str | None = None
-        self.name = ""
-        self.chunks: list[str] = []
-
-    def add(self, function: Any) -> None:
-        name, given = read(function, "name"), read(function, "arguments")
-        if isinstance(name, str) and name != self.name:
-            self.name += name
-        if isinstance(given, str):
-            self.chunks.append(given)
-
-    def assembled(self) -> dict[str, Any]:
-        found = {"id": self.id} if self.id else {}
-        return {**found, "type": "function", "function": {"name": self.name, "arguments": join_chunks(self.chunks)}}

@@ -13,8 +13,10 @@ from ferrule.errors import DefinitionError
 from ferrule.providers import Stop, Strict
 from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
-from ferrule.providers._read import allowed_names, answered_call, fields_of, forced_name, read, split_deferred
-from ferrule.providers._stream import TurnStream
+from ferrule.providers._api import chosen
+from ferrule.providers._plain import PLAIN_GEMINI
+from ferrule.providers._read import answered_call, fields_of, read, split_deferred
+from ferrule.providers._stream import Readers, TurnStream
 from ferrule.providers._strict import refuse_strict
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -43,8 +45,7 @@ if TYPE_CHECKING:
 
 Api: TypeAlias = Literal["generate", "interactions"]
 
-_MODES = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
-_LONGEST_NAME = 64
+_TABLES = {"generate": generate.API, "interactions": interactions.API}
 _STRICT_HINT = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
 
 
@@ -94,7 +95,8 @@ def tools(
     """
     first, later = split_deferred(toolset, deferred)
     refuse_strict(first + later, strict, "Gemini", _STRICT_HINT)
-    if _checked_api(api) == "interactions":
+    _check_api(api)
+    if api == "interactions":
         written = definitions(first + later, False, _function)
         for entry in written[len(first) :]:
             entry["defer_loading"] = True
@@ -103,30 +105,17 @@ def tools(
     return [{"functionDeclarations": declarations}] if declarations else []
 
 
-def _checked_api(api: str) -> str:
-    if api not in {"generate", "interactions"}:
+def _check_api(api: str) -> None:
+    if api not in _TABLES:
         raise DefinitionError(f"api is 'generate' or 'interactions', not {api!r}")
-    return api
 
 
 def _declaration(tool: Tool, strict: bool) -> dict[str, Any]:
-    _check_parameter_names(tool)
-    return definition(tool, "parametersJsonSchema")
+    return definition(tool, "parametersJsonSchema", PLAIN_GEMINI)
 
 
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    _check_parameter_names(tool)
-    return {"type": "function", **definition(tool, "parameters")}
-
-
-def _check_parameter_names(tool: Tool) -> None:
-    """This API takes `[A-Za-z_][A-Za-z0-9_]{0,63}` alone."""
-    for name in tool.input_schema.get("properties", ()):
-        if not (name.isidentifier() and name.isascii() and len(name) <= _LONGEST_NAME):
-            raise DefinitionError(
-                f"tool {tool.name!r} has a parameter {name!r}, at $.properties, whose name Gemini does not take: it "
-                f"wants a letter or an underscore, then letters, digits and underscores, 64 at most. Rename it"
-            )
+    return {"type": "function", **definition(tool, "parameters", PLAIN_GEMINI)}
 
 
 @overload
@@ -154,29 +143,20 @@ def tool_choice(
     Raises:
         DefinitionError: for `parallel=False`, which this API cannot say, and for `only` beside `"none"` or a name.
     """
-    if not parallel:
-        raise DefinitionError("Gemini has no switch for parallel calls: leave parallel=False out")
-    names = None
-    if only is not None:
-        names = allowed_names(choice, only, "Gemini")
-    elif choice not in _MODES:
-        choice, names = "required", [forced_name(choice)]
-    if _checked_api(api) == "interactions":
-        mode = _MODES[choice].lower()
-        return {
-            "generation_config": {
-                "tool_choice": mode if names is None else {"allowed_tools": {"mode": mode, "tools": names}}
-            }
-        }
-    if names is None:
-        return {"toolConfig": {"functionCallingConfig": {"mode": _MODES[choice]}}}
+    _check_api(api)
+    word, names = chosen(_TABLES[api], choice, parallel, only)
+    if api == "interactions":
+        kind = {"allowed_tools": {"mode": word or "any", "tools": names}} if names else word
+        return {"generation_config": {"tool_choice": kind}}
+    if not names:
+        return {"toolConfig": {"functionCallingConfig": {"mode": word}}}
     # Names may stand beside ANY and VALIDATED alone; VALIDATED is AUTO, held to the schemas.
-    mode = "VALIDATED" if choice == "auto" else "ANY"
+    mode = "VALIDATED" if word == "AUTO" else "ANY"
     return {"toolConfig": {"functionCallingConfig": {"mode": mode, "allowedFunctionNames": names}}}
 
 
-def _is_interaction(response: Any) -> bool:
-    return "steps" in fields_of(response)
+def _readers_of(response: Any) -> Readers:
+    return interactions.READERS if "steps" in fields_of(response) else generate.READERS
 
 
 def calls(response: Response) -> list[ToolCall]:
@@ -200,12 +180,40 @@ def turn(response: Mapping[str, Any]) -> list[Any]: ...
 def turn(response: Response) -> list[Any]:
     """`[{"role": "model", "parts": [...]}]`, each thought signature on its own part; of an interaction the steps that
     the model made."""
-    return interactions.turn(response) if _is_interaction(response) else generate.turn(response)
+    return _readers_of(response).turn(response)
+
+
+def text(response: Response) -> str:
+    """What the model says, without its thoughts."""
+    return _readers_of(response).text(response)
 
 
 def stop(response: Response) -> Stop:
     """Why the model stopped."""
-    return interactions.stop(response) if _is_interaction(response) else generate.stop(response)
+    return _readers_of(response).stop(response)
+
+
+def reason(response: Response) -> str | None:
+    """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
+    return _readers_of(response).reason(response)
+
+
+@overload
+def state(response: GenerateContentResponse) -> GenerateContentConfigDict: ...
+
+
+@overload
+def state(response: Interaction | Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+def state(response: Response) -> Any:
+    """What goes on with a turn that stopped at the limit of one request, which is a `"pause"`; nothing for any other.
+
+    generateContent: `{"continuation_token": ...}`, a field of `config`; send the same contents again, without this
+    turn. Interactions: `{"previous_interaction_id": ..., "continuation_token": ...}`; send no `input`, or, where the
+    interaction was not stored, the same input and the token alone. What comes is the rest of the turn.
+    """
+    return _readers_of(response).state(response)
 
 
 def results(results: Iterable[ToolResult]) -> list[Any]:
@@ -222,7 +230,7 @@ def results(results: Iterable[ToolResult]) -> list[Any]:
     return ([{"role": "user", "parts": parts}] if parts else []) + steps
 
 
-class Stream(TurnStream["Event", Any], readers=(calls, turn, stop)):
+class Stream(TurnStream["Event", Any], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each chunk of generateContent, or each event of an interaction. Until one has a
     `finishReason`, or is `interaction.completed`, every call has a `problem`."""
 
@@ -249,8 +257,3 @@ class Stream(TurnStream["Event", Any], readers=(calls, turn, stop)):
     def partial(self) -> dict[str, Any]:
         """The response so far, as it comes without a stream."""
         return {} if self._stream is None else self._stream.partial()
-
-    @property
-    def reason(self) -> str | None:
-        """Why the prompt was blocked, or what the API says of an end before the end."""
-        return None if self._stream is None else self._stream.reason

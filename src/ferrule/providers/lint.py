@@ -15,17 +15,20 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from ferrule.errors import DefinitionError
-from ferrule.providers import (
-    anthropic,
-    bedrock,
-    cohere,
-    gemini,
-    mistral,
-    ollama,
-    openai_chat,
-    openai_responses,
+from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule.providers._plain import (
+    PLAIN_ANTHROPIC,
+    PLAIN_BEDROCK,
+    PLAIN_CHAT,
+    PLAIN_COHERE,
+    PLAIN_GEMINI,
+    PLAIN_MISTRAL,
+    PLAIN_OLLAMA,
+    PLAIN_OPENAI,
+    PlainRules,
 )
-from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, broken_rule, over_limits
+from ferrule.providers._schemas import broken_rule
+from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, over_limits
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -69,6 +72,7 @@ class Limits:
     """What one provider takes."""
 
     definitions: Callable[..., Any]
+    plain: PlainRules
     rules: Rules | None = None
     """Of its strict mode, where it has one."""
     most_tools: int | None = None
@@ -80,14 +84,14 @@ class Limits:
 # "string too long. Expected a string with maximum length 1024". google-genai's types.Tool: "Maximum 512 function
 # declarations can be provided". Names have one form that all take (`wire_name`).
 LIMITS: dict[str, Limits] = {
-    "anthropic": Limits(anthropic.tools, ANTHROPIC),
-    "bedrock": Limits(bedrock.tools, BEDROCK),
-    "cohere": Limits(cohere.tools, COHERE),
-    "gemini": Limits(gemini.tools, most_tools=512),
-    "mistral": Limits(mistral.tools, MISTRAL),
-    "ollama": Limits(ollama.tools),
-    "openai_chat": Limits(openai_chat.tools, OPENAI, most_tools=128, most_description=1_024),
-    "openai_responses": Limits(openai_responses.tools, OPENAI),
+    "anthropic": Limits(anthropic.tools, PLAIN_ANTHROPIC, ANTHROPIC),
+    "bedrock": Limits(bedrock.tools, PLAIN_BEDROCK, BEDROCK),
+    "cohere": Limits(cohere.tools, PLAIN_COHERE, COHERE),
+    "gemini": Limits(gemini.tools, PLAIN_GEMINI, most_tools=512),
+    "mistral": Limits(mistral.tools, PLAIN_MISTRAL, MISTRAL),
+    "ollama": Limits(ollama.tools, PLAIN_OLLAMA),
+    "openai_chat": Limits(openai_chat.tools, PLAIN_CHAT, OPENAI, most_tools=128, most_description=1_024),
+    "openai_responses": Limits(openai_responses.tools, PLAIN_OPENAI, OPENAI),
 }
 
 
@@ -122,10 +126,9 @@ def _refusals(tools: Sequence[Tool], provider: str, strict: bool) -> Iterator[Fi
 
 
 def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
-    try:
-        limits.definitions([tool])
-    except DefinitionError as error:
-        yield Finding("error", "definition", str(error), provider, tool.name, "$")
+    broken = broken_rule(tool, limits.plain)
+    if broken is not None:
+        yield Finding("error", "definition", f"cannot be sent: {broken[1]}", provider, tool.name, broken[0])
     if limits.most_description is not None and len(tool.description) > limits.most_description:
         text = f"takes descriptions of {limits.most_description:,} characters, and this has {len(tool.description):,}"
         yield Finding("error", "description-size", text, provider, tool.name)

@@ -7,24 +7,20 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
-from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls, read_function_call
+from ferrule.providers._plain import PLAIN_MISTRAL
 from ferrule.providers._read import (
-    COMPLETE,
     answered_call,
-    arguments,
-    base64_text,
     block_text,
+    data_url,
     fields_of,
     fields_of_each,
     first_choice,
-    forced_name,
-    http_url,
     ids_as_sent,
     ids_of,
     is_null,
     known_id,
-    mark_repeats,
     marked_error_text,
     media_type,
     name_in_history,
@@ -36,9 +32,10 @@ from ferrule.providers._read import (
     read_list,
     read_text,
     split_deferred,
-    turn_problem,
+    text_of,
+    text_or_parts,
 )
-from ferrule.providers._stream import TurnStream, as_index, join_chunks, object_or_text
+from ferrule.providers._stream import Readers, StreamedCall, StreamedCalls, TurnStream, as_index, join_chunks
 from ferrule.providers._strict import MISTRAL
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -66,15 +63,20 @@ if TYPE_CHECKING:
         parallel_tool_calls: NotRequired[bool]
 
 
-_STOPS: dict[str, Stop] = {
-    "stop": "end",
-    "tool_calls": "calls",
-    "length": "cut",
-    "model_length": "cut",
-    "error": "other",
-}
-_CHOICES = {"auto": "auto", "required": "any", "none": "none"}
-_IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+_API = Api(
+    title="Mistral",
+    end_field="finish_reason",
+    stops={
+        "stop": "end",
+        "tool_calls": "calls",
+        "length": "cut",
+        "model_length": "cut",
+        "error": "other",
+    },
+    choices={"auto": "auto", "required": "any", "none": "none"},
+    one_at_a_time=True,
+    images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
+)
 # docs.mistral.ai and github.com/mistralai/mistral-common: "Tool call id … must be a-z, A-Z, 0-9, with a length of 9."
 _ID = re.compile(r"[a-zA-Z0-9]{9}")
 _DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -92,7 +94,7 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be strict, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent or strict, or a name is no tool's.
     """
     first, later = split_deferred(toolset, deferred)
     written = definitions(first + later, strict, _function, MISTRAL)
@@ -102,7 +104,7 @@ def tools(
 def _function(tool: Tool, strict: bool) -> dict[str, Any]:
     if strict:
         return {**definition(tool, "parameters", MISTRAL), "strict": True}
-    return definition(tool, "parameters")
+    return definition(tool, "parameters", PLAIN_MISTRAL)
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -111,12 +113,9 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for `only`, which this API cannot say.
     """
-    if only is not None:
-        raise DefinitionError("Mistral has no list of allowed tools: offer fewer, tools(toolset.only(...))")
-    chosen: Any = _CHOICES.get(choice)
-    if chosen is None:
-        chosen = {"type": "function", "function": {"name": forced_name(choice)}}
-    return {"tool_choice": chosen} if parallel else {"tool_choice": chosen, "parallel_tool_calls": False}
+    word, names = chosen(_API, choice, parallel, only)
+    fields: Any = word or {"type": "function", "function": {"name": names[0]}}
+    return {"tool_choice": fields} if parallel else {"tool_choice": fields, "parallel_tool_calls": False}
 
 
 def calls(response: Response) -> list[ToolCall]:
@@ -125,13 +124,9 @@ def calls(response: Response) -> list[ToolCall]:
     requested = _tool_calls(choice)
     if not requested:
         return []
-    problem = None if choice.get("finish_reason") == "tool_calls" else _problem(first_choice(response))
-    found = []
-    for id, item in zip(ids_as_sent(requested, "id") or _call_ids(response, requested), requested, strict=True):
-        function = item.get("function")
-        function = function if type(function) is dict else fields_of(function)
-        found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
-    return mark_repeats(found, requested, "id")
+    problem = None if choice.get("finish_reason") == "tool_calls" else problem_of(_API, _end(response))
+    ids = ids_as_sent(requested, "id") or _call_ids(response, requested)
+    return read_calls(response, requested, "id", read_function_call, problem, ids)
 
 
 def _tool_calls(choice: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -162,9 +157,13 @@ def _messages(choice: Any) -> list[Any]:
     return read_list(choice, "messages") if message is None else [message]
 
 
-def _problem(choice: Any) -> str | None:
-    open_field = "finish_reason" if is_null(choice, "finish_reason") else ""
-    return turn_problem(read_text(choice, "finish_reason"), _STOPS, open_field)
+def _end(response: Response) -> End:
+    choice = first_choice(response)
+    return End(
+        read_text(choice, "finish_reason"),
+        open=not choice or is_null(choice, "finish_reason"),
+        calls=bool(_tool_calls(fields_of(choice))),
+    )
 
 
 def turn(response: Response) -> list[ChatCompletionRequestMessageTypedDict]:
@@ -194,16 +193,13 @@ def _arguments_in_history(given: Any) -> Any:
     return jsonable(given) if isinstance(given, Mapping) else object_text(given)
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    choice = first_choice(response)
-    reason = read_text(choice, "finish_reason")
-    found = _STOPS.get(reason, "other")
-    if found not in COMPLETE and (reason or not choice or is_null(choice, "finish_reason")):
-        return found
-    if _tool_calls(fields_of(choice)):
-        return "calls"
-    return "malformed" if found == "calls" else "end"
+def text(response: Response) -> str:
+    """What the model says."""
+    return "".join(text_of(fields_of(message).get("content")) for message in _messages(first_choice(response)))
+
+
+stop, reason = ending(_API, _end)
+state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[ChatCompletionRequestMessageTypedDict]:
@@ -220,17 +216,13 @@ def _result(result: ToolResult) -> Any:
 def _content(result: ToolResult) -> str | list[dict[str, Any]]:
     if result.status != "ok":
         return marked_error_text(result)
-    parts = [_content_part(block) for block in result.content]
-    if all(chunk["type"] == "text" for chunk in parts):
-        return "\n".join(chunk["text"] for chunk in parts)
-    return [chunk for chunk in parts if chunk != {"type": "text", "text": ""}]
+    return text_or_parts([_content_part(block) for block in result.content])
 
 
 def _content_part(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind = media_type(block)
-        address = f"data:{kind};base64,{base64_text(block)}" if block.data else http_url(block)
-        if address and kind in _IMAGES:
+        kind, address = media_type(block), data_url(block)
+        if address and kind in _API.images:
             return {"type": "image_url", "image_url": address}
         if address and kind == "application/pdf":
             named = {"document_name": clean(block.name)} if block.name else {}
@@ -238,54 +230,45 @@ def _content_part(block: Block) -> dict[str, Any]:
     return {"type": "text", "text": block_text(block)}
 
 
-class Stream(TurnStream["Event", "ChatCompletionRequestMessageTypedDict"], readers=(calls, turn, stop)):
+class Stream(
+    TurnStream["Event", "ChatCompletionRequestMessageTypedDict"],
+    readers=Readers(calls, text, turn, stop, reason, state),
+):
     """The same from a stream: feed it each event. Until one has a `finish_reason`, every call has a `problem`."""
 
-    __slots__ = ("_by_id", "_by_index", "_content_parts", "_finish_reason", "_head", "_streamed_calls", "_usage")
+    __slots__ = ("_content_parts", "_finish_reason", "_head", "_streamed_calls", "_usage")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._content_parts: list[_StreamedText | _StreamedThinking | dict[str, Any]] = []
-        self._streamed_calls: list[_StreamedCall] = []
-        self._by_id: dict[str, _StreamedCall] = {}
-        self._by_index: dict[int | None, _StreamedCall] = {}
-        """The newest call under each index, and the newest of all under `None`."""
+        self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
         self._usage: Any = None
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            (choice,) = event.get("data", event)["choices"]
-            if choice.get("index"):
-                return False
-            delta = choice["delta"]
-            text, more, reason = delta.get("content"), delta.get("tool_calls"), choice.get("finish_reason")
-        else:
-            (choice,) = event.data.choices
-            if choice.index:
-                return False
-            delta = choice.delta
-            text, more, reason = delta.content, delta.tool_calls, choice.finish_reason
-        if reason or not self._head:
+        fields = event.get("data", event) if type(event) is dict else event.data.__dict__
+        (choice,) = fields["choices"]
+        choice = choice if type(choice) is dict else choice.__dict__
+        delta = choice["delta"]
+        delta = delta if type(delta) is dict else delta.__dict__
+        text, more = delta.get("content"), delta.get("tool_calls")
+        if choice.get("index") or choice.get("finish_reason") or not self._head:
             return False
         if type(text) is str and not more:
             self._content_parts[-1].chunks.append(text)  # type: ignore[union-attr]  # a chunk of another kind has none
             return True
-        return not text and bool(more) and self._append_arguments(more)
+        return not text and more is not None and self._append_arguments(*more)
 
-    def _append_arguments(self, items: Any) -> bool:
+    def _append_arguments(self, item: Any) -> bool:
         """Adds a chunk of arguments and nothing else to a call that is known by its index; whether it was one."""
-        (item,) = items
-        if type(item) is dict:
-            id, index, function = item.get("id"), item["index"], item["function"]
-            name, text = function.get("name"), function["arguments"]
-        else:
-            id, index, function = item.id, item.index, item.function
-            name, text = function.name, function.arguments
+        item = item if type(item) is dict else item.__dict__
+        function, id = item["function"], item.get("id")
+        function = function if type(function) is dict else function.__dict__
+        name, text = function.get("name"), function["arguments"]
         if name or (id and id != "null") or type(text) is not str:
             return False
-        self._by_index[index].chunks.append(text)
+        self._streamed_calls.by_index[item["index"]].arguments.append(text)
         return True
 
     def _apply(self, event: Any) -> None:
@@ -305,7 +288,7 @@ class Stream(TurnStream["Event", "ChatCompletionRequestMessageTypedDict"], reade
         content = read(delta, "content")
         for part in content if isinstance(content, list) else [content]:
             self._add_content(part)
-        seen: set[int] = set()
+        seen: set[StreamedCall] = set()
         for item in read_list(delta, "tool_calls"):
             self._add_call_delta(item, seen)
         if choice.get("finish_reason") is not None:
@@ -331,32 +314,14 @@ class Stream(TurnStream["Event", "ChatCompletionRequestMessageTypedDict"], reade
         elif isinstance(chunk := plain(part), dict):
             self._content_parts.append(chunk)
 
-    def _add_call_delta(self, item: Any, taken: set[int]) -> None:
-        """A call, or a chunk of one; `taken` are the calls that the same delta has named already."""
-        function = read(item, "function")
+    def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
         # The SDK's own default for an index that did not come is 0.
         came = getattr(item, "model_fields_set", ("index",))
         index = as_index(read(item, "index")) if "index" in came else None
-        call = self._call_of(known_id(read(item, "id")), index, read(function, "name"), taken)
-        taken.add(id(call))
-        call.add(read(function, "name"), read(function, "arguments"))
-
-    def _call_of(self, id_: str | None, index: int | None, name: Any, taken: set[int]) -> _StreamedCall:
-        """The call that a chunk belongs to: by its id, then by its index; else a new one."""
-        at = self._by_index.get(index)
-        call = None if not id_ else at if at is not None and at.id == id_ else self._by_id.get(id_)
-        if call is not None and (id(call) in taken or (name and index is not None and call.index != index)):
-            call = None  # another call with an id that is known
-        elif call is None and at is not None:
-            call = None if id(at) in taken or at.ends_before(id_, name) else at
-        if call is None:
-            call = _StreamedCall(index)
-            self._streamed_calls.append(call)
-        self._by_index[index] = self._by_index[None] = call
-        if id_ and not call.id:
-            call.id = id_
-            self._by_id[id_] = call
-        return call
+        function = read(item, "function")
+        self._streamed_calls.add(
+            known_id(read(item, "id")), index, read(function, "name"), read(function, "arguments"), taken
+        )
 
     def _assembled(self) -> dict[str, Any]:
         parts = [chunk if isinstance(chunk, dict) else chunk.assembled() for chunk in self._content_parts]
@@ -365,7 +330,7 @@ class Stream(TurnStream["Event", "ChatCompletionRequestMessageTypedDict"], reade
             content = "".join(chunk["text"] for chunk in content)
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if self._streamed_calls:
-            message["tool_calls"] = [call.assembled() for call in self._streamed_calls]
+            message["tool_calls"] = self._streamed_calls.assembled()
         choice = {"index": 0, "message": message, "finish_reason": self._finish_reason}
         usage = {} if self._usage is None else {"usage": self._usage}
         return {"object": "chat.completion", **self._head, "choices": [choice], **usage}
@@ -409,41 +374,3 @@ class _StreamedThinking:
     def assembled(self) -> dict[str, Any]:
         parts = [part if isinstance(part, dict) else part.assembled() for part in self.parts]
         return {"type": "thinking", "thinking": parts, **self.more}
-
-
-class _StreamedCall:
-    """One call, with the chunks of its arguments; mostly there is one."""
-
-    __slots__ = ("chunks", "id", "index", "name", "object")
-
-    def __init__(self, index: int | None) -> None:
-        self.index = index
-        self.id: str | None = None
-        self.name = ""
-        self.chunks: list[str] = []
-        self.object: Mapping[str, Any] | None = None
-
-    def ends_before(self, id: str | None, name: Any) -> bool:
-        """Whether a chunk under the same index begins another call: one with an id of its own, or with a name
-        after the arguments are whole (they are, in one chunk, where this API does not stream them)."""
-        if id:
-            return self.id is not None or bool(name and self.name)
-        if not name or not self.name:
-            return False
-        assembled = self.object is not None or (
-            len(self.chunks) == 1 and isinstance(object_or_text(self.chunks[0]), dict)
-        )
-        return name != self.name or assembled
-
-    def add(self, name: Any, given: Any) -> None:
-        if isinstance(name, str) and name != self.name:
-            self.name += name
-        if isinstance(given, str) and given:
-            self.chunks.append(given)
-        elif isinstance(given, Mapping):
-            self.object = given
-
-    def assembled(self) -> dict[str, Any]:
-        found = {"id": self.id} if self.id else {}
-        given = join_chunks(self.chunks) if self.object is None or self.chunks else self.object
-        return {**found, "type": "function", "function": {"name": self.name, "arguments": given}}

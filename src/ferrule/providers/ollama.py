@@ -9,31 +9,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
-from ferrule.errors import DefinitionError
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls, read_function_call
+from ferrule.providers._plain import PLAIN_OLLAMA
 from ferrule.providers._read import (
     answered_call,
-    arguments,
-    block_text,
     fields_of,
     fields_of_each,
     ids_of,
     is_null,
-    mark_repeats,
-    marked_error_text,
     name_of,
-    not_run_problem,
     object_value,
     plain,
     plain_list,
     read,
     read_list,
     read_text,
+    result_text,
     split_deferred,
 )
-from ferrule.providers._stream import TurnStream, join_chunks
+from ferrule.providers._stream import Readers, TurnStream, join_chunks
 from ferrule.providers._strict import refuse_strict
-from ferrule.providers._write import definition
+from ferrule.providers._text_calls import is_text_call, text_calls
+from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
 from ferrule.values.result import ToolResult
@@ -49,7 +47,17 @@ if TYPE_CHECKING:
         """Keyword arguments of a request: none."""
 
 
-_STOPS: dict[str, Stop] = {"stop": "end", "length": "cut"}
+_API = Api(
+    title="Ollama",
+    end_field="done_reason",
+    stops={"stop": "end", "length": "cut"},
+    choices={"auto": ""},
+    forces=False,
+    remedies={
+        "none": "leave the tools out of the request",
+        "choice": "offer the tools that may be called, tools(toolset.only(...))",
+    },
+)
 
 
 def tools(
@@ -64,11 +72,15 @@ def tools(
             what stands before them stays cached.
 
     Raises:
-        DefinitionError: where a tool is to be strict, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent, one is to be strict, or a name is no tool's.
     """
     first, later = split_deferred(toolset, deferred)
     refuse_strict(first + later, strict, "Ollama")
-    return [{"type": "function", "function": definition(tool, "parameters")} for tool in first + later]
+    return [{"type": "function", "function": function} for function in definitions(first + later, False, _function)]
+
+
+def _function(tool: Tool, strict: bool) -> dict[str, Any]:
+    return definition(tool, "parameters", PLAIN_OLLAMA)
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -77,12 +89,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for anything but `"auto"`, for `parallel=False` and for `only`.
     """
-    if choice == "none":
-        raise DefinitionError("Ollama has no tool_choice('none'): leave the tools out of the request")
-    if choice != "auto" or only is not None:
-        raise DefinitionError("Ollama has no tool_choice: offer the tools that may be called, tools(toolset.only(...))")
-    if not parallel:
-        raise DefinitionError("Ollama has no switch for parallel calls: leave parallel=False out")
+    chosen(_API, choice, parallel, only)
     return {}
 
 
@@ -93,13 +100,19 @@ def calls(response: Response) -> list[ToolCall]:
     requested = fields_of_each((message if type(message) is dict else fields_of(message)).get("tool_calls"))
     if not requested:
         return []
-    problem = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _problem(response)
-    found = []
-    for id, item in zip(_call_ids(fields, requested), requested, strict=True):
-        function = item.get("function")
-        function = function if type(function) is dict else fields_of(function)
-        found.append(ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem))
-    return mark_repeats(found, requested, "id")
+    ended = fields.get("done") is True and fields.get("done_reason") == "stop"
+    problem = None if ended else problem_of(_API, _end(response))
+    return read_calls(response, requested, "id", read_function_call, problem, _call_ids(fields, requested))
+
+
+def _end(response: Response) -> End:
+    message = fields_of(read(response, "message"))
+    return End(
+        read_text(response, "done_reason"),
+        open=read(response, "done") is False or is_null(response, "done"),
+        calls=bool(fields_of_each(message.get("tool_calls"))),
+        text_call=is_text_call(text(response)),
+    )
 
 
 def _call_ids(response: Mapping[str, Any], requested: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -108,18 +121,6 @@ def _call_ids(response: Mapping[str, Any], requested: Sequence[Mapping[str, Any]
         return [f"call_{stamp}_{position}" for position in range(len(found))]
     # Without a time stamp, what the calls say has to do.
     return ids_of({"id": stamp}, [{"id": id} for id in found] if stamp else requested, "id")
-
-
-def _problem(response: Any) -> str | None:
-    reason = read_text(response, "done_reason")
-    found = _STOPS.get(reason)
-    if read(response, "done") is False or is_null(response, "done"):
-        return not_run_problem("the turn has no end yet (it is not done)")
-    if found == "cut":
-        return not_run_problem(f"the turn was cut off ({reason!r})")
-    if reason and found is None:
-        return not_run_problem(f"the turn ended for a reason that is not known here ({reason!r})")
-    return None
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
@@ -139,32 +140,36 @@ def turn(response: Response) -> list[dict[str, Any]]:
     return [{"role": "assistant", **kept}]
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    found = _STOPS.get(read_text(response, "done_reason"), "other")
-    if read(response, "done") is False or is_null(response, "done"):
-        return "other"
-    if found != "end" and read(response, "done_reason"):
+def text(response: Response) -> str:
+    """What the model says."""
+    return read_text(read(response, "message"), "content")
+
+
+stop, reason = ending(_API, _end)
+state = no_state
+
+
+def with_text_calls(response: Response) -> Mapping[str, Any]:
+    """The response with the calls that its text holds as its calls, as `providers.openai_chat.with_text_calls` does."""
+    found: dict[str, Any] = plain(response)
+    message = read(found, "message")
+    parsed = None if read(message, "tool_calls") else text_calls(read_text(message, "content"))
+    if parsed is None:
         return found
-    return "calls" if fields_of_each(fields_of(read(response, "message")).get("tool_calls")) else "end"
+    message |= {"content": parsed.text, "tool_calls": [{"function": call} for call in parsed.calls]}
+    return found
 
 
 def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
     """One `{"role": "tool", "tool_name", "content"}` for each result, in the order of the calls; text only, as images
     stand on a user's messages alone."""
     return [
-        {"role": "tool", "tool_name": clean(answered_call(result).name), "content": _content(result)}
+        {"role": "tool", "tool_name": clean(answered_call(result).name), "content": result_text(result)}
         for result in results
     ]
 
 
-def _content(result: ToolResult) -> str:
-    if result.status != "ok":
-        return marked_error_text(result)
-    return "\n".join(block_text(block) for block in result.content)
-
-
-class Stream(TurnStream["Response", "dict[str, Any]"], readers=(calls, turn, stop)):
+class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each line. Until one is `done`, every call has a `problem`."""
 
     __slots__ = ("_end", "_head", "_more", "_streamed_calls", "_text", "_thinking")
@@ -180,13 +185,14 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=(calls, turn, sto
         self._end: dict[str, Any] = {"done": False}
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            message, done = event["message"], event["done"]
-            text, more = message["content"], message.get("tool_calls") or message.get("thinking")
-        else:
-            message, done = event.message, event.done
-            text, more = message.content, message.tool_calls or message.thinking
-        if done is False and not more and self._head and type(text) is str:
+        fields = event if type(event) is dict else event.__dict__
+        if "error" in fields:
+            return False
+        message = fields["message"]
+        message = message if type(message) is dict else message.__dict__
+        text = message["content"]
+        more = message.get("tool_calls") or message.get("thinking")
+        if fields["done"] is False and not more and self._head and type(text) is str:
             self._text.append(text)
             return True
         return False

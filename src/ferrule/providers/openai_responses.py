@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
-from ferrule.providers import Stop, Strict
+from ferrule.providers import Strict
+from ferrule.providers._api import (
+    Api,
+    End,
+    chosen,
+    ending,
+    foreign_problem,
+    no_state,
+    not_run_problem,
+    problem_of,
+    read_calls,
+)
+from ferrule.providers._plain import PLAIN_OPENAI
 from ferrule.providers._read import (
-    allowed_names,
     answered_call,
     arguments,
-    base64_text,
     block_text,
+    data_url,
+    error_text,
     fields_of,
     fields_of_each,
-    fill_ids,
-    forced_name,
-    http_url,
     ids_of,
     is_null,
     known_id,
-    mark_repeats,
     marked_error_text,
     media_type,
     name_in_history,
     name_of,
-    not_run_problem,
     object_text,
     plain,
     plain_list,
@@ -35,8 +42,9 @@ from ferrule.providers._read import (
     read_list,
     read_text,
     split_deferred,
+    text_or_parts,
 )
-from ferrule.providers._stream import TurnStream, as_index, chunk_text, describe_api_error, join_chunks
+from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, chunk_text, describe_api_error, join_chunks
 from ferrule.providers._strict import OPENAI
 from ferrule.providers._write import definition, definitions
 from ferrule.values.call import ToolCall
@@ -60,9 +68,21 @@ if TYPE_CHECKING:
         parallel_tool_calls: NotRequired[bool]
 
 
-_CALL_TYPES = ("function_call", "custom_tool_call")
-_CUT_REASONS = {"max_output_tokens", "max_messages"}
-_IMAGES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+_API = Api(
+    title="OpenAI",
+    end_field="status",
+    stops={
+        "completed": "end",
+        "max_output_tokens": "cut",
+        "max_messages": "cut",
+        "content_filter": "refused",
+    },
+    choices={"auto": "auto", "required": "required", "none": "none"},
+    narrows=True,
+    one_at_a_time=True,
+    images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
+)
+_OWN_TYPES = ("function_call", "custom_tool_call")
 _NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
@@ -79,7 +99,8 @@ def tools(
         deferred: Names of tools that the model finds by a tool search.
 
     Raises:
-        DefinitionError: where a tool's schema cannot be strict, strict tools are too many, or a name is no tool's.
+        DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
+            tool's.
     """
     first, later = split_deferred(toolset, deferred)
     written = definitions(first + later, strict, _definition, OPENAI)
@@ -89,7 +110,7 @@ def tools(
 
 
 def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
-    return {"type": "function", **definition(tool, "parameters", OPENAI if strict else None), "strict": strict}
+    return {"type": "function", **definition(tool, "parameters", OPENAI if strict else PLAIN_OPENAI), "strict": strict}
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -98,55 +119,81 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     Raises:
         DefinitionError: for `only` beside `"none"` or a name.
     """
-    chosen: Any = choice
-    if only is not None:
-        names = allowed_names(choice, only, "OpenAI")
-        chosen = {"type": "allowed_tools", "mode": choice, "tools": [{"type": "function", "name": n} for n in names]}
-    elif choice not in {"auto", "required", "none"}:
-        chosen = {"type": "function", "name": forced_name(choice)}
-    return {"tool_choice": chosen} if parallel else {"tool_choice": chosen, "parallel_tool_calls": False}
+    word, names = chosen(_API, choice, parallel, only)
+    listed = [{"type": "function", "name": name} for name in names]
+    fields: Any = word or listed[0]
+    if word and listed:
+        fields = {"type": "allowed_tools", "mode": word, "tools": listed}
+    return {"tool_choice": fields} if parallel else {"tool_choice": fields, "parallel_tool_calls": False}
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a response, in order. `data` holds the item's kind, its namespace and its caller where the answer
-    needs them."""
+    """The calls in a response, in order; what else the API leaves to the program, such as a shell's commands, has a
+    `problem`. `data` holds the item's kind, its namespace and its caller where the answer needs them."""
     fields = fields_of(response)
-    requested = [item for item in fields_of_each(fields.get("output")) if item.get("type") in _CALL_TYPES]
+    requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
     if not requested:
         return []
-    problem = None if fields.get("status") == "completed" else _problem(response)
-    ids = ids_of(response, requested, "call_id")
-    return mark_repeats(
-        [_call(item, id, problem) for id, item in zip(ids, requested, strict=True)], requested, "call_id"
-    )
+    ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
+    problem = None if ended else problem_of(_API, _end(response))
+    return read_calls(response, _with_call_ids(requested), "call_id", _read_call, problem)
 
 
-def _call(item: Mapping[str, Any], id: str, problem: str | None) -> ToolCall:
-    status, namespace, caller = item.get("status"), item.get("namespace"), item.get("caller")
+def _is_call(item: Mapping[str, Any]) -> bool:
+    """Whether it waits for an answer of the program's."""
+    kind = item.get("type")
+    if kind in _OWN_TYPES:
+        return True
+    if kind == "tool_search_call":
+        return item.get("execution") == "client"
+    if kind == "shell_call":
+        return bool(read(item.get("environment"), "type", "local") == "local")
+    return isinstance(kind, str) and kind in _FOREIGN_ANSWERS
+
+
+def _with_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The items with the id that their answer names, which of a request for approval is its own."""
+    return [{**item, "call_id": item.get("id")} if item.get("type") == _APPROVAL else item for item in items]
+
+
+def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
+    kind, status = item["type"], item.get("status")
     if problem is None and status in ("incomplete", "in_progress"):
         problem = not_run_problem(f"the call was cut off (its status is {status!r})")
-    data = {}
-    if namespace:
-        data["namespace"] = plain(namespace)
-    if caller:
-        data["caller"] = plain(caller)
-    if item["type"] == "custom_tool_call":
-        data["type"] = "custom_tool_call"
+    data = {key: plain(item[key]) for key in ("namespace", "caller") if item.get(key)}
+    if kind == "function_call":
+        return ToolCall(id, name_of(item), arguments(item.get("arguments")), problem=problem, data=data or None)
+    data["type"] = kind
+    if kind == "custom_tool_call":
         return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
-    return ToolCall(id, name_of(item), arguments(item.get("arguments")), problem=problem, data=data or None)
+    given = plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
+    return ToolCall(id, kind, given, problem=problem or foreign_problem(f"a {kind} of OpenAI's"), data=data)
 
 
-def _problem(response: Any) -> str | None:
+_APPROVAL = "mcp_approval_request"
+_NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"})
+"""What an item says besides what it asks for."""
+
+
+def _end(response: Response) -> End:
     status = read_text(response, "status")
-    if status == "completed" or (not status and not is_null(response, "status")):
-        return None
-    reason = read_text(read(response, "incomplete_details"), "reason") or status or "no status yet"
-    return not_run_problem(f"the turn was not completed ({reason!r})")
+    items = fields_of_each(fields_of(response).get("output"))
+    error = read(response, "error")
+    return End(
+        "failed" if error else read_text(read(response, "incomplete_details"), "reason") or status,
+        open=status == "in_progress" or is_null(response, "status"),
+        calls=any(map(_is_call, items)),
+        refused=any(read(part, "type") == "refusal" for part in _message_parts(response)),
+        details=describe_api_error(error) if error else "",
+    )
 
 
 def _output_items(response: Any) -> list[Any]:
     items = plain_list(read_list(response, "output"))
-    fill_ids(response, [item for item in items if item.get("type") in _CALL_TYPES], "call_id")
+    requested = [item for item in items if _is_call(item)]
+    for item, id in zip(requested, ids_of(response, _with_call_ids(requested), "call_id"), strict=True):
+        if item.get("type") != _APPROVAL:
+            item["call_id"] = id
     return items
 
 
@@ -155,7 +202,7 @@ def turn(response: Response) -> list[ResponseInputItemParam]:
     out, which the API does not take."""
     items = _output_items(response)
     for item in items:
-        if item.get("type") in _CALL_TYPES:
+        if item.get("type") in _OWN_TYPES:
             item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))
         if item.get("type") == "function_call":
             item["arguments"] = object_text(item.get("arguments"))
@@ -170,54 +217,92 @@ def _name_with_namespace(name: str, namespace: Any) -> str:
     return name_in_history(name, _NAME_IN_NAMESPACE) if namespace else name_in_history(name)
 
 
-def stop(response: Response) -> Stop:
-    """Why the model stopped."""
-    status = read_text(response, "status")
-    if status == "incomplete":
-        reason = read_text(read(response, "incomplete_details"), "reason")
-        return "cut" if reason in _CUT_REASONS else "refused" if reason == "content_filter" else "other"
-    if status not in {"completed", ""} or is_null(response, "status"):
-        return "other"
-    items = read_list(response, "output")
-    if any(read(item, "type") in _CALL_TYPES for item in items):
-        return "calls"
-    parts = [part for item in items if read(item, "type") == "message" for part in read_list(item, "content")]
-    return "refused" if any(read(part, "type") == "refusal" for part in parts) else "end"
+def text(response: Response) -> str:
+    """What the model says, a refusal too."""
+    return "".join(read_text(part, "text") or read_text(part, "refusal") for part in _message_parts(response))
+
+
+def _message_parts(response: Any) -> list[Any]:
+    items = fields_of_each(fields_of(response).get("output"))
+    return [part for item in items if item.get("type") == "message" for part in read_list(item, "content")]
+
+
+stop, reason = ending(_API, _end)
+state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[ResponseInputItemParam]:
-    """One `function_call_output` or `custom_tool_call_output` item for each result."""
+    """One `function_call_output` or `custom_tool_call_output` item for each result; of what else was left to the
+    program, the item that says in its own form that nothing was run."""
     return [_result(result) for result in results]
 
 
 def _result(result: ToolResult) -> Any:
     call = answered_call(result)
     data = call.data if isinstance(call.data, dict) else {}
-    custom = data.get("type") == "custom_tool_call"
-    item: dict[str, Any] = {"type": "custom_tool_call_output" if custom else "function_call_output"}
-    item["call_id"] = call.id
-    item["output"] = _output(result)
+    kind = data.get("type", "function_call")
+    if kind in _FOREIGN_ANSWERS:
+        return _FOREIGN_ANSWERS[kind](call.id, error_text(result)) | {
+            key: data[key] for key in ("caller",) if key in data
+        }
+    item: dict[str, Any] = {"type": f"{kind}_output", "call_id": call.id, "output": _output(result)}
     if data.get("caller"):
         item["caller"] = data["caller"]
-    if data.get("namespace") and not custom:
+    if data.get("namespace") and kind == "function_call":
         item |= {"name": _name_with_namespace(call.name, data["namespace"]), "namespace": data["namespace"]}
     return item
+
+
+_NO_PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+# openai.types.responses.response_input_item_param. The type of a local shell's output says `id`, and the server wants
+# `call_id` (github.com/openai/openai-agents-python/issues/1855). A computer's answer is a picture and nothing else.
+_FOREIGN_ANSWERS: Mapping[str, Callable[[str, str], dict[str, Any]]] = {
+    "shell_call": lambda id, why: {
+        "type": "shell_call_output",
+        "call_id": id,
+        "output": [{"stdout": "", "stderr": why, "outcome": {"type": "exit", "exit_code": 1}}],
+    },
+    "local_shell_call": lambda id, why: {"type": "local_shell_call_output", "id": id, "call_id": id, "output": why},
+    "computer_call": lambda id, why: {
+        "type": "computer_call_output",
+        "call_id": id,
+        "output": {"type": "computer_screenshot", "image_url": _NO_PICTURE},
+    },
+    "apply_patch_call": lambda id, why: {
+        "type": "apply_patch_call_output",
+        "call_id": id,
+        "status": "failed",
+        "output": why,
+    },
+    _APPROVAL: lambda id, why: {
+        "type": "mcp_approval_response",
+        "approval_request_id": id,
+        "approve": False,
+        "reason": why,
+    },
+    "tool_search_call": lambda id, why: {
+        "type": "tool_search_output",
+        "call_id": id,
+        "execution": "client",
+        "status": "completed",
+        "tools": [],
+    },
+}
+"""How a call that nothing here runs is answered, by its kind: of its id and of why."""
 
 
 def _output(result: ToolResult) -> str | list[dict[str, Any]]:
     if result.status != "ok":
         return marked_error_text(result)
-    parts = [_content(block) for block in result.content]
-    if all(part["type"] == "input_text" for part in parts):
-        return "\n".join(part["text"] for part in parts)
-    return [part for part in parts if part != {"type": "input_text", "text": ""}]
+    return text_or_parts([_content(block) for block in result.content])
 
 
 def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
-        kind = media_type(block)
-        address = f"data:{kind};base64,{base64_text(block)}" if block.data else http_url(block)
-        if address and kind in _IMAGES:
+        kind, address = media_type(block), data_url(block)
+        if address and kind in _API.images:
             return {"type": "input_image", "image_url": address}
         if address and kind == "application/pdf":
             if block.data:
@@ -243,30 +328,22 @@ _DONE_EVENTS = {"response.function_call_arguments.done": "arguments", "response.
 _ITEM_TYPES = {"arguments": "function_call", "input": "custom_tool_call", "code": "code_interpreter_call"}
 
 
-class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=(calls, turn, stop)):
+class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each event. Until the response is completed, every call has a `problem`."""
 
-    __slots__ = ("_by_id", "_by_index", "_end_status", "_items", "_response")
+    __slots__ = ("_end_status", "_items", "_response")
 
     def __init__(self) -> None:
         super().__init__()
         self._response: Any = {}
-        self._items: list[_StreamedItem] = []
-        self._by_id: dict[str, _StreamedItem] = {}
-        self._by_index: dict[int | None, _StreamedItem] = {}
-        """The newest item under each index, and the newest of all under `None`."""
+        self._items: Blocks[_StreamedItem] = Blocks()
         self._end_status: str | None = None
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            kind, text, item = event["type"], event["delta"], self._by_index[event["output_index"]]
-            id = event["item_id"]
-            at = None if kind in _ITEM_DELTAS else event[_PART_DELTAS[kind][1]]
-        else:
-            kind, text, item = event.type, event.delta, self._by_index[event.output_index]
-            id = event.item_id
-            at = None if kind in _ITEM_DELTAS else getattr(event, _PART_DELTAS[kind][1])
-        if type(text) is str and id == item.id is not None:
+        fields = event if type(event) is dict else event.__dict__
+        kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
+        at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
+        if type(text) is str and fields["item_id"] == item.id is not None:
             item.chunks[kind, at].append(text)
             return True
         return False
@@ -300,19 +377,12 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=(calls, turn
     def _begin(self, event: Any, started: Any) -> _StreamedItem:
         """The item of this event: the one that has its id and its index, or a new one."""
         id, index = known_id(read(started, "id")), as_index(read(event, "output_index"))
-        item = self._by_id.get(id) if id else None
-        if item is None or item.index != index:
-            item = _StreamedItem(started, id, index)
-            self._items.append(item)
-        self._by_index[index] = self._by_index[None] = item
-        if id:
-            self._by_id[id] = item
-        return item
+        return self._items.begin(id, _StreamedItem(started, id, index))
 
     def _find(self, id: str | None, index: int | None) -> _StreamedItem | None:
         """The item of this id, and of this index where several have it; else the newest under the index."""
-        item = self._by_index.get(index)
-        return item if id is None or (item is not None and item.id == id) else self._by_id.get(id, item)
+        item = self._items.by_index.get(index)
+        return item if id is None or (item is not None and item.id == id) else self._items.by_id.get(id, item)
 
     def _complete_item(self, event: Any, done: Any) -> None:
         id, index = known_id(read(done, "id")), as_index(read(event, "output_index"))
@@ -334,17 +404,10 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=(calls, turn
         found = _head(self._response)
         listed = read_list(self._response, "output")
         # Encrypted content counts as it is in `output_item.done`; the end event fills in only what had none.
-        if listed and (not self._items or any(item.done is None for item in self._items)):
-            found["output"] = listed
-        else:
-            found["output"] = [item.assembled() for item in self._items]
+        whole = self._items and all(item.done is not None for item in self._items)
+        found["output"] = listed if listed and not whole else [item.assembled() for item in self._items]
         found["status"] = self._end_status or "in_progress"
         return found
-
-    @property
-    def reason(self) -> str | None:
-        """Why the response is incomplete."""
-        return read_text(read(self._response, "incomplete_details"), "reason") or None
 
 
 class _StreamedItem:
@@ -374,7 +437,7 @@ class _StreamedItem:
         for at, notes in self.annotations.items():
             _part_at(found, "content", at, "output_text")["annotations"] = plain(notes)
         found |= self.done_fields
-        if found.get("type") in _CALL_TYPES:
+        if found.get("type") in _OWN_TYPES:
             found["status"] = "completed" if self.done_fields else "in_progress"
         return found
 

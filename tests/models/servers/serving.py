@@ -65,6 +65,7 @@ class Api:
         busy: How many requests are turned away with 429 first.
         early: Whether a stream ends before its own end event: `"quietly"`, with the connection `"broken"`, with an
             `"error"` that the API reports in it, or not before the client has gone, `"held"`.
+        fault: What every request is answered with instead.
     """
 
     path: ClassVar[str]
@@ -73,10 +74,11 @@ class Api:
     """The header that says who asks, and what it begins with."""
     stream_kind: ClassVar[str] = "text/event-stream"
 
-    def __init__(self, turns: Sequence[Turn], *, busy: int = 0, early: str = "") -> None:
+    def __init__(self, turns: Sequence[Turn], *, busy: int = 0, early: str = "", fault: Answer | None = None) -> None:
         self.turns = list(turns)
         self.busy = busy
         self.early = early
+        self.fault = fault
         self.requests: list[Request] = []
         self.refusals: list[str] = []
         self.answered = 0
@@ -88,6 +90,8 @@ class Api:
     def answer(self, request: Request) -> Answer:
         """The answer to one request."""
         self.requests.append(request)
+        if self.fault is not None:
+            return self.fault
         if self.busy:
             self.busy -= 1
             return self.error(429, "too many requests")

@@ -1,0 +1,220 @@
+"""What an API says in words of its own, as one table, and the functions that read the tables of all APIs alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from ferrule.definition.tool import wire_name
+from ferrule.errors import DefinitionError
+from ferrule.providers import Stop
+from ferrule.providers._read import NAME, arguments, fields_of, ids_of, mark_repeats, name_of
+from ferrule.values.call import ToolCall
+
+ResponseT = TypeVar("ResponseT")
+_COMPLETE: tuple[Stop, ...] = ("end", "calls")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Api:
+    """The words of one API."""
+
+    title: str
+    """As errors name it."""
+    stops: Mapping[str, Stop]
+    """What its words for the end of a turn mean."""
+    end_field: str
+    """The field that holds such a word, and is null before the end."""
+    choices: Mapping[str, str]
+    """Its words for "auto", "required" and "none"; one that is left out it cannot say."""
+    forces: bool = True
+    """Whether one tool can be forced."""
+    narrows: bool = False
+    """Whether a choice can name the tools that may be called."""
+    one_at_a_time: bool = False
+    """Whether it has a switch against parallel calls."""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    """What to do instead, by what it cannot say: `none`, `choice` or `parallel`."""
+    images: frozenset[str] = frozenset()
+    """The media types of images that a result may hold."""
+    names: re.Pattern[str] = NAME
+    """The names of called tools that it takes back in a history."""
+
+
+class End(NamedTuple):
+    """How a response ends.
+
+    Attributes:
+        word: The API's own; empty where it says none.
+        open: Whether it says that there is no end yet.
+        calls: Whether it holds calls.
+        refused: Whether it holds a refusal, beside the word of an ordinary end.
+        details: What the API says besides the word.
+        text_call: Whether its text is a call that nobody has read.
+    """
+
+    word: str
+    open: bool = False
+    calls: bool = False
+    refused: bool = False
+    details: str = ""
+    text_call: bool = False
+
+
+def stop_of(api: Api, end: End) -> Stop:
+    """Why the model stopped."""
+    stop: Stop = "other" if end.open else api.stops.get(end.word, "other") if end.word else "end"
+    if stop not in _COMPLETE:
+        return stop
+    if end.calls:
+        return "calls"
+    if stop == "calls" or end.text_call:
+        return "malformed"
+    return "refused" if end.refused else "end"
+
+
+def reason_of(api: Api, end: End) -> str | None:
+    """Why there is no answer, or not all of it, in the API's own words where it has some; `None` where the model ended
+    or made calls."""
+    stop = stop_of(api, end)
+    if stop in _COMPLETE:
+        return None
+    if end.details.strip():
+        return end.details
+    if end.open:
+        return _no_end(api, end)
+    if end.word.strip() and api.stops.get(end.word) not in _COMPLETE:
+        return end.word
+    if stop == "refused":
+        return "the model refused"
+    if stop == "other":
+        return f"the turn ended for a reason that is not known here ({end.word!r})"
+    what = "it wrote a call as text" if end.text_call else f"it says {end.word!r}"
+    return f"{what}, and there is no call"
+
+
+def ending(
+    api: Api, end: Callable[[ResponseT], End]
+) -> tuple[Callable[[ResponseT], Stop], Callable[[ResponseT], str | None]]:
+    """The functions `stop` and `reason` of a provider module, whose `end` says how a response ends."""
+
+    def stop(response: ResponseT) -> Stop:
+        """Why the model stopped."""
+        return stop_of(api, end(response))
+
+    def reason(response: ResponseT) -> str | None:
+        """Why there is no answer, or not all of it; `None` where the model ended or made calls."""
+        return reason_of(api, end(response))
+
+    return stop, reason
+
+
+def no_state(response: object) -> dict[str, Any]:
+    """Nothing: the messages are all that this API needs."""
+    return {}
+
+
+_ENDS_EARLY: Mapping[Stop, str] = MappingProxyType(
+    {
+        "pause": "the turn was paused",
+        "cut": "the turn was cut off",
+        "malformed": "the turn was malformed",
+        "refused": "the turn was stopped by a filter or a refusal",
+        "other": "the turn ended in an error",
+    }
+)
+
+
+def problem_of(api: Api, end: End) -> str | None:
+    """The `problem` of all calls of a turn; `None` where it came to its end."""
+    if end.open:
+        return not_run_problem(_no_end(api, end))
+    stop = api.stops.get(end.word)
+    if stop in _COMPLETE or not end.word:
+        return None
+    why = "the turn ended for a reason that is not known here" if stop is None else _ENDS_EARLY[stop]
+    return not_run_problem(f"{why} ({end.word!r})")
+
+
+def _no_end(api: Api, end: End) -> str:
+    return f"the turn has no end yet (its {api.end_field} is {repr(end.word) if end.word else 'null'})"
+
+
+def not_run_problem(why: str) -> str:
+    """The `problem` of a call that must not run."""
+    return f"{why}, so this call may be incomplete. Nothing was run; send the whole call again if it is still wanted."
+
+
+def foreign_problem(what: str) -> str:
+    """The `problem` of a call that the API leaves to the program, and that is of no tool here."""
+    return (
+        f"{what} is to be run by the program that asked the model, and this program does not run it. Nothing was run."
+    )
+
+
+def read_calls(
+    response: Any,
+    items: Sequence[Mapping[str, Any]],
+    key: str,
+    read_one: Callable[[str, Any, str | None], ToolCall],
+    problem: str | None,
+    ids: Sequence[str] | None = None,
+) -> list[ToolCall]:
+    """The calls `items` of `response`, each as `read_one(id, item, problem)` reads it.
+
+    Args:
+        key: What an item's id is under.
+        ids: The ids where `ids_of` does not give them.
+    """
+    found = [read_one(id, item, problem) for id, item in zip(ids or ids_of(response, items, key), items, strict=True)]
+    return mark_repeats(found, items, key)
+
+
+def read_function_call(id: str, item: Any, problem: str | None) -> ToolCall:
+    """A call in the form `{"function": {"name", "arguments"}}`."""
+    function = item.get("function")
+    function = function if type(function) is dict else fields_of(function)
+    return ToolCall(id, name_of(function), arguments(function.get("arguments")), problem=problem)
+
+
+# What a request asks of the model
+
+
+def chosen(api: Api, choice: str, parallel: bool, only: Iterable[str] | None) -> tuple[str | None, list[str]]:
+    """The API's word for `choice`, `None` where that is a tool's name; and the wire names that it is about: those of
+    `only`, or that name's.
+
+    Raises:
+        DefinitionError: for what the API cannot say, with what to do instead.
+    """
+    if not choice:
+        raise DefinitionError(f"tool_choice of {api.title} takes 'auto', 'required', 'none' or a tool's name, not ''")
+    if not parallel and not api.one_at_a_time:
+        remedy = api.remedies.get("parallel", "leave parallel=False out")
+        raise DefinitionError(f"{api.title} has no switch for parallel calls: {remedy}")
+    if only is not None:
+        names = _allowed_names(api, choice, only)
+        return api.choices[choice], names
+    if choice in api.choices:
+        return api.choices[choice], []
+    if choice == "none":
+        raise DefinitionError(f"{api.title} has no tool_choice('none'): {api.remedies['none']}")
+    if not api.forces:
+        raise DefinitionError(f"{api.title} cannot force a choice of {choice!r}: {api.remedies['choice']}")
+    return None, [wire_name(choice)]
+
+
+def _allowed_names(api: Api, choice: str, only: Iterable[str]) -> list[str]:
+    names = [only] if isinstance(only, str) else list(only)
+    if not api.narrows:
+        raise DefinitionError(f"{api.title} has no list of allowed tools: offer fewer, tools(toolset.only(...))")
+    if choice not in {"auto", "required"}:
+        raise DefinitionError(
+            f"{api.title} takes only=... with 'auto' and 'required', not with {choice!r}: leave it out"
+        )
+    if not names:
+        raise DefinitionError("only=[] leaves no tool to choose: use tool_choice('none')")
+    return [wire_name(name) for name in names]

@@ -1,0 +1,309 @@
+"""What a model is made with: options of the request, and switches for models and servers that differ from the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import wraps
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import openai as openai_sdk
+import pytest
+from tests.models.cases import CASES, Case, serving, told
+from tests.models.servers.bedrock import Bedrock
+from tests.models.servers.ollama import Ollama
+from tests.models.servers.openai_chat import OpenAIChat
+from tests.models.servers.serving import BOUND, Api, Asked, Request, Turn, refuse_unless, served
+
+from ferrule import Runner, Toolset, tool
+from ferrule.errors import DefinitionError
+from ferrule.loop import LoopResult
+from ferrule.loop import run as loop
+from ferrule.models import Reply
+from ferrule.models.anthropic import anthropic
+from ferrule.models.bedrock import bedrock
+from ferrule.models.cohere import cohere
+from ferrule.models.mistral import mistral
+from ferrule.models.ollama import ollama
+from ferrule.models.openai import openai
+
+pytestmark = pytest.mark.slow
+STREAMED = pytest.mark.parametrize("stream", [True, False])
+OURS = [case for case in CASES if case.name != "interactions"]
+# One letter is missing.
+MISSPELT = {
+    "anthropic": ("stop_sequence", "stop_sequences"),
+    "openai": ("instruction", "instructions"),
+    "compatible": ("max_completion_token", "max_completion_tokens"),
+    "gemini": ("system_instructio", "system_instruction"),
+    "vertex": ("systemInstructio", "systemInstruction"),
+    "bedrock": ("inferenceConfi", "inferenceConfig"),
+    "mistral": ("random_see", "random_seed"),
+    "cohere": ("temperatur", "temperature"),
+    "ollama": ("option", "options"),
+}
+# What each SDK has beside the API's own fields, or takes in a form of its own.
+PASSED_ON: dict[str, dict[str, Any]] = {
+    "anthropic": {"extra_headers": {"x-mark": "here"}, "extra_body": {"metadata": {"user_id": "0.25"}}},
+    "openai": {"extra_headers": {"x-mark": "here"}, "extra_body": {"temperature": 0.25}},
+    "compatible": {"extra_headers": {"x-mark": "here"}, "extra_body": {"temperature": 0.25}},
+    "gemini": {"http_options": {"headers": {"x-mark": "here"}}, "temperature": 0.25},
+    "vertex": {"httpOptions": {"headers": {"x-mark": "here"}}, "temperature": 0.25},
+    "mistral": {"http_headers": {"x-mark": "here"}, "temperature": 0.25},
+    "cohere": {"request_options": {"additional_headers": {"x-mark": "here"}}, "temperature": 0.25},
+}
+CHOICES: dict[str, dict[str, Any]] = {
+    "anthropic": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+    "openai": {"tool_choice": "required", "parallel_tool_calls": False},
+    "compatible": {"tool_choice": "required", "parallel_tool_calls": False},
+    "gemini": {"tool_config": {"function_calling_config": {"mode": "ANY"}}},
+    "vertex": {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}},
+    "bedrock": {"toolConfig": {"toolChoice": {"any": {}}}},
+    "mistral": {"tool_choice": "any", "parallel_tool_calls": False},
+    "cohere": {"tool_choice": "REQUIRED", "strict_tools": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def credentials(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    case: Case | None = getattr(request.node, "callspec", None) and request.node.callspec.params.get("case")
+    named = dict.fromkeys(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "dummy") if case is None else case.environment
+    for name, value in {"NO_PROXY": "127.0.0.1", **named}.items():
+        monkeypatch.setenv(name, value)
+
+
+def cases(names: Mapping[str, Any]) -> Any:
+    return pytest.mark.parametrize("case", [one for one in OURS if one.name in names], ids=lambda case: case.name)
+
+
+@cases(MISSPELT)
+def test_an_option_that_the_sdk_does_not_take_is_refused_when_the_model_is_made_with_the_nearest_name(
+    case: Case,
+) -> None:
+    wrong, right = MISSPELT[case.name]
+    with pytest.raises(DefinitionError, match=f"no option '{wrong}'; did you mean '{right}'"):
+        case.model("model-1", base_url="http://127.0.0.1:9", **{wrong: 1})
+
+
+@cases(PASSED_ON)
+@STREAMED
+def test_headers_and_fields_that_the_sdk_takes_beside_the_request_reach_the_api(case: Case, stream: bool) -> None:
+    async def main(address: str) -> Reply:
+        async with case.model("model-1", base_url=address, stream=stream, **PASSED_ON[case.name]) as model:
+            return await asyncio.wait_for(model(model.user("Hi."), Toolset([])), BOUND)
+
+    with serving(case, [Turn("Hello.")]) as (api, address):
+        assert asyncio.run(main(address)).text == "Hello."
+    assert api.requests[0].headers["x-mark"] == "here"
+    assert "0.25" in str(api.requests[0].body)
+
+
+DOUBLES = [(make, double) for make in (anthropic, openai, cohere, mistral, ollama) for double in (MagicMock, AsyncMock)]
+
+
+@pytest.mark.parametrize(("make", "double"), [*DOUBLES, (bedrock, MagicMock)])
+def test_the_options_of_a_client_that_does_not_say_what_it_takes_are_not_checked(make: Any, double: Any) -> None:
+    make("model-1", client=double(), frobnicate=True)
+
+
+def test_the_options_of_a_function_that_has_no_signature_to_read_are_not_checked() -> None:
+    client = openai_sdk.AsyncOpenAI()
+    completions: Any = client.chat.completions
+    completions.create = vars
+    openai("model-1", client=client, api="chat", frobnicate=True)
+
+
+def test_the_options_of_a_function_that_is_wrapped_as_instruments_do_it_are_checked() -> None:
+    client = openai_sdk.AsyncOpenAI()
+    completions: Any = client.chat.completions
+    completions.create = wraps(completions.create)(lambda **given: None)
+    with pytest.raises(DefinitionError, match="no option 'temperatur'"):
+        openai("model-1", client=client, api="chat", temperatur=0.5)
+
+
+class Choosing:
+    """Refuses a choice among no tools, as the APIs do."""
+
+    def check(self, request: Request) -> None:
+        super().check(request)
+        body = request.body
+        config = body.get("toolConfig", {})
+        offered = body.get("tools") or config.get("tools")
+        choices = {"parallel_tool_calls", "strict_tools"} & body.keys()
+        choices |= {"tool_choice"} if body.get("tool_choice", {"type": "none"}) != {"type": "none"} else set()
+        choices |= {"toolChoice", "functionCallingConfig"} & config.keys()
+        refuse_unless(offered or not choices, f"{choices} is only allowed when tools are specified")
+
+
+@cases(CHOICES)
+@STREAMED
+def test_an_answer_without_tools_is_asked_for_without_a_choice_among_them(case: Case, stream: bool) -> None:
+    async def main(address: str) -> LoopResult:
+        async with case.model("model-1", base_url=address, stream=stream, **CHOICES[case.name]) as model:
+            return await told(model, [], on_failure="degrade")
+
+    class Server(Choosing, case.api):
+        pass
+
+    api = Server([*_conversation(case), Turn("It weighs 12 oz.")])
+    with served(api) as address:
+        result = asyncio.run(main(address + case.home))
+    assert api.refusals == []
+    assert (result.status, result.text) == ("degraded", "It weighs 12 oz.")
+    first = api.requests[0].body
+    wanted = CHOICES[case.name]
+    assert "functionCallingConfig" in str(first) if case.name in {"gemini", "vertex"} else _is_in(wanted, first)
+
+
+def _conversation(case: Case) -> list[Turn]:
+    weigh = Asked(case.ids[0], "weigh", {"item": "a", "scale": {"unit": "g"}})
+    return [Turn("", [weigh, Asked(case.ids[1], "look", {"path": "b"})])]
+
+
+def _is_in(wanted: Mapping[str, Any], body: Mapping[str, Any]) -> bool:
+    return all(
+        _is_in(value, body[key]) if isinstance(value, dict) else body[key] == value for key, value in wanted.items()
+    )
+
+
+@tool(read_only=True)
+async def weigh(item: str) -> str:
+    """Weigh an item."""
+    return f"{item}: 12 oz"
+
+
+@tool(read_only=True)
+async def look(path: str) -> str:
+    """Look at a file."""
+    raise LookupError(f"there is no {path!r}")
+
+
+def go(model: Any, **limits: Any) -> LoopResult:
+    async def main() -> LoopResult:
+        async with model, Runner([weigh, look]) as runner, asyncio.timeout(BOUND):
+            return await loop(model, model.user("How heavy?"), runner, **limits)
+
+    return asyncio.run(main())
+
+
+HERMES = 'I will weigh it.\n<tool_call>\n{"name": "weigh", "arguments": {"item": "a"}}\n</tool_call>'
+QWEN = "<function=weigh>\n<parameter=item>\na\n</parameter>\n</function>"
+
+
+def chat_model(address: str, **given: Any) -> Any:
+    return openai("model-1", base_url=f"{address}/v1", api="chat", **given)
+
+
+def ollama_model(address: str, **given: Any) -> Any:
+    return ollama("model-1", base_url=address, **given)
+
+
+@STREAMED
+@pytest.mark.parametrize("text", [HERMES, QWEN])
+@pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
+def test_calls_in_a_text_are_run_where_the_model_was_made_with_text_calls(
+    server: type[Api], make: Any, text: str, stream: bool
+) -> None:
+    api = server([Turn(text), Turn("12 oz.")])
+    with served(api) as address:
+        result = go(make(address, stream=stream, text_calls=True))
+    assert (api.refusals, result.status, result.text) == ([], "done", "12 oz.")
+    assert [one.output for one in result.results] == ["a: 12 oz"]
+    sent = api.requests[1].body["messages"]
+    assert "<tool_call>" not in str(sent) and "<function=" not in str(sent)
+    assert "a: 12 oz" in str(sent[-1])
+
+
+@STREAMED
+@pytest.mark.parametrize(("server", "make"), [(OpenAIChat, chat_model), (Ollama, ollama_model)])
+def test_without_text_calls_such_a_turn_is_malformed_and_nothing_runs(
+    server: type[Api], make: Any, stream: bool
+) -> None:
+    api = server([Turn(HERMES)] * 3)
+    with served(api) as address:
+        result = go(make(address, stream=stream))
+    assert (result.status, result.results, result.turns) == ("failed", [], 3)
+    assert result.reason is not None and "call" in result.reason
+
+
+@STREAMED
+def test_what_the_api_said_is_in_raw_though_calls_were_read_from_it(stream: bool) -> None:
+    async def main(address: str) -> Reply:
+        async with chat_model(address, stream=stream, text_calls=True) as model:
+            return await asyncio.wait_for(model(model.user("Hi."), Toolset([weigh])), BOUND)
+
+    with served(OpenAIChat([Turn(HERMES)])) as address:
+        reply = asyncio.run(main(address))
+    assert reply.raw["choices"][0]["message"]["content"] == HERMES
+    assert (reply.text, [call.name for call in reply.calls]) == ("I will weigh it.", ["weigh"])
+
+
+@pytest.mark.parametrize("given", [{"text_calls": True}, {"send_reasoning": False}])
+def test_switches_of_chat_completions_are_refused_with_responses(given: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="api='chat'"):
+        openai("model-1", **given)
+
+
+class Reasoning(OpenAIChat):
+    """Gives its reasoning; takes it back, or not."""
+
+    takes = True
+
+    def check(self, request: Request) -> None:
+        for message in request.body["messages"]:
+            given = [
+                message.pop(key) for key in ("reasoning_content", "reasoning", "reasoning_details") if key in message
+            ]
+            ours = message["role"] == "assistant"
+            refuse_unless(
+                not ours or self.takes == bool(given), "property 'reasoning_content' is unsupported or missing"
+            )
+        super().check(request)
+
+    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
+        found = super().whole(turn, number)
+        found["choices"][0]["message"] |= {"reasoning_content": "I wonder.", "reasoning_details": [{"text": "I"}]}
+        return found
+
+    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
+        body, end = super().stream(turn, number)
+        first = json.loads(body[0].removeprefix(b"data: "))
+        first["choices"][0]["delta"] |= {"reasoning_content": "I wonder.", "reasoning_details": [{"text": "I"}]}
+        return [f"data: {json.dumps(first)}\n\n".encode(), *body[1:]], end
+
+
+@STREAMED
+@pytest.mark.parametrize("takes", [True, False])
+def test_reasoning_goes_back_to_servers_that_want_it_and_not_to_those_that_refuse_it(takes: bool, stream: bool) -> None:
+    api = Reasoning([Turn("", [Asked("call_1", "weigh", {"item": "a"})]), Turn("12 oz.")])
+    api.takes = takes
+    with served(api) as address:
+        result = go(chat_model(address, stream=stream, send_reasoning=takes))
+    assert (api.refusals, result.status) == ([], "done")
+    assert result.messages[1]["reasoning_content"] == "I wonder."
+
+
+class WithoutStatus(Bedrock):
+    """A model that takes no status."""
+
+    def check(self, request: Request) -> None:
+        super().check(request)
+        refuse_unless("'status'" not in str(request.body["messages"]), "This model doesn't support the status field.")
+
+
+@STREAMED
+@pytest.mark.parametrize("case", [case for case in CASES if case.name == "bedrock"], ids=["bedrock"])
+def test_a_result_on_bedrock_has_no_status_for_a_model_that_takes_none(case: Case, stream: bool) -> None:
+    turns = [
+        Turn("", [Asked("call_1", "weigh", {"item": "a"}), Asked("call_2", "look", {"path": "b"})]),
+        Turn("12 oz."),
+    ]
+    api = WithoutStatus(turns)
+    with served(api) as address:
+        result = go(bedrock("model-1", base_url=address, result_status=False, stream=stream))
+    assert (api.refusals, result.status) == ([], "done")
+    assert [one.status for one in result.results] == ["ok", "failed"]
+    with served(WithoutStatus(turns)) as address, pytest.raises(Exception, match="status field"):
+        go(bedrock("model-1", base_url=address, stream=stream))

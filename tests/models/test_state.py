@@ -1,0 +1,186 @@
+"""What an API wants besides the messages goes from one turn to the next, and from one run to another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from anthropic.types.beta import message_create_params as beta_params
+from google import genai
+from tests.models.servers.anthropic import Anthropic
+from tests.models.servers.containers import WithContainer
+from tests.models.servers.fitting import must_fit
+from tests.models.servers.gemini import Gemini
+from tests.models.servers.serving import BOUND, Asked, Request, Turn, refuse_unless, served, sse
+
+from ferrule import Runner, Toolset, tool
+from ferrule.errors import DefinitionError
+from ferrule.loop import LoopResult, run
+from ferrule.models import Reply
+from ferrule.models.anthropic import anthropic
+from ferrule.models.gemini import gemini
+
+pytestmark = pytest.mark.slow
+STREAMED = pytest.mark.parametrize("stream", [True, False])
+SKILLS = [{"type": "anthropic", "skill_id": "xlsx", "version": "latest"}]
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"NO_PROXY": "127.0.0.1", "ANTHROPIC_API_KEY": "dummy", "GEMINI_API_KEY": "dummy"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@tool(read_only=True)
+async def weigh(item: str) -> str:
+    """Weigh an item."""
+    return f"{item}: 12 oz"
+
+
+RUNNER_TOOLS = Toolset([weigh])
+
+
+class WithBeta(Anthropic):
+    """The beta surface, which a header opens."""
+
+    def check(self, request: Request) -> None:
+        refuse_unless(request.headers.get("anthropic-beta") == "mcp-client-2026-09-15", "anthropic-beta: missing")
+        streamed = self.is_streamed(request)
+        kind = beta_params.MessageCreateParamsStreaming if streamed else beta_params.MessageCreateParamsNonStreaming
+        must_fit(request.body, kind, "body")
+
+
+def weighing(place: int) -> Turn:
+    return Turn("", [Asked(f"toolu_{place}", "weigh", {"item": "a"})])
+
+
+def go(
+    address: str, messages: Sequence[Any] | None = None, state: Mapping[str, Any] | None = None, **options: Any
+) -> LoopResult:
+    async def main() -> LoopResult:
+        async with anthropic("model-1", base_url=address, **options) as model, Runner(RUNNER_TOOLS) as runner:
+            async with asyncio.timeout(BOUND):
+                return await run(model, messages or model.user("How heavy?"), runner, state=state)
+
+    return asyncio.run(main())
+
+
+@STREAMED
+def test_a_container_of_anthropics_is_in_every_later_request_though_one_answer_says_nothing_of_it(stream: bool) -> None:
+    api = WithContainer([weighing(0), weighing(1), Turn("12 oz.")])
+    with served(api) as address:
+        result = go(address, stream=stream)
+    assert (api.refusals, result.status) == ([], "done")
+    assert [request.body.get("container") for request in api.requests] == [None, "container_1", "container_1"]
+    assert result.state == {"container": "container_1"}
+
+
+@STREAMED
+def test_the_skills_of_a_container_stay_beside_its_id(stream: bool) -> None:
+    api = WithContainer([weighing(0), Turn("12 oz.")])
+    with served(api) as address:
+        result = go(address, stream=stream, container={"skills": SKILLS})
+    assert (api.refusals, result.status) == ([], "done")
+    assert [request.body["container"] for request in api.requests] == [
+        {"skills": SKILLS},
+        {"skills": SKILLS, "id": "container_1"},
+    ]
+
+
+def test_a_second_run_goes_on_in_the_container_of_the_first() -> None:
+    api = WithContainer([weighing(0), Turn("12 oz."), Turn("Still.")])
+    with served(api) as address:
+        first = go(address)
+        again = [*first.messages, {"role": "user", "content": "And now?"}]
+        second = go(address, again, first.state)
+    assert (api.refusals, second.text) == ([], "Still.")
+
+
+def test_without_the_state_the_server_refuses_the_second_run() -> None:
+    api = WithContainer([weighing(0), Turn("12 oz.")])
+    with served(api) as address:
+        first = go(address)
+        with pytest.raises(Exception, match="container_id is required"):
+            go(address, [*first.messages, {"role": "user", "content": "And now?"}])
+
+
+@STREAMED
+def test_options_of_the_beta_surface_reach_it(stream: bool) -> None:
+    api = WithBeta([Turn("Done.")])
+    given = {
+        "betas": ["mcp-client-2026-09-15"],
+        "mcp_servers": [{"type": "url", "url": "https://example.org", "name": "far"}],
+        "tools": [{"type": "mcp_toolset", "mcp_server_name": "far"}],
+    }
+    with served(api) as address:
+        assert go(address, stream=stream, **given).text == "Done."
+    assert api.refusals == []
+    assert [each.get("name") for each in api.requests[0].body["tools"]] == ["weigh", None]
+
+
+class InParts(Gemini):
+    """The first turn ends at the limit of one request, and goes on in the next: the same contents, with the token."""
+
+    def check(self, request: Request) -> None:
+        body = dict(request.body)
+        token = body.pop("continuationToken", None)
+        super().check(Request(request.path, request.headers, body))
+        refuse_unless(token == ("bmV4dA==" if self.answered == 1 else None), f"continuationToken: {token}")
+        refuse_unless(self.answered != 1 or body == self.requests[0].body, "contents: not those that the token is for")
+
+    def whole(self, turn: Turn, number: int) -> dict[str, Any]:
+        return self._paused(super().whole(turn, number)) if not number else super().whole(turn, number)
+
+    def stream(self, turn: Turn, number: int) -> tuple[list[bytes], list[bytes]]:
+        body, end = super().stream(turn, number)
+        if not number:
+            end = [sse(self._paused(json.loads(end[0].removeprefix(b"data: "))))]
+        return body, end
+
+    def _paused(self, response: dict[str, Any]) -> dict[str, Any]:
+        response["candidates"][0] |= {"finishReason": "CONTINUATION", "continuationToken": "bmV4dA=="}
+        return response
+
+
+@STREAMED
+def test_a_turn_of_geminis_that_comes_in_parts_is_one_turn(stream: bool) -> None:
+    async def main(address: str) -> LoopResult:
+        async with gemini("model-1", base_url=address, stream=stream) as model, Runner(RUNNER_TOOLS) as runner:
+            async with asyncio.timeout(BOUND):
+                return await run(model, model.user("How heavy?"), runner)
+
+    api = InParts([Turn("I will "), Turn("weigh it.", [Asked("call_1", "weigh", {"item": "a"})]), Turn("12 oz.")])
+    # The signature of the calls is that of the second request's turn.
+    with served(api) as address:
+        result = asyncio.run(main(address))
+    assert (api.refusals, result.status, result.turns, result.text) == ([], "done", 2, "12 oz.")
+    assert result.messages[1]["parts"][0]["text"].startswith("I will ")
+    assert [one.output for one in result.results] == ["a: 12 oz"]
+
+
+@pytest.mark.parametrize("name", ["automatic_continuation", "automaticContinuation"])
+def test_gemini_takes_no_switch_against_going_on(name: str) -> None:
+    with pytest.raises(DefinitionError, match="automatic_continuation=False"):
+        gemini("model-1", client=genai.Client(api_key="dummy"), **{name: False})
+    gemini("model-1", client=genai.Client(api_key="dummy"), **{name: True})
+
+
+def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
+    asked: list[int] = []
+
+    class Plain:
+        results = staticmethod(anthropic("m").results)
+
+        async def __call__(self, messages: Sequence[Any], toolset: Toolset) -> Reply:
+            asked.append(len(messages))
+            return Reply("Done.")
+
+    async def main() -> LoopResult:
+        async with Runner(RUNNER_TOOLS) as runner:
+            return await run(Plain(), [{"role": "user", "content": "Hi."}], runner)
+
+    assert asyncio.run(main()).state == {}
+    assert asked == [1]
