@@ -24,6 +24,7 @@ _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
+_COMMA_BEFORE_BRACKET = re.compile(r",\s*[\]}]")
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -251,7 +252,9 @@ def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
 
 def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """The ways to read `text`, each with its repairs, the one with the fewest first."""
-    bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
+    bare = text
+    if _COMMA_BEFORE_BRACKET.search(text):  # perhaps in a string
+        bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
     ways = [(text, ()), (bare, ("removed a comma before a closing bracket",))]
     escaped = [(_escaped(way), ("kept raw control characters inside a string", *repairs)) for way, repairs in ways]
     return [ways[0], escaped[0], ways[1], escaped[1]]
@@ -259,6 +262,8 @@ def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
 
 def _escaped(text: str) -> str:
     """`text` with the control characters in its strings written as JSON writes them."""
+    if not _CONTROL.search(text):
+        return text
     return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
 
 
