@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, TypeAlias
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.handler import is_async
 from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.pipeline.guards import GuardFunction, broken, decision_of
+from ferrule.pipeline.guards import broken, decision_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.suspension import resume_data
 from ferrule.pipeline.tasks import outcome_of, start
-from ferrule.types import Approver, Coro, Guard
+from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.content import clean, cut
 from ferrule.values.decision import ALLOW, Decision, ask, deny

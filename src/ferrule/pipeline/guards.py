@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pydantic import AliasChoices
 
@@ -12,15 +12,13 @@ from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.types import Answer, Guard
+from ferrule.types import Answer, Guard, GuardFunction
 from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import ALLOW, Decision, allow, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps, loads, same
-
-GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Answer | Awaitable[Answer]]
 
 
 def guard_function(guard: Guard, tool: Tool) -> GuardFunction:

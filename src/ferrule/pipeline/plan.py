@@ -12,11 +12,11 @@ from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
 from ferrule.executors.threads import InThread
-from ferrule.pipeline.guards import GuardFunction, guard_function
+from ferrule.pipeline.guards import guard_function
 from ferrule.pipeline.hooks import After, Before, split_chain
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
-from ferrule.types import Guard, Middleware, Next
+from ferrule.types import Guard, GuardFunction, Middleware, Next
 
 T = TypeVar("T")
 

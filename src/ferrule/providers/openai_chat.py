@@ -263,11 +263,8 @@ class Stream(
         self._finish_reason: str | None = None
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is not dict:
-            event = {**event.__dict__, **event.__pydantic_extra__} if event.__pydantic_extra__ else event.__dict__
-        (choice,) = event["choices"]
-        if type(choice) is not dict:
-            choice = {**choice.__dict__, **choice.__pydantic_extra__} if choice.__pydantic_extra__ else choice.__dict__
+        event = fields_of(event)
+        choice = fields_of(*event["choices"])
         if "error" in event or "error" in choice:
             return False
         delta = choice["delta"]
