@@ -7,7 +7,7 @@
     more calls than max_calls    the ones over it are answered as limited and never run
     calls in the last turn       the same: nobody would read what they did
     refused                      its calls are answered, and it is over
-    neither text nor calls       failed
+    nothing at all               failed
     text, but no known end       failed: the answer may be half of one, such as that of a stream that broke off
     the same invalid calls       failed at the third time in a row
     a tool failed                on_failure: go on, answer without tools, or stop
@@ -279,6 +279,8 @@ class Run:
             status = status or self._status(reply, failed, degraded, "suspended" in statuses)
             if failed and self._on_failure == "degrade":
                 offered, degraded = Toolset([]), True
+                unforced = getattr(self._model, "unforced", None)
+                self._model = unforced() if unforced else self._model
         self._result = self._come_to(status)
         yield Finished(self._result)
 
@@ -337,7 +339,7 @@ class Run:
             return "suspended"
         if reply.stop == "refused" or (reply.stop == "other" and not reply.calls):
             return "failed"
-        if reply.stop == "end" and not reply.calls and not reply.text.strip():
+        if reply.stop == "end" and reply.is_empty:
             self._reason = "the model gave neither a text nor a call"
             return "failed"
         unanswered = reply.stop == "pause" or (reply.stop == "malformed" and not reply.calls)

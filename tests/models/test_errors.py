@@ -17,6 +17,7 @@ import cohere
 import cohere.core
 import google.genai
 import google.genai.errors
+import httpx
 import mistralai.client
 import mistralai.client.errors
 import ollama
@@ -290,15 +291,21 @@ def test_an_error_in_a_response_that_came_at_once_is_raised(
     assert type(raised(BY_NAME[case], answer(200, body), stream=False)) is kind
 
 
-@pytest.mark.parametrize("case", ["ollama"])
-@pytest.mark.parametrize("stream", [True, False])
-def test_what_a_listener_raises_is_not_taken_for_the_apis(case: str, stream: bool) -> None:
+TURNED_AWAY = httpx.Response(429, request=httpx.Request("POST", "https://example.org"))
+RAISED = [ValueError("prompt is too long"), openai.RateLimitError("of another API", response=TURNED_AWAY, body=None)]
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@STREAMED
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bool, error: Exception) -> None:
     def refuse(chunk: str) -> None:
-        raise ValueError("prompt is too long")
+        raise error
 
     async def main(address: str) -> None:
-        async with BY_NAME[case].model("m", base_url=address, on_text=refuse, stream=stream) as model:
+        async with case.model("m", base_url=address, on_text=refuse, stream=stream) as model:
             await asyncio.wait_for(model(model.user("Hi."), Toolset([])), BOUND)
 
-    with serving(BY_NAME[case], [Turn("Hello.")]) as (_, address), pytest.raises(ValueError):
+    with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(type(error)) as found:
         asyncio.run(main(address))
+    assert found.value is error

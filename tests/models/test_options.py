@@ -157,6 +157,57 @@ def test_an_answer_without_tools_is_asked_for_without_a_choice_among_them(case: 
     assert "functionCallingConfig" in str(first) if case.name in {"gemini", "vertex"} else _is_in(wanted, first)
 
 
+OWN_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+OWN_FUNCTION = {"type": "function", "function": {"name": "own", "parameters": {"type": "object", "properties": {}}}}
+NAMED = {"type": "function", "function": {"name": "weigh"}}
+AT = {"latLng": {"latitude": 1.5, "longitude": 2.5}}
+MODES: dict[str, Any] = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["weigh"]}}
+# Tools of the request's own beside a choice, and what is left of that choice where ours are offered no more.
+BESIDE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("anthropic", {"tools": [OWN_SEARCH], "tool_choice": {"type": "tool", "name": "weigh"}}, {}),
+    ("anthropic", {"tools": [OWN_SEARCH], "tool_choice": {"type": "any"}}, {}),
+    ("anthropic", {"tools": [OWN_SEARCH], "tool_choice": {"type": "none"}}, {"tool_choice": {"type": "none"}}),
+    ("openai", {"tools": [{"type": "web_search"}], "tool_choice": {"type": "function", "name": "weigh"}}, {}),
+    (
+        "openai",
+        {"tools": [{"type": "web_search"}], "tool_choice": "required", "parallel_tool_calls": False},
+        {"parallel_tool_calls": False},
+    ),
+    ("openai", {"tools": [{"type": "web_search"}], "tool_choice": "auto"}, {"tool_choice": "auto"}),
+    ("compatible", {"tools": [OWN_FUNCTION], "tool_choice": NAMED}, {}),
+    ("gemini", {"tools": [{"google_search": {}}], "tool_config": {**MODES, "retrievalConfig": AT}}, {}),
+    ("vertex", {"tools": [{"google_search": {}}], "toolConfig": MODES}, {}),
+    ("mistral", {"tools": [OWN_FUNCTION], "tool_choice": NAMED}, {}),
+    ("mistral", {"tools": [OWN_FUNCTION], "tool_choice": "none"}, {"tool_choice": "none"}),
+    ("cohere", {"tools": [OWN_FUNCTION], "tool_choice": "REQUIRED"}, {}),
+]
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("case", "given", "left"),
+    [(BY_NAME[name], given, left) for name, given, left in BESIDE],
+    ids=[f"{name} {next(reversed(given.values()))}"[:40] for name, given, _ in BESIDE],
+)
+def test_an_answer_without_our_tools_is_asked_for_without_a_choice_that_forces_a_call(
+    case: Case, given: dict[str, Any], left: dict[str, Any]
+) -> None:
+    async def main(address: str) -> LoopResult:
+        async with case.model("model-1", base_url=address, **given) as model:
+            return await told(model, [], on_failure="degrade")
+
+    with serving(case, [*_conversation(case), Turn("It weighs 12 oz.")]) as (api, address):
+        result = asyncio.run(main(address))
+    assert (api.refusals, result.status, result.text) == ([], "degraded", "It weighs 12 oz.")
+    first, last = (request.body for request in api.requests)
+    assert len(first["tools"]) > len(last["tools"]) == 1
+    said = {"tool_choice", "parallel_tool_calls"}
+    assert {key: last[key] for key in said & last.keys()} == left
+    assert "functionCallingConfig" not in str(last)
+    assert ("functionCallingConfig" in str(first)) or said & first.keys()
+    assert ("retrievalConfig" in str(given)) is ("latitude" in str(last))
+
+
 def _conversation(case: Case) -> list[Turn]:
     weigh = Asked(case.ids[0], "weigh", {"item": "a", "scale": {"unit": "g"}})
     return [Turn("", [weigh, Asked(case.ids[1], "look", {"path": "b"})])]
@@ -307,3 +358,17 @@ def test_a_result_on_bedrock_has_no_status_for_a_model_that_takes_none(case: Cas
     assert [one.status for one in result.results] == ["ok", "failed"]
     with served(WithoutStatus(turns)) as address, pytest.raises(Exception, match="status field"):
         go(bedrock("model-1", base_url=address, stream=stream))
+
+
+def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
+    given: dict[str, Any] = {"tools": [{"type": "web_search"}], "tool_choice": "required"}
+    case = BY_NAME["openai"]
+
+    async def main(address: str) -> None:
+        async with case.model("model-1", base_url=address, **given) as model:
+            await model(model.user("How heavy is it?"), Toolset([]))
+
+    with serving(case, [Turn("It weighs 12 oz.")]) as (api, address):
+        asyncio.run(main(address))
+    (request,) = api.requests
+    assert {key: request.body[key] for key in given} == given

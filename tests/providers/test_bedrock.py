@@ -239,3 +239,10 @@ def test_no_response_of_a_strange_shape_breaks_the_reading(key: str, strange: An
     response = API.write("Text.", [ADD], "calls") | {key: strange}
     told = [MODULE.stop(response), MODULE.reason(response), MODULE.state(response), MODULE.turn(response)]
     json.dumps([told, [call.problem for call in MODULE.calls(response)]]).encode()
+
+
+def test_a_kind_of_thought_that_botocore_does_not_know_stays_out_of_the_history() -> None:
+    stream = MODULE.Stream()
+    for delta in ({"reasoningContent": {"SDK_UNKNOWN_MEMBER": {"name": "new"}}}, {"text": "Hello."}):
+        stream.feed({"contentBlockDelta": {"contentBlockIndex": 0, "delta": delta}})
+    assert stream.turn() == [{"role": "assistant", "content": [{"text": "Hello."}]}]

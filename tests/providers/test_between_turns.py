@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from test_contract import ALL, WAYS, answer, read
 from test_history import inside
 
 from ferrule import Runner, tool
+from ferrule.loop import LoopResult, run
+from ferrule.models import Reply
+from ferrule.models.scripted import scripted
 from ferrule.providers import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
 
 Response = dict[str, Any]
@@ -89,7 +93,26 @@ def test_an_empty_object_before_the_real_arguments_is_no_part_of_them(name: str,
 def test_an_empty_object_alone_is_the_arguments(name: str, form: str) -> None:
     api = ALL[name]
     stream = api.fed(api.events(api.write("", [("call_a", "add", {}), ("call_b", "add", {})], "calls")), form)
-    assert [(dict(call.arguments), call.problem) for call in stream.calls()] == [({}, None), ({}, None)]
+    assert [(call.raw, call.problem) for call in stream.calls()] == [("{}", None), ("{}", None)]
+    assert given_in(stream.turn()) == [{}, {}]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("first", ["added", "delta"])
+def test_an_empty_object_before_the_real_arguments_is_dropped_where_no_event_says_them_whole(
+    first: str, form: str
+) -> None:
+    api = ALL["openai_responses"]
+    *events, end = api.events(
+        api.write("", [("call_a", "add", {"a": 1})], "calls"),
+        lambda text: [*(["{}"] if first == "delta" else []), *text],
+    )
+    kept = [event for event in events if not event["type"].endswith(".done")]
+    for event in kept:
+        if event["type"] == "response.output_item.added":
+            event["item"]["arguments"] = "{}" if first == "added" else ""
+    stream = api.fed([*kept, {**end, "response": {**end["response"], "output": []}}], form)
+    assert [call.raw for call in stream.calls()] == ['{"a": 1}']
 
 
 # Why a turn ended
@@ -217,6 +240,12 @@ ITEMS: dict[str, Response] = {
         "arguments": {"query": "weather"},
     },
 }
+NOT_DONE = {
+    "shell_call": '"exit_code": 1',
+    "apply_patch_call": '"status": "failed"',
+    "mcp_approval_request": '"approve": false',
+    "tool_search_call": '"tools": []',
+}
 INPUT_ITEMS: TypeAdapter[Any] = TypeAdapter(list[ResponseInputItemParam])
 
 
@@ -230,6 +259,8 @@ def test_an_item_for_the_program_is_a_call_with_a_problem_and_gets_an_answer_of_
     (call,) = openai_responses.calls(given)
     assert openai_responses.stop(given) == "calls"
     assert kind in str(call.problem) and "Nothing was run" in str(call.problem)
+    asked = {key: value for key, value in ITEMS[kind].items() if key not in {"id", "call_id", "status"}}
+    assert {key: call.arguments[key] for key in asked} == asked
     ran: list[str] = []
 
     @tool(name=kind)
@@ -246,9 +277,22 @@ def test_an_item_for_the_program_is_a_call_with_a_problem_and_gets_an_answer_of_
     INPUT_ITEMS.validate_python([output])
     assert "c" in (output.get("call_id"), output.get("approval_request_id"))
     told = json.dumps(output)
+    assert NOT_DONE.get(kind, "") in told
     assert "Nothing was run" in told or kind in {"computer_call", "tool_search_call"}  # these take no text
     (item,) = openai_responses.turn(given)
     assert item == response["output"][0]
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_the_safety_checks_of_a_call_are_told_and_never_acknowledged(form: str) -> None:
+    checks = [{"id": "cu_sc_1", "code": "malicious_instructions", "message": "A page gives orders."}]
+    item = {"type": "computer_call", **ITEMS["computer_call"], "pending_safety_checks": checks}
+    response = ALL["openai_responses"].write("", [], "done") | {"output": [item]}
+    (call,) = openai_responses.calls(OpenAIResponse.model_validate(response) if form == "sdk" else response)
+    assert "acknowledges malicious_instructions" in str(call.problem)
+    assert call.arguments["pending_safety_checks"] == checks
+    (output,) = openai_responses.results([asyncio.run(Runner([add]).run(call))])
+    assert "acknowledged_safety_checks" not in output
 
 
 @pytest.mark.parametrize(
@@ -324,6 +368,13 @@ def test_a_call_in_the_text_is_read_where_that_is_wanted(name: str, text: str) -
     assert given_in(module.turn(response)) in ([{"a": 1, "b": 2}], [{"a": "1", "b": "2"}])
 
 
+@pytest.mark.parametrize("message", [None, "Hello.", ["x"]])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_response_without_a_message_has_no_call_in_its_text(name: str, message: Any) -> None:
+    response = {"message": message, "choices": [{"message": message}]}
+    assert MODULES[name].with_text_calls(response) == response
+
+
 @pytest.mark.parametrize("text", [*UNREADABLE, "Write <tool_call> and </tool_call> round it.", "Hello."])
 @pytest.mark.parametrize("name", MODULES)
 def test_text_that_holds_no_whole_call_stays_text(name: str, text: str) -> None:
@@ -369,6 +420,64 @@ ELSEWHERE = [f"{WRITTEN[0]}\nThen.\n{WRITTEN[0]}", f"Go.\n{WRITTEN[0]}<|im_end|>
 def test_a_call_in_the_text_that_is_not_at_its_end_is_malformed(name: str, text: str) -> None:
     response = MODULES[name].with_text_calls(ALL[name].write(text, [], "done"))
     assert MODULES[name].calls(response) == [] and MODULES[name].stop(response) == "malformed"
+
+
+# An answer that is no text
+
+DRAWN = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "An image of a cat."}]}
+SPOKEN_ALOUD = {"id": "audio_1", "data": "aGk=", "expires_at": 1, "transcript": "Hi."}
+INLINE = {"inlineData": {"mimeType": "image/png", "data": "aGk="}}
+IMAGE = {"image": {"format": "png", "source": {"bytes": b"hi"}}}
+FILE = {"type": "file", "file_id": "3f0b6a1c-5d2e-4c8e-9a53-0d8a4c1b7e11"}
+MEDIA: dict[str, Response] = {
+    "openai_responses": {"output": [THOUGHT, DRAWN]},
+    "openai_chat": {"content": None, "audio": SPOKEN_ALOUD},
+    "gemini": {"parts": [INLINE]},
+    "interactions": {"steps": [{"type": "model_output", "content": [{"type": "image", "data": "aGk="}]}]},
+    "bedrock": {"content": [IMAGE]},
+    "mistral": {"content": [FILE]},
+}
+
+
+def with_content(name: str, content: Response) -> Response:
+    """A response that ended, and says this."""
+    response: Response = ALL[name].write("", [], "done")
+    if name in ("openai_chat", "mistral"):
+        response["choices"][0]["message"] |= content
+    elif name == "gemini":
+        response["candidates"][0]["content"] |= content
+    elif name == "bedrock":
+        response["output"]["message"] |= content
+    else:
+        response |= content
+    return response
+
+
+def run_with(name: str, response: Any) -> LoopResult:
+    """What the loop makes of this answer."""
+    module = ALL[name].module
+    said = Reply(module.text(response), module.calls(response), module.turn(response), module.stop(response))
+
+    async def main() -> LoopResult:
+        return await run(scripted([said]), [], Runner([]))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+@pytest.mark.parametrize("name", MEDIA)
+def test_an_answer_that_is_an_image_a_sound_or_a_file_alone_is_an_answer(name: str, form: str) -> None:
+    result = run_with(name, ALL[name].read(with_content(name, MEDIA[name]), form))
+    assert (result.status, result.text.strip(), result.reason) == ("done", "", None)
+
+
+@pytest.mark.parametrize("form", ["dict", "sdk"])
+def test_thoughts_alone_are_no_answer(form: str) -> None:
+    response = with_content("openai_responses", {"output": [THOUGHT]})
+    assert run_with("openai_responses", ALL["openai_responses"].read(response, form)).status == "failed"
+    message = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}]}
+    assert Reply("", (), [message]).is_empty
 
 
 # A turn with an error
@@ -441,10 +550,22 @@ def test_text_beside_real_calls_is_text() -> None:
     assert openai_chat.stop(response) == "calls" and len(openai_chat.calls(response)) == 1
 
 
-def test_the_marks_are_found_in_a_time_that_grows_with_the_text() -> None:
-    text = "<tool_call>" * 100_000
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>" * 100_000,
+        "Look:\n" + "<tool_call> {\n" * 100_000,
+        "Look:\n```\n" + "<tool_call> {\n" * 100_000,
+        "<tool_call><function=add>" + "<parameter=a>" * 100_000 + "</function></tool_call>",
+    ],
+    ids=["marks", "calls", "code", "parameters"],
+)
+def test_the_marks_are_found_in_a_time_that_grows_with_the_text(text: str) -> None:
     response = ALL["openai_chat"].write(text, [], "done")
+    started = time.perf_counter()
     assert openai_chat.with_text_calls(response) == response
+    assert openai_chat.stop(response) in {"end", "malformed"}
+    assert time.perf_counter() - started < 5  # seconds; it takes 0.1
 
 
 # Bedrock's status

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import json
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import pytest
 from apis_more import MORE, Asked
 from asked import ADD, GREET, seen
+from test_streams import places
 
 
 @pytest.fixture(params=list(MORE))
@@ -69,3 +74,15 @@ def test_what_is_no_event_is_passed_over(api: Any) -> None:
     ):
         stream.feed(junk)
     assert stream.calls() == [] and stream.turn() == [] and stream.stop == "other"
+
+
+@pytest.mark.parametrize("junk", [0, [[1]], {}, {"type": "text"}], ids=repr)
+def test_no_event_breaks_the_stream(api: Any, junk: Any) -> None:
+    events = list(api.events(api.write("Some text.", [ADD], "calls"), lambda text: list(text[:3])))
+    for number, event in enumerate(events):
+        for place in places(event)[1:]:
+            broken: Any = copy.deepcopy(event)
+            reduce(getitem, place[:-1], broken)[place[-1]] = junk
+            stream = api.fed([*events[:number], broken, *events[number + 1 :]])
+            json.dumps([stream.stop, stream.partial(), stream.turn()])
+            assert all(isinstance(call.id, str) and call.id for call in stream.calls())

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from test_providers import ADD, APIS, GREET, anthropic_dict, chat_dict, responses_dict
 
 from ferrule import Runner, tool
-from ferrule.providers import anthropic, openai_chat, openai_responses
+from ferrule.providers import anthropic, mistral, openai_chat, openai_responses
 
 Response = dict[str, Any]
 Cut = Callable[[str], list[str]]
@@ -510,3 +510,20 @@ def test_chat_one_id_under_two_indexes_is_two_calls_whose_fragments_come_in_turn
     several = chunk(*pieces[2:4])  # more than one fragment in a delta
     stream = STREAMS["openai_chat"].fed([*map(chunk, pieces[:2]), several, several, END])
     assert [(call.name, call.raw) for call in stream.calls()] == [("one", '{"a":{"a":'), ("two", '{"a":{"a":')]
+
+
+@pytest.mark.parametrize("module", [openai_chat, mistral])
+@pytest.mark.parametrize("more", [{}, {"role": "assistant"}])
+def test_what_a_chunk_of_text_says_of_usage_is_kept(module: ModuleType, more: Response) -> None:
+    stream = module.Stream()
+    for count in (1, 2):
+        choice = {"index": 0, "delta": {**more, "content": "a"}, "finish_reason": None}
+        stream.feed({"id": "c", "choices": [choice], "usage": {"completion_tokens": count}})
+    assert stream.partial()["usage"] == {"completion_tokens": 2}
+
+
+@pytest.mark.parametrize("module", [openai_chat, mistral])
+def test_what_is_no_call_in_a_list_of_calls_is_passed_over(module: ModuleType) -> None:
+    stream = module.Stream()
+    stream.feed({"id": "c", "choices": [{"index": 0, "delta": {"tool_calls": [None, "x"]}, "finish_reason": "stop"}]})
+    assert (stream.calls(), stream.turn(), stream.stop) == ([], [], "end")

@@ -74,6 +74,29 @@ class Reply:
     raw: Any = None
     """The whole response as plain data, to read what else is in it: grounding, citations, reasoning."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds nothing: no text, no call, and no image, sound or file in its messages."""
+        return not (self.calls or self.text.strip() or any(map(_holds_media, self.messages)))
+
+
+# What a medium in a turn is the type of, or stands under, in Responses, Chat (`images`: OpenRouter), generateContent,
+# Interactions, Converse and Mistral.
+_MEDIA = (
+    *("image_generation_call", "image", "images", "image_url", "audio", "input_audio", "video", "document"),
+    *("document_url", "file", "inlineData", "inline_data", "fileData", "file_data"),
+)
+
+
+def _holds_media(message: Any) -> bool:
+    """Whether a message, or one of its parts, is an image, a sound or a file."""
+    if not isinstance(message, Mapping):
+        return False
+    if message.get("type") in _MEDIA or any(message.get(key) for key in _MEDIA):
+        return True
+    parts = message.get("content") or message.get("parts")
+    return isinstance(parts, list) and any(map(_holds_media, parts))
+
 
 class ModelError(FerruleError):
     """The API reported an error. Of what its SDK raised, that is the `__cause__`.

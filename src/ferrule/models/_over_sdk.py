@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
 from difflib import get_close_matches
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models import Message, ModelError, Reply
+from ferrule.models import Message, Reply
 from ferrule.models._errors import model_error, reported_error
-from ferrule.providers._read import plain, read
+from ferrule.providers._read import plain, read, read_text
 from ferrule.providers._stream import error_in_event
 
 if TYPE_CHECKING:
@@ -58,58 +60,41 @@ def user_message(text: str) -> list[Message]:
     return [{"role": "user", "content": text}]
 
 
+@dataclass(eq=False, repr=False)
 class SdkModel:
     """A model whose turn is one request through an SDK.
 
     It keeps the connections of the client that it made until `aclose()`, or the end of `async with`; a client that was
     given to it is closed by whoever made it. One is for one event loop, as the SDKs' clients are.
-
-    Args:
-        provider: Reads the answers.
-        request: The request for these messages and tools, with the state of the turn before.
-        events: Sends a request and gives the events of its answer: an async iterator, or an awaitable of one.
-        response: Sends a request and gives its answer whole.
-        event_text: The text in an event; empty where there is none.
-        usage: The counts in a response.
-        results: Writes the messages that answer the calls; the provider's own where it is left out.
-        user: The messages that say a text as the user.
-        stream: Whether the answer comes event by event.
-        on_text: Called with each chunk of text as it comes.
-        lasting: What of a state holds on where an answer says nothing of it, by name.
-        rewrite: What is done to a response before it is read.
-        close: Ends the client.
     """
 
-    def __init__(
-        self,
-        provider: Provider,
-        *,
-        request: Callable[[Messages, Toolset, State], Request],
-        events: Callable[[Request], Any],
-        response: Callable[[Request], Awaitable[Any]],
-        event_text: Callable[[Any], str],
-        usage: Callable[[Any], Mapping[str, Any]],
-        results: Callable[[Iterable[ToolResult]], list[Message]] | None = None,
-        user: Callable[[str], list[Message]] = user_message,
-        stream: bool = True,
-        on_text: OnText | None = None,
-        lasting: Collection[str] = (),
-        rewrite: Callable[[Any], Any] | None = None,
-        close: Callable[[], Awaitable[object]] | None = None,
-    ) -> None:
-        self._provider = provider
-        self._results = results or provider.results
-        self._request = request
-        self._events = events
-        self._response = response
-        self._event_text = event_text
-        self._usage = usage
-        self._is_streamed = stream
-        self._lasting = lasting
-        self._rewrite = rewrite
-        self._close = close
-        self.user = user
-        self.on_text = on_text
+    provider: Provider
+    """Reads the answers."""
+    _: KW_ONLY
+    request: Callable[[Messages, Toolset, State], Request]
+    """The request for these messages and tools, with the state of the turn before."""
+    events: Callable[[Request], Any]
+    """Sends a request and gives the events of its answer: an async iterator, or an awaitable of one."""
+    response: Callable[[Request], Awaitable[Any]]
+    """Sends a request and gives its answer whole."""
+    event_text: Callable[[Any], str]
+    """The text in an event; empty where there is none."""
+    usage: Callable[[Any], Mapping[str, Any]]
+    """The counts in a response."""
+    answers: Callable[[Iterable[ToolResult]], list[Message]] | None = None
+    """Writes the messages that answer the calls; the provider's `results` where it is left out."""
+    user: Callable[[str], list[Message]] = user_message
+    """The messages that say a text as the user."""
+    stream: bool = True
+    """Whether the answer comes event by event."""
+    on_text: OnText | None = None
+    """Called with each chunk of text as it comes."""
+    lasting: Collection[str] = ()
+    """What of a state holds on where an answer says nothing of it, by name."""
+    rewrite: Callable[[Any], Any] | None = None
+    """What is done to a response before it is read."""
+    close: Callable[[], object] | None = None
+    """Ends the client; may give an awaitable."""
 
     async def __call__(self, messages: Messages, toolset: Toolset, /, *, state: State | None = None) -> Reply:
         """One turn.
@@ -121,22 +106,14 @@ class SdkModel:
             RateLimited, Overloaded, ContextTooLong: where that is what the SDK says, with its error as the cause.
             ModelError: where the API reports another error in the middle of a turn.
         """
-        request = self._request(messages, toolset, state or {})
-        try:
-            response = await (self._stream(request) if self._is_streamed else self._whole(request))
-        except ModelError:
-            raise
-        except Exception as error:
-            known = model_error(error)
-            if known is None:
-                raise
-            raise known from error
-        provider, usage = self._provider, self._usage(response)
-        raw = response if self._is_streamed else plain(response)
-        if self._rewrite is not None:
-            response = self._rewrite(response)
+        request = self.request(messages, toolset, state or {})
+        response = await (self._streamed(request) if self.stream else self._whole(request))
+        provider, usage = self.provider, self.usage(response)
+        raw = response if self.stream else plain(response)
+        if self.rewrite is not None:
+            response = self.rewrite(response)
         text = provider.text(response)
-        if not self._is_streamed and text and self.on_text is not None:
+        if not self.stream and text and self.on_text is not None:
             self.on_text(text)
         return Reply(
             text,
@@ -145,36 +122,42 @@ class SdkModel:
             provider.stop(response),
             usage,
             provider.reason(response),
-            {name: value for name, value in (state or {}).items() if name in self._lasting}
+            {name: value for name, value in (state or {}).items() if name in self.lasting}
             | dict(provider.state(response)),
             raw,
         )
 
-    async def _stream(self, request: Request) -> dict[str, Any]:
-        stream = self._provider.Stream()
-        async with aclosing(_events_of(self._events(request))) as events:
+    async def _streamed(self, request: Request) -> dict[str, Any]:
+        stream = self.provider.Stream()
+        async with aclosing(_events_of(self.events, request)) as events:
             async for event in events:
                 stream.feed(event)
-                if self.on_text is not None and (chunk := self._event_text(event)):
+                if self.on_text is not None and (chunk := self.event_text(event)):
                     self.on_text(chunk)
         if stream.error is not None:
             raise reported_error(stream.error)
         return stream.partial()
 
     async def _whole(self, request: Request) -> Any:
-        response = await self._response(request)
+        with _errors_of_the_sdk():
+            response = await self.response(request)
         if (error := error_in_event(response)) is not None:
             raise reported_error(error)
         return response
 
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls of a turn."""
-        return self._results(results)
+        return (self.answers or self.provider.results)(results)
+
+    def unforced(self) -> SdkModel:
+        """The same model, whose requests leave a choice out that forces a call: it may name a tool that is offered no
+        more, and the answer is to be a text."""
+        return replace(self, request=lambda *asked: _without_forcing(self.request(*asked)))
 
     async def aclose(self) -> None:
         """Ends the client, where the model made it."""
-        if self._close is not None:
-            await self._close()
+        if self.close is not None and inspect.isawaitable(closing := self.close()):
+            await closing
 
     async def __aenter__(self) -> SdkModel:
         return self
@@ -185,12 +168,26 @@ class SdkModel:
         await self.aclose()
 
 
-async def _events_of(opened: Any) -> AsyncGenerator[Any, None]:
+@contextmanager
+def _errors_of_the_sdk() -> Iterator[None]:
+    """What is raised within is the SDK's: of the kinds that `model_error` knows, it is raised as one of them."""
+    try:
+        yield
+    except Exception as error:
+        known = model_error(error)
+        if known is None:
+            raise
+        raise known from error
+
+
+async def _events_of(send: Callable[[Request], Any], request: Request) -> AsyncGenerator[Any, None]:
     """The events of an SDK's stream, whose connection ends with them."""
-    answer = await opened if inspect.isawaitable(opened) else opened
-    async with answer if hasattr(answer, "__aexit__") else aclosing(answer):
-        async for event in answer:
-            yield event
+    with _errors_of_the_sdk():
+        opened = send(request)
+        answer = await opened if inspect.isawaitable(opened) else opened
+        async with answer if hasattr(answer, "__aexit__") else aclosing(answer):
+            async for event in answer:
+                yield event
 
 
 def import_sdk(module: str, extra: str) -> Any:
@@ -217,9 +214,19 @@ def with_tools(request: Mapping[str, Any], definitions: Iterable[Any]) -> Reques
     """The request with these tools before those that it has by itself; with none, without what speaks of tools: APIs
     refuse an empty list, and a choice among none."""
     tools = [*definitions, *(request.get("tools") or ())]
-    left_out = {"tools"} if tools else {"tools", *_NEED_TOOLS}
+    left_out = ("tools", *(() if tools else _NEED_TOOLS))
     rest = {key: value for key, value in request.items() if key not in left_out}
     return {**rest, "tools": tools} if tools else rest
+
+
+def _without_forcing(request: Request) -> Request:
+    config = {"toolConfig": _without_forcing(request["toolConfig"])} if "toolConfig" in request else {}
+    return {key: item for key, item in (request | config).items() if not _forces(key, item)}
+
+
+def _forces(key: str, choice: Any) -> bool:
+    word = choice if isinstance(choice, str) else read_text(choice, "type")
+    return key in ("tool_choice", "toolChoice") and word.lower() not in ("auto", "none")
 
 
 def parameters_of(send: Any) -> list[str] | None:
@@ -249,6 +256,18 @@ def check_options(model: str, known: Collection[str] | None, options: Iterable[s
 def missing_credentials(model: str, remedy: str) -> DefinitionError:
     """There is nothing to say who asks."""
     return DefinitionError(f"the model {model!r} needs credentials: {remedy}")
+
+
+def key_in_environment(model: str, variable: str) -> str:
+    """The key that this variable holds.
+
+    Raises:
+        DefinitionError: where it holds none.
+    """
+    key = os.environ.get(variable)
+    if not key:
+        raise missing_credentials(model, f"set {variable}")
+    return key
 
 
 def counts(response: Any, names: Mapping[str, str], at: Sequence[str] = ("usage",)) -> dict[str, int]:

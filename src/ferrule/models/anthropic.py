@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    missing_credentials,
-    parameters_of,
-    with_tools,
-)
+from ferrule.definition.toolset import Toolset
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict
 from ferrule.providers import anthropic as provider
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 MAX_TOKENS = 16_000
 # The parameters that `client.beta.messages.create` has and `client.messages.create` has not (anthropic 2.11).
@@ -53,9 +39,9 @@ def anthropic(
     cache: bool = False,
     deferred: Collection[str] = (),
     stream: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model of Anthropic's.
 
     Args:
@@ -74,50 +60,48 @@ def anthropic(
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    own = client is None
-    if own:
-        client = _client(name, base_url)
+    used = _client(name, base_url) if client is None else client
 
-    create = (client if _BETA_OPTIONS.isdisjoint(options) else client.beta).messages.create
-    check_options(f"anthropic:{name}", parameters_of(create), options)
+    create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
+    sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
-        found: Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
         found |= _merged(options, state)
-        found = with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
-        if "tools" not in found and (used := sorted(_tools_in_history(messages))):
-            found |= {"tools": [_unavailable_tool(tool) for tool in used], **provider.tool_choice("none")}
+        found = sdk.with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
+        if "tools" not in found and (names := sorted(_tools_in_history(messages))):
+            found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
         return found
 
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
         events=lambda request: create(stream=True, **request),
         response=lambda request: create(**request),
         event_text=_event_text,
-        usage=partial(counts, names=_USAGE_NAMES),
+        usage=partial(sdk.counts, names=_USAGE_NAMES),
         stream=stream,
         lasting=("container",),
         on_text=on_text,
-        close=client.close if own else None,
+        close=used.close if client is None else None,
     )
 
 
-def _merged(options: Request, state: State) -> Request:
+def _merged(options: sdk.Request, state: sdk.State) -> sdk.Request:
     """The state of the turn before; a container keeps the skills that the caller gave it."""
     given = options.get("container")
     return {"container": {**given, "id": state["container"]}} if isinstance(given, dict) and state else dict(state)
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    client = import_sdk("anthropic", "anthropic").AsyncAnthropic(base_url=base_url)
+    client = sdk.import_sdk("anthropic", "anthropic").AsyncAnthropic(base_url=base_url)
     # It notices only when it asks.
     if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
-        raise missing_credentials(f"anthropic:{name}", "set ANTHROPIC_API_KEY")
+        raise sdk.missing_credentials(f"anthropic:{name}", "set ANTHROPIC_API_KEY")
     return client
 
 
-def _tools_in_history(messages: Messages) -> Iterable[str]:
+def _tools_in_history(messages: sdk.Messages) -> Iterable[str]:
     """The names of the tools in the history."""
     blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
     return {block["name"] for block in blocks if block.get("type") == "tool_use"}

@@ -5,26 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ferrule.definition.toolset import Toolset
 from ferrule.executors import threads as pool
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    missing_credentials,
-    with_tools,
-)
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict
 from ferrule.providers import bedrock as provider
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 _USAGE_NAMES = {
     "inputTokens": "input_tokens",
@@ -44,9 +31,9 @@ def bedrock(
     deferred: Collection[str] = (),
     result_status: bool = True,
     stream: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model on Bedrock.
 
     Args:
@@ -67,45 +54,40 @@ def bedrock(
         DefinitionError: where the SDK, credentials or a region are missing, or for an option that the API does not
             have.
     """
-    own = client is None
-    if own:
-        client = _client(name, base_url)
-    check_options(f"bedrock:{name}", _request_fields(client), options)
+    used = _client(name, base_url) if client is None else client
+    sdk.check_options(f"bedrock:{name}", _request_fields(used), options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         found = {"modelId": name, "messages": list(messages), **options}
         definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
-        config = with_tools(found.pop("toolConfig", {}), definitions["tools"])
+        config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
         if "tools" not in config:
             config = _config_of_history(messages)
         return {**found, "toolConfig": config} if config else found
 
-    async def close() -> None:
-        client.close()
-
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
-        events=partial(_events, client),
-        response=lambda request: _in_thread(lambda: client.converse(**request)),
+        events=partial(_events, used),
+        response=lambda request: _in_thread(lambda: used.converse(**request)),
         event_text=_event_text,
-        usage=partial(counts, names=_USAGE_NAMES),
-        results=partial(provider.results, status=result_status),
+        usage=partial(sdk.counts, names=_USAGE_NAMES),
+        answers=partial(provider.results, status=result_status),
         user=_user,
         stream=stream,
         on_text=on_text,
-        close=close if own else None,
+        close=used.close if client is None else None,
     )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    boto3 = import_sdk("boto3", "bedrock")
+    boto3 = sdk.import_sdk("boto3", "bedrock")
     session = boto3.session.Session()
     if not (os.environ.get("AWS_BEARER_TOKEN_BEDROCK") or session.get_credentials()):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or AWS_BEARER_TOKEN_BEDROCK"
-        raise missing_credentials(f"bedrock:{name}", remedy)
+        raise sdk.missing_credentials(f"bedrock:{name}", remedy)
     if not session.region_name:
-        raise missing_credentials(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
+        raise sdk.missing_credentials(f"bedrock:{name}", "set AWS_DEFAULT_REGION")
     return session.client("bedrock-runtime", endpoint_url=base_url)
 
 
@@ -134,7 +116,7 @@ async def _in_thread(step: Callable[[], Any]) -> Any:
     return done
 
 
-def _config_of_history(messages: Messages) -> dict[str, Any]:
+def _config_of_history(messages: sdk.Messages) -> dict[str, Any]:
     """The tools in the history: the API refuses one with calls where the request declares no tools."""
     blocks = [block for message in messages for block in message["content"]]
     names = sorted({block["toolUse"]["name"] for block in blocks if "toolUse" in block})

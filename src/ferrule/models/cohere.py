@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    missing_credentials,
-    parameters_of,
-    with_tools,
-)
+from ferrule.definition.toolset import Toolset
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import cohere as provider
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
@@ -36,9 +21,9 @@ def cohere(
     strict: bool = False,
     deferred: Collection[str] = (),
     stream: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model of Cohere's.
 
     Its SDK retries no streamed request.
@@ -56,40 +41,33 @@ def cohere(
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    own = client is None
-    if own:
-        client = _client(name, base_url)
+    used = _client(name, base_url) if client is None else client
 
     # Its constructor wraps the methods of the client, and what they take is seen at the class alone.
-    known = parameters_of(getattr(type(client), "chat_stream", client.chat_stream))
-    check_options(f"cohere:{name}", known, options)
+    known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
+    sdk.check_options(f"cohere:{name}", known, options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         found = {"model": name, "messages": list(messages), **options}
-        found = with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+        found = sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
         return {**found, "strict_tools": True} if strict and "tools" in found else found
 
-    async def close() -> None:
-        await client.__aexit__(None, None, None)  # it has no other way
-
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
-        events=lambda request: client.chat_stream(**request),
-        response=lambda request: client.chat(**request),
+        events=lambda request: used.chat_stream(**request),
+        response=lambda request: used.chat(**request),
         event_text=_event_text,
-        usage=partial(counts, names=_USAGE_NAMES, at=("usage", "tokens")),
+        usage=partial(sdk.counts, names=_USAGE_NAMES, at=("usage", "tokens")),
         stream=stream,
         on_text=on_text,
-        close=close if own else None,
+        close=partial(used.__aexit__, None, None, None) if client is None else None,  # it has no other way
     )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = import_sdk("cohere", "cohere")
-    key = os.environ.get("CO_API_KEY")
-    if not key:
-        raise missing_credentials(f"cohere:{name}", "set CO_API_KEY")
+    module = sdk.import_sdk("cohere", "cohere")
+    key = sdk.key_in_environment(f"cohere:{name}", "CO_API_KEY")
     return module.AsyncClientV2(api_key=key, **({"base_url": base_url} if base_url else {}))
 
 

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    import_sdk,
-    missing_credentials,
-    with_tools,
-)
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict
 from ferrule.providers import gemini as provider
 from ferrule.providers._gemini_names import camel, either
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
+from ferrule.providers._read import fields_of
 
 _USAGE_NAMES = {
     "prompt_token_count": "input_tokens",
@@ -40,9 +29,9 @@ def gemini(
     strict: Strict = False,
     deferred: Collection[str] = (),
     stream: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A Gemini model, asked through `generateContent`.
 
     Args:
@@ -62,45 +51,52 @@ def gemini(
             `automatic_continuation=False`: the SDK alone can put the parts of a turn together that goes on in another
             request.
     """
-    own = client is None
-    if own:
-        client = _client(name, base_url)
+    used = _client(name, base_url) if client is None else client
     _check(name, options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         given = {"automatic_function_calling": {"disable": True}, **options}
-        config = with_tools(given, provider.tools(toolset, strict=strict, deferred=deferred))
+        definitions = provider.tools(toolset, strict=strict, deferred=deferred)
+        config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
         return {"model": name, "contents": list(messages), "config": config}
 
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
-        events=lambda request: client.aio.models.generate_content_stream(**request),
-        response=lambda request: client.aio.models.generate_content(**request),
+        events=lambda request: used.aio.models.generate_content_stream(**request),
+        response=lambda request: used.aio.models.generate_content(**request),
         event_text=_event_text,
         usage=_usage,
         stream=stream,
         on_text=on_text,
-        close=client.aio.aclose if own else None,
+        close=used.aio.aclose if client is None else None,
         user=_user,
     )
 
 
 def _check(name: str, options: Mapping[str, Any]) -> None:
-    fields = import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
-    check_options(f"gemini:{name}", [*fields, *map(camel, fields)], options)
+    fields = sdk.import_sdk("google.genai", "gemini").types.GenerateContentConfig.model_fields
+    sdk.check_options(f"gemini:{name}", [*fields, *map(camel, fields)], options)
     if either(options, "automatic_continuation", "automaticContinuation") is False:
         raise DefinitionError("automatic_continuation=False leaves turns half done, which nobody here goes on with")
 
 
+def _without_choice(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is not about the calls of functions, which the API refuses where none is declared."""
+    kept = {name: dict(fields_of(config[name])) for name in ("tool_config", "toolConfig") if name in config}
+    for fields in kept.values():
+        fields.pop("function_calling_config", fields.pop("functionCallingConfig", None))
+    return {**config, **kept}
+
+
 def _client(name: str, base_url: str | None) -> Any:
-    genai = import_sdk("google.genai", "gemini")
+    genai = sdk.import_sdk("google.genai", "gemini")
     # Without retry_options, this SDK never retries.
     options = genai.types.HttpOptions(base_url=base_url, retry_options=genai.types.HttpRetryOptions())
     try:
         return genai.Client(http_options=options)
     except ValueError:
-        raise missing_credentials(f"gemini:{name}", "set GEMINI_API_KEY") from None
+        raise sdk.missing_credentials(f"gemini:{name}", "set GEMINI_API_KEY") from None
 
 
 def _user(text: str) -> list[dict[str, Any]]:

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    missing_credentials,
-    parameters_of,
-    with_tools,
-)
+from ferrule.definition.toolset import Toolset
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict
 from ferrule.providers import mistral as provider
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 _USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
@@ -38,9 +23,9 @@ def mistral(
     strict: Strict = False,
     deferred: Collection[str] = (),
     stream: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model of Mistral's.
 
     Args:
@@ -57,39 +42,35 @@ def mistral(
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    own = client is None
-    if own:
-        client = _client(name, base_url)
+    used = _client(name, base_url) if client is None else client
 
-    check_options(f"mistral:{name}", parameters_of(client.chat.stream_async), options)
+    sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         found = {"model": name, "messages": list(messages), **options}
-        return with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+        return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
 
     async def close() -> None:
-        await client.__aexit__(None, None, None)  # it has no other way
-        client.__exit__(None, None, None)
+        await used.__aexit__(None, None, None)  # it has no other way
+        used.__exit__(None, None, None)
 
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
-        events=lambda request: client.chat.stream_async(**request),
-        response=lambda request: client.chat.complete_async(**request),
+        events=lambda request: used.chat.stream_async(**request),
+        response=lambda request: used.chat.complete_async(**request),
         event_text=_event_text,
-        usage=partial(counts, names=_USAGE_NAMES),
+        usage=partial(sdk.counts, names=_USAGE_NAMES),
         stream=stream,
         on_text=on_text,
-        close=close if own else None,
+        close=close if client is None else None,
     )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = import_sdk("mistralai.client", "mistral")
-    retries = import_sdk("mistralai.client.utils", "mistral")
-    key = os.environ.get("MISTRAL_API_KEY")
-    if not key:
-        raise missing_credentials(f"mistral:{name}", "set MISTRAL_API_KEY")
+    module = sdk.import_sdk("mistralai.client", "mistral")
+    retries = sdk.import_sdk("mistralai.client.utils", "mistral")
+    key = sdk.key_in_environment(f"mistral:{name}", "MISTRAL_API_KEY")
     backoff = retries.BackoffStrategy(_FIRST_RETRY, _LAST_RETRY, 2, _GIVE_UP)
     # Without retry_config, this SDK never retries.
     config = retries.RetryConfig("backoff", backoff, retry_connection_errors=True)

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    parameters_of,
-    with_tools,
-)
+from ferrule.definition.toolset import Toolset
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import ollama as provider
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 _USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
 
@@ -34,9 +21,9 @@ def ollama(
     deferred: Collection[str] = (),
     stream: bool = True,
     text_calls: bool = False,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model that Ollama runs.
 
     Its SDK retries nothing.
@@ -55,34 +42,32 @@ def ollama(
     Raises:
         DefinitionError: where the SDK is missing, or for an option that it does not have.
     """
-    own = client is None
-    if own:
-        client = import_sdk("ollama", "ollama").AsyncClient(host=base_url)
+    used = sdk.import_sdk("ollama", "ollama").AsyncClient(host=base_url) if client is None else client
 
-    check_options(f"ollama:{name}", parameters_of(getattr(client, "chat", None)), options)
+    sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         found = {"model": name, "messages": list(messages), **options}
-        return with_tools(found, provider.tools(toolset, deferred=deferred))
+        return sdk.with_tools(found, provider.tools(toolset, deferred=deferred))
 
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
-        events=lambda request: _send(client, request, stream=True),
-        response=lambda request: _send(client, request, stream=False),
+        events=lambda request: _send(used, request, stream=True),
+        response=lambda request: _send(used, request, stream=False),
         event_text=_event_text,
-        usage=partial(counts, names=_USAGE_NAMES, at=()),
+        usage=partial(sdk.counts, names=_USAGE_NAMES, at=()),
         stream=stream,
         on_text=on_text,
         rewrite=provider.with_text_calls if text_calls else None,
-        close=client.close if own else None,
+        close=used.close if client is None else None,
     )
 
 
-async def _send(client: Any, request: Request, *, stream: bool) -> Any:
+async def _send(client: Any, request: sdk.Request, *, stream: bool) -> Any:
     # What `chat` does with the request as it is: `chat` itself drops nested properties, anyOf, $ref and
     # additionalProperties from a tool's schema (its type Tool.Function.Parameters has no place for them).
-    answer = import_sdk("ollama", "ollama").ChatResponse
+    answer = sdk.import_sdk("ollama", "ollama").ChatResponse
     return await client._request(answer, "POST", "/api/chat", json={**request, "stream": stream}, stream=stream)
 
 

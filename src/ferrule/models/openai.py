@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.models._over_sdk import (
-    Messages,
-    OnText,
-    Request,
-    SdkModel,
-    State,
-    check_options,
-    counts,
-    import_sdk,
-    missing_credentials,
-    parameters_of,
-    with_tools,
-)
+from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict, openai_chat, openai_responses
-
-if TYPE_CHECKING:
-    from ferrule.definition.toolset import Toolset
 
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
@@ -41,9 +27,9 @@ def openai(
     stream: bool = True,
     text_calls: bool = False,
     send_reasoning: bool = True,
-    on_text: OnText | None = None,
+    on_text: sdk.OnText | None = None,
     **options: Any,
-) -> SdkModel:
+) -> sdk.SdkModel:
     """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM.
 
     Args:
@@ -75,41 +61,39 @@ def openai(
         raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
     if api == "responses" and (text_calls or not send_reasoning):
         raise DefinitionError("text_calls and send_reasoning are for api='chat': the Responses API needs neither")
-    own = client is None
-    if own:
-        client = _client(name, base_url)
+    used = _client(name, base_url) if client is None else client
     in_chat = api == "chat"
     provider: Any = openai_chat if in_chat else openai_responses
-    create = client.chat.completions.create if in_chat else client.responses.create
-    check_options(f"openai:{name}", parameters_of(create), options)
+    create = used.chat.completions.create if in_chat else used.responses.create
+    sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
 
-    def request(messages: Messages, toolset: Toolset, state: State) -> Request:
+    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
         sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
         found = {"model": name, "messages" if in_chat else "input": sent, **options}
-        return with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+        return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
 
     streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
-    return SdkModel(
+    return sdk.SdkModel(
         provider,
         request=request,
         events=lambda request: create(**streamed | request),
         response=lambda request: create(**request),
         event_text=_chat_event_text if in_chat else _event_text,
-        usage=partial(counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
+        usage=partial(sdk.counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
         stream=stream,
         on_text=on_text,
         rewrite=openai_chat.with_text_calls if text_calls else None,
-        close=client.close if own else None,
+        close=used.close if client is None else None,
     )
 
 
 def _client(name: str, base_url: str | None) -> Any:
-    module = import_sdk("openai", "openai")
+    module = sdk.import_sdk("openai", "openai")
     try:
         return module.AsyncOpenAI(base_url=base_url)
     except module.OpenAIError:
         if base_url is None:
-            raise missing_credentials(
+            raise sdk.missing_credentials(
                 f"openai:{name}", "set OPENAI_API_KEY, or give an address with its own base_url"
             ) from None
     return module.AsyncOpenAI(base_url=base_url, api_key="none")  # the SDK wants one, a local server does not

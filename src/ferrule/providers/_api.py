@@ -156,20 +156,25 @@ def foreign_problem(what: str) -> str:
 
 
 def read_calls(
+    api: Api,
     response: Any,
     items: Sequence[Mapping[str, Any]],
     key: str,
     read_one: Callable[[str, Any, str | None], ToolCall],
-    problem: str | None,
-    ids: Sequence[str] | None = None,
+    end: Callable[[Any], End] | None,
+    ids: Callable[[Any, Sequence[Mapping[str, Any]], str], Sequence[str]] = ids_of,
 ) -> list[ToolCall]:
     """The calls `items` of `response`, each as `read_one(id, item, problem)` reads it.
 
     Args:
         key: What an item's id is under.
-        ids: The ids where `ids_of` does not give them.
+        end: Says how the response ends; `None` where it is known to have come to its end.
+        ids: Gives the ids, of the response, the items and the key.
     """
-    found = [read_one(id, item, problem) for id, item in zip(ids or ids_of(response, items, key), items, strict=True)]
+    if not items:
+        return []
+    problem = None if end is None else problem_of(api, end(response))
+    found = [read_one(id, item, problem) for id, item in zip(ids(response, items, key), items, strict=True)]
     return mark_repeats(found, items, key)
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.providers._api import Api, End, ending, not_run_problem, problem_of, read_calls
+from ferrule.providers._api import Api, End, ending, not_run_problem, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME, camel, either
 from ferrule.providers._gemini_paths import PartialCall
 from ferrule.providers._read import (
@@ -21,6 +20,7 @@ from ferrule.providers._read import (
     http_url,
     ids_of,
     known_id,
+    lossless_json,
     media_type,
     name_in_history,
     name_of,
@@ -30,9 +30,9 @@ from ferrule.providers._read import (
     read_list,
     read_text,
 )
-from ferrule.providers._stream import Readers, TurnStream, join_chunks
+from ferrule.providers._stream import Readers, TurnStream, continue_text, merged_value
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable, to_text
+from ferrule.values.content import Block, Media, clean, jsonable
 from ferrule.values.result import ToolResult
 
 API = Api(
@@ -42,22 +42,20 @@ API = Api(
         "STOP": "end",
         "MAX_TOKENS": "cut",
         "CONTINUATION": "pause",
-        "MALFORMED_FUNCTION_CALL": "malformed",
-        "UNEXPECTED_TOOL_CALL": "malformed",
-        "TOO_MANY_TOOL_CALLS": "malformed",
-        "MISSING_THOUGHT_SIGNATURE": "malformed",
-        "MALFORMED_RESPONSE": "malformed",
-        "SAFETY": "refused",
-        "RECITATION": "refused",
-        "BLOCKLIST": "refused",
-        "PROHIBITED_CONTENT": "refused",
-        "SPII": "refused",
-        "ESCALATION": "refused",
-        "MODEL_ARMOR": "refused",
-        "PUP_LIMITED_DISABLED": "refused",
-        "IMAGE_SAFETY": "refused",
-        "IMAGE_PROHIBITED_CONTENT": "refused",
-        "IMAGE_RECITATION": "refused",
+        **dict.fromkeys(
+            (
+                *("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
+                *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
+            ),
+            "malformed",
+        ),
+        **dict.fromkeys(
+            (
+                *("SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "ESCALATION", "MODEL_ARMOR"),
+                *("PUP_LIMITED_DISABLED", "IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+            ),
+            "refused",
+        ),
     },
     choices={"auto": "AUTO", "required": "ANY", "none": "NONE"},
     narrows=True,
@@ -91,21 +89,19 @@ def _function_calls(candidate: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _id_source(response: Mapping[str, Any]) -> dict[str, Any]:
-    """What the ids of calls without one are derived from, as `ids_of` reads it."""
-    return {"id": response.get("responseId") or response.get("response_id")}
+def _given_or_derived_ids(response: Mapping[str, Any], requested: Sequence[Any], key: str) -> list[str]:
+    """The ids of the calls, where they are missing derived from the response's own."""
+    return ids_of({"id": response.get("responseId") or response.get("response_id")}, requested, key)
 
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls in the first candidate, in order."""
     seen = response if type(response) is dict else fields_of(response)
     candidate = _candidate(seen)
-    requested = _function_calls(candidate)
-    if not requested:
-        return []
     word = candidate.get("finishReason") or candidate.get("finish_reason")
-    problem = None if word == "STOP" else problem_of(API, _end(seen))
-    return read_calls(_id_source(seen), requested, "id", _read_call, problem)
+    return read_calls(
+        API, seen, _function_calls(candidate), "id", _read_call, None if word == "STOP" else _end, _given_or_derived_ids
+    )
 
 
 def _read_call(id: str, call: Any, problem: str | None) -> ToolCall:
@@ -144,7 +140,7 @@ def turn(response: Any) -> list[Any]:
     content = _candidate(response).get("content")
     parts = [_part(part) for part in read_list(content, "parts")]
     requested = [call for part in parts if isinstance(call := part.get("functionCall"), dict) and call]
-    ids = ids_of(_id_source(fields_of(response)), _function_calls({"content": {"parts": parts}}), "id")
+    ids = _given_or_derived_ids(fields_of(response), _function_calls({"content": {"parts": parts}}), "id")
     for id, call in zip(ids, requested, strict=True):
         call["id"] = id
         call["name"] = name_in_history(name_of(call), API.names)
@@ -241,27 +237,8 @@ def _structured(text: str) -> Any:
     All numbers of this API are doubles, and it takes a `$ref` for the name of one of the response's parts
     (github.com/vercel/ai/issues/14369).
     """
-    if text[:1] not in ("{", "[") or '"$ref":' in text or _LONG_NUMBER.search(text):
-        return text
-    try:
-        value = json.loads(text)
-        return value if to_text(value) == text else text
-    except (ValueError, RecursionError):
-        return text
-
-
-class _StreamedText:
-    """A text, or a thought, that comes in chunks."""
-
-    __slots__ = ("chunks", "thought")
-
-    def __init__(self, thought: bool) -> None:
-        self.thought = thought
-        self.chunks: list[str] = []
-
-    def whole(self) -> dict[str, Any]:
-        text = {"text": join_chunks(self.chunks)}
-        return text | {"thought": True} if self.thought else text
+    found = None if '"$ref":' in text or _LONG_NUMBER.search(text) else lossless_json(text)
+    return text if found is None else found
 
 
 _TEXT_ONLY = ({"text"}, {"text", "thought"})
@@ -275,59 +252,35 @@ class Stream(TurnStream[Any, Any], readers=READERS):
     """The same from the chunks of `streamGenerateContent`. Until one has a `finishReason`, every call has a
     `problem`."""
 
-    __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_open_text", "_parts")
+    __slots__ = ("_by_id", "_ending", "_head", "_open_call", "_parts")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         self._parts: list[Any] = []
         """Texts and calls that come in chunks, and all other parts as they came."""
-        self._open_text: _StreamedText | None = None
-        """The text at the end of the parts."""
         self._open_call: PartialCall | None = None
         self._by_id: dict[str, PartialCall] = {}
         self._ending: dict[str, Any] = {}
         """What the candidate says besides its content."""
 
     def _append_chunk(self, event: Any) -> bool:
-        if type(event) is dict:
-            fields, candidate = event, event["candidates"][0]
-            (given,) = (part,) = candidate["content"]["parts"]
-            finish_reason, usage, call = "finishReason", "usageMetadata", "functionCall"
-        else:
-            fields = event.__dict__  # a pydantic model's attributes take longer
-            candidate = fields["candidates"][0].__dict__
-            (part,) = candidate["content"].__dict__["parts"]
-            given, part = part.__pydantic_fields_set__, part.__dict__
-            finish_reason, usage, call = "finish_reason", "usage_metadata", "function_call"
-        if candidate.get(finish_reason) is not None:
+        fields = fields_of(event)
+        candidate = fields_of(fields["candidates"][0])
+        (given,) = fields_of(candidate["content"])["parts"]
+        part, last = fields_of(given), self._parts[-1]
+        text, thought = part["text"], part.get("thought") is True
+        names = given if type(given) is dict else given.__pydantic_fields_set__
+        if len(names) != 1 + thought or last.get("thought", False) is not thought:
             return False
-        text, last = part.get("text"), self._open_text
-        if text is None:
-            if len(given) > 1 or not self._append_partial(part[call]):
-                return False
-        else:
-            thought = part.get("thought") is True
-            if last is None or last.thought is not thought or len(given) != 1 + thought or type(text) is not str:
-                return False
-            last.chunks.append(text)
-        if fields.get(usage) is not None:
-            self._head["usageMetadata"] = fields[usage]
-        return True
-
-    def _append_partial(self, call: Any) -> bool:
-        """Adds a chunk of a text in the arguments of the open call; whether it was one."""
-        if type(call) is dict:
-            given, (chunk,), more = call, call["partialArgs"], call["willContinue"]
-            path, text, goes_on = chunk["jsonPath"], chunk["stringValue"], chunk["willContinue"]
-        else:
-            given, call = call.__pydantic_fields_set__, call.__dict__
-            (chunk,), more = call["partial_args"], call["will_continue"]
-            chunk = chunk.__dict__
-            path, text, goes_on = chunk["json_path"], chunk["string_value"], chunk["will_continue"]
-        if self._open_call is None or len(given) != 2 or more is not True:
-            return False
-        return self._open_call.append_chunk(path, text, goes_on)
+        ended = candidate.get("finishReason") or candidate.get("finish_reason")
+        if type(text) is str and not ended:
+            last["text"].append(text)
+            usage = fields.get("usageMetadata") or fields.get("usage_metadata")
+            if usage is not None:
+                self._head["usageMetadata"] = usage
+            return True
+        return False
 
     def _apply(self, event: Any) -> None:
         head = {camel(key): item for key, item in fields_of(event).items() if item is not None}
@@ -345,18 +298,11 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         fields = seen.keys() if type(part) is dict else getattr(part, "model_fields_set", ())
         text = seen.get("text")
         if fields in _TEXT_ONLY and isinstance(text, str):
-            self._append_text(text, bool(seen.get("thought")))
+            continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})
             return
         call = either(part, "function_call", "functionCall")
         if call is None or not self._continue(part, call):
             self._parts.append(part)
-        self._open_text = None
-
-    def _append_text(self, text: str, thought: bool) -> None:
-        if self._open_text is None or self._open_text.thought is not thought:
-            self._open_text = _StreamedText(thought)
-            self._parts.append(self._open_text)
-        self._open_text.chunks.append(text)
 
     def _continue(self, part: Any, call: Any) -> bool:
         """Adds a chunk of a call; whether it was one, and no whole call."""
@@ -395,9 +341,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
 
 def _assembled_part(part: Any) -> Any:
-    if isinstance(part, _StreamedText):
-        return part.whole()
     if not isinstance(part, PartialCall):
-        return part
+        return merged_value(part) if type(part) is dict and "text" in part else part
     signed = {} if part.signature is None else _part(part.signature)
     return {**_part(part.first), **signed, "functionCall": part.assembled()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ferrule.providers._api import Api, End, ending, problem_of, read_calls
+from ferrule.providers._api import Api, End, ending, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME
 from ferrule.providers._read import (
     answered_call,
@@ -36,7 +36,6 @@ from ferrule.providers._stream import (
     as_index,
     describe_api_error,
     join_arguments,
-    join_chunks,
     merge_delta,
     merged_value,
     object_or_text,
@@ -70,11 +69,7 @@ def _call_steps(response: Any) -> list[Mapping[str, Any]]:
 
 def calls(response: Any) -> list[ToolCall]:
     """The calls of an interaction, in order; `data` says that they are."""
-    requested = _call_steps(response)
-    if not requested:
-        return []
-    problem = problem_of(API, _end(response))
-    return read_calls(response, requested, "id", _read_call, problem)
+    return read_calls(API, response, _call_steps(response), "id", _read_call, _end)
 
 
 def _read_call(id: str, step: Any, problem: str | None) -> ToolCall:
@@ -166,9 +161,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         self._completed = False
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = event if type(event) is dict else event.__dict__
-        delta = fields["delta"]
-        delta = delta if type(delta) is dict else delta.__dict__
+        fields = fields_of(event)
+        delta = fields_of(fields["delta"])
         step, kind = self._steps.by_index[fields["index"]], delta["type"]
         text, chunks = (delta["text"], step.text) if kind == "text" else (delta["arguments"], step.arguments)
         if type(text) is str and chunks is not None and kind in ("text", "arguments_delta"):
@@ -219,7 +213,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 class _StreamedStep:
     """One step, as it came at its start, and the deltas since then."""
 
-    __slots__ = ("arguments", "content", "index", "more", "signature", "start", "summary", "text")
+    __slots__ = ("arguments", "content", "index", "more", "start", "summary", "text")
 
     def __init__(self, start: dict[str, Any], index: int | None) -> None:
         self.start = start
@@ -227,7 +221,6 @@ class _StreamedStep:
         self.arguments: list[str] = []
         self.content = [_to_continue(item) for item in plain_list(start.get("content"))]
         self.summary = [_to_continue(item) for item in plain_list(start.get("summary"))]
-        self.signature: list[str] = []
         self.text: list[str] | None = None
         """The chunks of the text that is being written, at the end of `content`."""
         self.more: dict[str, Any] = {}
@@ -242,7 +235,7 @@ class _StreamedStep:
         elif kind == "arguments_delta":
             self.arguments.append(read_text(delta, "arguments"))
         elif kind == "thought_signature":
-            self.signature.append(read_text(delta, "signature"))
+            merge_delta(self.more, {"signature": read_text(delta, "signature")})
         elif kind == "thought_summary":
             self._append_summary(read(delta, "content"))
         elif kind == "text_annotation_delta" and self.content:
@@ -262,15 +255,13 @@ class _StreamedStep:
             self.summary.append(_to_continue(content))
 
     def assembled(self) -> dict[str, Any]:
-        found = {**self.start, **self.more}
+        found = {**self.start, **merged_value(self.more)}
         text = join_arguments(self.arguments)
         if text.strip():
             found["arguments"] = text
         for key, items in (("content", self.content), ("summary", self.summary)):
             if items:
                 found[key] = [merged_value(item) for item in items]
-        if self.signature:
-            found["signature"] = join_chunks(self.signature)
         return found
 
 

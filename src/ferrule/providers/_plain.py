@@ -8,21 +8,25 @@ the kernel enforces the original.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 from ferrule.providers._schemas import (
+    ADDRESSES,
     ANNOTATIONS,
     CLAUDE_NAMES,
-    DEFINITIONS,
+    CONDITIONAL,
     NOISE,
     Inexpressible,
     Names,
     Schema,
     Subset,
     Walk,
+    Written,
     as_json,
+    bare,
     children,
     definition_name,
     described,
@@ -31,9 +35,10 @@ from ferrule.providers._schemas import (
     merge,
     one_of,
     types_of_values,
+    values_of,
     with_inner,
 )
-from ferrule.values.frozen import FrozenDict
+from ferrule.values.frozen import FrozenDict, freeze
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,8 +59,6 @@ class PlainRules(Subset):
     out. `"none"`: they are written out, and a circle ends where it begins again."""
     needs_items: bool = False
     """Whether every array says in one schema what its items are."""
-    ignores: bool = False
-    """Whether it passes over what it does not take, which may stay then where it says nothing to a model."""
     booleans: bool = True
     """Whether it takes `true` and `false` as schemas."""
     patterns: bool = True
@@ -66,9 +69,9 @@ class PlainRules(Subset):
     purpose = "sent to"
     remedy = "Change its schema, or leave the tool out"
 
-    def write(self, root: FrozenDict) -> tuple[Mapping[str, Any], str]:
+    def write(self, root: FrozenDict) -> Written:
         found, told = _Loosening(root, self).whole()
-        return (root if found == root else found), told
+        return Written(root if found == root else freeze(found), told)
 
 
 # "input_schema does not support oneOf, allOf, or anyOf at the top level":
@@ -110,8 +113,7 @@ PLAIN_BEDROCK = PlainRules(
     root_keeps=frozenset({"type", "properties", "required"}),
     references="none",
 )
-# "Grammar error: failed to compile JSON schema" of $id and $schema: https://github.com/BerriAI/litellm/issues/13389
-PLAIN_MISTRAL = PlainRules(provider="Mistral", root_refuses=frozenset({"$id", "$schema"}))
+PLAIN_MISTRAL = PlainRules(provider="Mistral")
 # The reference of the API asks for an object at the root: https://docs.cohere.com/reference/chat, "tools"
 PLAIN_COHERE = PlainRules(provider="Cohere")
 # ollama's api/types.go: ToolFunctionParameters and ToolProperty; what these do not name is dropped unread, and `true`
@@ -121,29 +123,34 @@ PLAIN_OLLAMA = PlainRules(
     keeps=frozenset({"anyOf", "type", "items", "description", "enum", "properties", "required"}),
     root_keeps=frozenset({"type", "properties", "required"}),
     references="none",
-    ignores=True,
     needs_items=True,
     booleans=False,
 )
 
-_SILENT = NOISE | DEFINITIONS | {"title", "$dynamicAnchor"}
+_SILENT = NOISE | {"title"}
 """What says nothing to a model."""
-_DYNAMIC = frozenset({"$dynamicRef", "$recursiveRef"})
+_LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
+"""What leads to a place that is found only when a value is checked, or leans on all that stands beside it."""
+_MAY_DECLARE = frozenset({"if", "dependentSchemas", "patternProperties"})
+"""What may take names that an object does not list."""
 _NOT_CHECKED = re.compile(r"\(\?<?[=!]|\[(\\.|[^\]\\])*?(\[|--|&&|~~|\|\|)")
 """What looks around; and sets of which Python warns that it may read them as nested, and other checkers do."""
 _MOST_WRITTEN_OUT = 2_000
 """Parts, where references are written out; then one ends in words, as a circle does."""
+_DEEPEST_WRITTEN_OUT = 32
+"""References within each other, likewise."""
 _MOST_TOLD = 40
 """Forms of one union."""
 
 
-class _Loosening(Walk):
+class _Loosening(Walk[PlainRules]):
     """One schema that is rewritten for plain mode."""
 
     def __init__(self, root: FrozenDict, rules: PlainRules) -> None:
         super().__init__(root, rules)
-        self.rules = rules
         self.forms: list[str] = []
+        self.undefined: list[str] = []
+        """References whose definitions are to be written yet: one by one, as long chains would end the stack."""
         self.dropped: Schema = {}
         """What of the root could not be written into one object."""
 
@@ -151,19 +158,20 @@ class _Loosening(Walk):
         root = self.root
         if root.get("type") != "object" or root.keys() & {"$ref", "anyOf", "oneOf", "allOf"}:
             root = self.folded(root, "$", frozenset({"#"})) or {}
-            others = {"if", "dependentSchemas", "additionalProperties"}
+            others = _MAY_DECLARE | {"additionalProperties"}
             if root.get("unevaluatedProperties") is False and not (self.dropped or root.keys() & others):
-                root["additionalProperties"] = root.pop("unevaluatedProperties")
+                root["additionalProperties"] = False
         self.check_names(root.get("properties", {}), "$")
         whole = {"type": "object", "properties": {}, **root}
-        words = [*([whole.pop("description")] if "description" in whole else []), *self.forms]
+        words = [whole.pop("description", ""), *self.forms]
         found = self.node(whole, "$", frozenset({"#"}))
-        words += [found.pop("description")] if "description" in found else []
+        for reference in self.undefined:  # it grows
+            super().define(reference)
+        told = "\n\n".join(filter(None, [*words, found.pop("description", "")]))
         if self.definitions:
             found["$defs"] = self.definitions
         if self.rules.references == "alone":
-            _Circles(found).loosen()
-        told = "\n\n".join(words)
+            _loosen_circles(found)
         if self.rules.root_keeps is not None:
             return found, told
         return ({**found, "description": told} if told else found), ""
@@ -218,24 +226,18 @@ class _Loosening(Walk):
         told = distinct([_form_text(form) for form in forms])
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         self.forms.append(f"One of these forms, where '?' may be left out: {'; '.join(told[:_MOST_TOLD])}{more}.")
-        declared: dict[str, list[Any]] = {name: [] for form in forms for name in form.get("properties", {})}
-        for form in forms:
-            for name, schemas in declared.items():
-                schemas += _said_of(form, name)
+        found: Schema = {"properties": {}}
+        for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
+            said = [_said_of(form, name) for form in forms]
+            found["properties"][name] = _either(chain(*said)) if all(said) or name not in known else {}
+        others = [True if self.dropped or form.keys() & _MAY_DECLARE else _others(form) for form in forms]
+        if any(others) or {} in others:
+            found["additionalProperties"] = True
+        elif None not in others:
+            found["additionalProperties"] = False
         required = [
             name for name in forms[0].get("required", ()) if all(name in form.get("required", ()) for form in forms)
         ]
-        others = [form.get("additionalProperties", form.get("unevaluatedProperties")) for form in forms]
-        others += [True for form in forms if "patternProperties" in form]
-        found: Schema = {
-            "properties": {
-                name: _either(items)
-                for name, items in declared.items()
-                if name not in known or len(items) == len(forms)
-            }
-        }
-        if all(other is False for other in others) or any(other not in (None, False) for other in others):
-            found["additionalProperties"] = not all(other is False for other in others)
         return found | ({"required": required} if required else {})
 
     # One node
@@ -247,12 +249,16 @@ class _Loosening(Walk):
                 return given
             given = {} if given else {"not": {}}
         notes: Schema = dict(self.dropped) if path == "$" else {}
-        schema = {key: item for key, item in given.items() if key not in DEFINITIONS}
+        schema = bare(given, ADDRESSES)
         schema, inside = self.referring(schema, path, inside, notes)
         is_array = "array" in kinds_of(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
         self.keep(schema, path == "$", notes)
         found = with_inner(schema, path, lambda item, at: self.node(item, at, inside))
+        for key, beside in CONDITIONAL.items():
+            if key in found and (found[key] != schema[key] or "$ref" in str(schema[key])):
+                notes |= {word: schema[word] for word in (key, *beside) if word in schema}
+                found = {word: item for word, item in found.items() if word not in notes}
         if "$ref" in found:
             found["$ref"] = self.reference(found["$ref"], path)
         return described(found, found | items, notes)
@@ -272,13 +278,6 @@ class _Loosening(Walk):
         self, schema: Schema, path: str, inside: frozenset[str], notes: Schema
     ) -> tuple[Schema, frozenset[str]]:
         """With a reference and with `allOf` only as the API takes them."""
-        for key in _DYNAMIC & schema.keys():  # what it leads to is found only when a value is checked
-            notes[key] = schema.pop(key)
-        if "$ref" in schema:
-            try:
-                self.resolved(schema["$ref"], path)
-            except Inexpressible:
-                notes["$ref"] = schema.pop("$ref")
         if self.rules.keeps and "allOf" not in self.rules.keeps and len(schema.get("allOf", ())) == 1:
             if not schema.keys() & {"$ref", "anyOf"}:
                 schema["anyOf"] = schema.pop("allOf")
@@ -292,8 +291,18 @@ class _Loosening(Walk):
             return self.flattened(schema, path, inside, notes)
         return schema, inside
 
+    def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
+        try:
+            return super().resolved(reference, path)
+        except Inexpressible:
+            return {"description": f"{{$ref: {reference}}}"}
+
+    def define(self, reference: str) -> None:
+        self.undefined.append(reference)
+
     def is_written_out(self, reference: str, inside: frozenset[str]) -> bool:
-        return super().is_written_out(reference, inside) or self.parts > _MOST_WRITTEN_OUT
+        deep = len(inside) > _DEEPEST_WRITTEN_OUT or self.parts > _MOST_WRITTEN_OUT
+        return deep or super().is_written_out(reference, inside)
 
     def circle(self, reference: str, path: str) -> Schema:
         kind = self.resolved(reference, path).get("type")
@@ -303,11 +312,10 @@ class _Loosening(Walk):
         """Take out of `schema` what the API refuses, and note what that says to the model."""
         rules = self.rules
         keeps = rules.root_keeps if root and rules.root_keeps is not None else rules.keeps
-        if keeps is not None and "oneOf" not in keeps and "oneOf" in schema and "anyOf" not in schema:
-            schema["anyOf"] = schema.pop("oneOf")
         if keeps is not None and "const" not in keeps and "const" in schema and "enum" not in schema:
             schema["enum"] = [schema.pop("const")]
         refused = set(rules.root_refuses if root else ()) if keeps is None else schema.keys() - keeps
+        refused |= _LEANING
         if rules.enums is not None and any(type(value) not in rules.enums for value in schema.get("enum", ())):
             refused.add("enum")
         if not rules.patterns and not _is_checked(schema.get("pattern", "")):
@@ -315,62 +323,57 @@ class _Loosening(Walk):
         if not rules.patterns and not all(map(_is_checked, schema.get("patternProperties", ()))):
             refused.add("patternProperties")
         if "patternProperties" in refused & schema.keys():
-            refused |= {"additionalProperties", "unevaluatedProperties"}
+            refused.add("additionalProperties")
         if refused & {"enum", "const"} and "type" not in schema and (kinds := types_of_values(schema)):
             schema["type"] = kinds
         for key in [key for key in schema if key in refused]:
             value = schema[key]
-            bare = value is None if key == "default" else isinstance(value, bool) and key.endswith("Properties")
-            says = key not in _SILENT and not key.startswith("x-") and not bare
-            if says:
+            empty = value is None if key == "default" else isinstance(value, bool) and key.endswith("Properties")
+            if key not in _SILENT and not key.startswith("x-") and not empty:
                 notes[key] = value
-            if says or not rules.ignores:
-                del schema[key]
+            del schema[key]
 
 
-class _Circles:
-    """The definitions of a schema, each of which may lead back to itself only through a property that may be left out.
+def _loosen_circles(root: Schema) -> None:
+    """Let each definition lead back to itself through a property that may be left out, or not at all."""
+    nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
+    ways = {name: list(_ways(node, node, "")) for name, node in nodes.items()}
+    # A definition comes after all that it leads to; one that leads to itself or to a later one closes a circle.
+    place: dict[str, int] = {}
+    seen: set[str] = set()
+    ahead = list(reversed(nodes))
+    while ahead:
+        name = ahead.pop()
+        if name in seen:  # for the second time: what it leads to has its place
+            place.setdefault(name, len(place))
+        else:
+            seen.add(name)
+            ahead += [name, *(target for target, _, _ in ways[name] if target not in seen)]
+    for name in nodes:
+        for target, node, parameter in ways[name]:
+            if place[target] >= place[name]:
+                _cut_circle(node, parameter, target)
 
-    Attributes:
-        edges: Which definition leads to which through no such property; `"#"` is the root.
-    """
 
-    def __init__(self, root: Schema) -> None:
-        self.nodes: dict[str, Schema] = {"#": root, **root.get("$defs", {})}
-        self.edges: dict[str, set[str]] = {}
+def _ways(node: Schema, around: Schema, parameter: str) -> Iterator[tuple[str, Schema, str]]:
+    """The definitions that `node` leads to, but through properties that may be left out: each with the nearest required
+    property on the way and what has it, or else with the reference."""
+    if "$ref" in node:
+        yield definition_name(node["$ref"]), around if parameter else node, parameter
+    for name in node.get("required", ()):
+        if isinstance(item := node.get("properties", {}).get(name), dict):
+            yield from _ways(item, node, name)
+    for item in children({**node, "properties": {}}):
+        yield from _ways(item, around, parameter)
 
-    def loosen(self) -> None:
-        for name, node in self.nodes.items():
-            if self.closes(node, name):
-                self.closes(node, name, cut=True)
 
-    def closes(self, node: Schema, within: str, cut: bool = False) -> bool:
-        """Whether a circle through `within` closes in `node`. A property that has to be there then may be left out;
-        where there is none, the circle is cut if `cut` says so."""
-        if "$ref" in node:
-            name = "#" if node["$ref"] == "#" else definition_name(node["$ref"])
-            if not self.leads(name, within):
-                self.edges.setdefault(within, set()).add(name)
-                return False
-            if cut:
-                node.clear()
-                node["description"] = _again(name)
-            return True
-        needed = {name: item for name, item in node.get("properties", {}).items() if name in node.get("required", ())}
-        loose = [name for name, item in needed.items() if isinstance(item, dict) and self.closes(item, within)]
-        if loose:
-            node["required"] = [name for name in node["required"] if name not in loose]
-            described(node, node, {"required": loose})
-        found = [self.closes(item, within, cut) for item in children({**node, "properties": {}})]
-        return any(found)
-
-    def leads(self, one: str, other: str) -> bool:
-        reached, fresh = {one}, [one]
-        while fresh:
-            found = self.edges.get(fresh.pop(), set()) - reached
-            reached |= found
-            fresh += found
-        return other in reached
+def _cut_circle(node: Schema, parameter: str, target: str) -> None:
+    if not parameter:
+        node.clear()
+        node["description"] = _again(target)
+    elif parameter in node["required"]:
+        node["required"] = [name for name in node["required"] if name != parameter]
+        described(node, node, {"required": [parameter]})
 
 
 def _again(name: str) -> str:
@@ -381,16 +384,19 @@ def _again(name: str) -> str:
 def _may_be_object(given: Any) -> bool:
     if isinstance(given, bool):
         return given
-    values = given.get("enum", [given["const"]] if "const" in given else [{}])
-    return "object" in kinds_of(given, "object") and any(isinstance(value, dict) for value in values)
+    return "object" in kinds_of(given, "object") and any(isinstance(value, dict) for value in values_of(given) or [{}])
 
 
 def _said_of(form: Schema, name: str) -> list[Any]:
     """What a form of a union says of a property, also where it does not name it."""
     if name in form.get("properties", {}):
         return [form["properties"][name]]
-    others = form.get("additionalProperties", form.get("unevaluatedProperties"))
+    others = _others(form)
     return [*form.get("patternProperties", {}).values(), *([others] if isinstance(others, Mapping) else [])]
+
+
+def _others(form: Schema) -> Any:
+    return form.get("additionalProperties", form.get("unevaluatedProperties"))
 
 
 def _form_text(form: Schema) -> str:
@@ -399,7 +405,7 @@ def _form_text(form: Schema) -> str:
     fields = []
     for name in dict.fromkeys([*properties, *required]):
         node = properties.get(name)
-        values = node.get("enum", [node["const"]] if "const" in node else []) if isinstance(node, Mapping) else []
+        values = values_of(node) if isinstance(node, Mapping) else []
         fixed = f" = {as_json(values[0])}" if len(values) == 1 else ""
         fields.append(f"{name}{'' if name in required else '?'}{fixed}")
     others = ("properties", "required", "additionalProperties", "unevaluatedProperties", *ANNOTATIONS)
@@ -408,7 +414,7 @@ def _form_text(form: Schema) -> str:
     return (", ".join(fields) or "no fields") + words
 
 
-def _either(schemas: list[Any]) -> Any:
+def _either(schemas: Iterable[Any]) -> Any:
     """What takes all that one of them takes; single values become one `enum`."""
     schemas = distinct(schemas)
     literal = ANNOTATIONS | {"enum", "const", "type"}
@@ -416,8 +422,7 @@ def _either(schemas: list[Any]) -> Any:
         isinstance(schema, Mapping) and schema.keys() & {"enum", "const"} and schema.keys() <= literal
         for schema in schemas
     ):
-        values = [value for schema in schemas for value in schema.get("enum", [schema.get("const")])]
-        found: Schema = {"enum": distinct(values)}
+        found: Schema = {"enum": distinct(chain(*map(values_of, schemas)))}
         return {"type": types_of_values(found), **found}
     return one_of(schemas)
 

@@ -303,12 +303,9 @@ def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[li
     tools, listed = list(tools), _as_names(deferred)
     if not listed:
         return tools, []
-    _require_tools("deferred", listed, tools)
-    names = frozenset(listed)
-    first: list[Tool] = []
-    later: list[Tool] = []
-    for tool in tools:
-        (later if tool.name in names or tool.wire_name in names else first).append(tool)
+    is_deferred = _is_among(listed, "deferred", tools)
+    first = [tool for tool in tools if not is_deferred(tool)]
+    later = [tool for tool in tools if is_deferred(tool)]
     if isinstance(deferred, Sequence):
         rank = {name: position for position, name in reversed(list(enumerate(listed)))}
         later.sort(key=lambda tool: min(rank.get(tool.name, len(rank)), rank.get(tool.wire_name, len(rank))))
@@ -327,19 +324,18 @@ def strict_wanted(tools: Sequence[Tool], strict: Strict) -> Callable[[Tool], boo
     """
     if isinstance(strict, bool):
         return lambda tool: strict
-    listed = _as_names(strict)
-    _require_tools("strict", listed, tools)
-    names = frozenset(listed)
-    return lambda tool: tool.name in names or tool.wire_name in names
+    return _is_among(_as_names(strict), "strict", tools)
 
 
-def _require_tools(option: str, names: Collection[str], tools: Sequence[Tool]) -> None:
+def _is_among(names: Collection[str], option: str, tools: Sequence[Tool]) -> Callable[[Tool], bool]:
     there = {name for tool in tools for name in (tool.name, tool.wire_name)}
     unknown = [name for name in names if name not in there]
     if unknown:
         raise DefinitionError(
             f"{option}={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
         )
+    listed = frozenset(names)
+    return lambda tool: tool.name in listed or tool.wire_name in listed
 
 
 # Results
@@ -382,6 +378,13 @@ def result_text(result: ToolResult) -> str:
     return "\n".join(map(block_text, result.content))
 
 
+def text_or_parts_of(result: ToolResult, part: Callable[[Block], dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A result for an API that takes text or parts, and has no mark for an error; each part as `part` writes it."""
+    if result.status != "ok":
+        return marked_error_text(result)
+    return text_or_parts([part(block) for block in result.content])
+
+
 def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """What a result's parts say as one text, where all are texts; else the parts, without empty texts."""
     if all("text" in part for part in parts):
@@ -421,6 +424,16 @@ def http_url(block: Media) -> str | None:
 def data_url(block: Media) -> str | None:
     """The bytes of `block` in a URL, or where an API can fetch it itself."""
     return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else http_url(block)
+
+
+def lossless_json(text: str) -> Any:
+    """The object or the list that `text` is the JSON of, where nothing is lost: not a digit, not a key, not a space;
+    else `None`."""
+    try:
+        value = json.loads(text) if text[:1] in ("{", "[") else None
+        return value if to_text(value) == text else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def non_blank(text: str) -> str:

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
-from ferrule.values.frozen import FrozenDict, freeze, thaw
+from ferrule.values.frozen import FrozenDict, thaw
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -43,10 +44,12 @@ class Written(NamedTuple):
     Attributes:
         schema: Read-only.
         told: What belongs into the tool's description, as the API has no place for it in the schema.
+        counts: What a request may have only so much of, in all tools together.
     """
 
     schema: FrozenDict
     told: str = ""
+    counts: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,8 +64,8 @@ class Subset:
     """What a tool cannot be where its schema cannot be expressed."""
     remedy: ClassVar[str]
 
-    def write(self, root: FrozenDict) -> tuple[Mapping[str, Any], str]:
-        """The schema in this subset, and what belongs into the tool's description."""
+    def write(self, root: FrozenDict) -> Written:
+        """The schema in this subset."""
         raise NotImplementedError(type(self))
 
 
@@ -84,18 +87,13 @@ def written(tool: Tool, rules: Subset) -> Written:
     Raises:
         DefinitionError: where it cannot be expressed, with the tool, the path, the provider and the rule.
     """
-    known = _SENT[rules].get(tool)
-    if known is not None:
-        return known
     try:
-        schema, told = _write(tool, rules)
+        return _write(tool, rules)
     except Inexpressible as broken:
         path, rule = broken.args
         raise DefinitionError(
             f"tool {tool.name!r} cannot be {rules.purpose} {rules.provider}: at {path}, {rule}. {rules.remedy}"
         ) from None
-    found = _SENT[rules][tool] = Written(freeze(schema), told)
-    return found
 
 
 def broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
@@ -108,16 +106,22 @@ def broken_rule(tool: Tool, rules: Subset) -> tuple[str, str] | None:
     return None
 
 
-def _write(tool: Tool, rules: Subset) -> tuple[Mapping[str, Any], str]:
-    try:
-        return rules.write(tool.input_schema)
-    except RecursionError:
-        raise Inexpressible("$", "it nests too deep") from None
+def _write(tool: Tool, rules: Subset) -> Written:
+    found = _SENT[rules].get(tool)
+    if found is None:
+        try:
+            found = _SENT[rules][tool] = rules.write(tool.input_schema)
+        except RecursionError:
+            raise Inexpressible("$", "it nests too deep") from None
+    return found
 
 
 ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
-NOISE = frozenset({"$schema", "$id", "$comment", "$anchor", "deprecated", "readOnly", "writeOnly", "discriminator"})
 DEFINITIONS = frozenset({"$defs", "definitions"})
+# "Grammar error: failed to compile JSON schema" of $id and $schema: https://github.com/BerriAI/litellm/issues/13389
+ADDRESSES = DEFINITIONS | {"$schema", "$id", "$anchor", "$dynamicAnchor", "discriminator"}
+"""What references lead to: these are written anew."""
+NOISE = ADDRESSES | {"$comment", "deprecated", "readOnly", "writeOnly"}
 ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
 _NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *DEFINITIONS})
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -133,8 +137,10 @@ _MOST_PARTS = 20_000
 """A schema of a few lines may be written out into any number: definitions that lead to two others each double it."""
 _MOST_FORMS = 1_000
 """Of one value, where parts of an 'allOf' are unions: what fits both fits a pair of their branches."""
-_LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"})
-_SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"})
+_LARGER = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
+_SMALLER = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
+CONDITIONAL = {"if": ("then", "else"), "contains": ("minContains", "maxContains"), "not": ()}
+"""What means something else, and perhaps takes less, where its schema takes more; and what it gives a meaning to."""
 
 
 def with_inner(schema: Mapping[str, Any], path: str, change: Callable[[Any, str], Any]) -> Schema:
@@ -151,7 +157,27 @@ def with_inner(schema: Mapping[str, Any], path: str, change: Callable[[Any, str]
     return found
 
 
-def _modern(given: Any, path: str = "$", bare_references: bool = True) -> Any:
+def inner(schema: Mapping[str, Any], path: str = "$") -> list[tuple[str, Any]]:
+    """The schemas that stand directly in one, with their paths."""
+    found: list[tuple[str, Any]] = []
+    with_inner(schema, path, lambda item, at: found.append((at, item)))
+    return found
+
+
+def bare(given: Mapping[str, Any], without: Collection[str]) -> Schema:
+    """A copy without some keywords and with `anyOf` as its only union: of forms that are written more loosely, two may
+    fit where one did."""
+    schema = {key: item for key, item in given.items() if key not in without}
+    if "oneOf" in schema:
+        forms = schema.pop("oneOf")
+        if "anyOf" in schema:
+            schema["allOf"] = [*schema.get("allOf", ()), {"anyOf": forms}]
+        else:
+            schema["anyOf"] = forms
+    return schema
+
+
+def _modern(given: Any, bare_references: bool) -> Any:
     """An older draft as draft 2020-12, which the APIs check against or take for granted.
 
     `bare_references`: up to draft 7 nothing counts that stands beside a `$ref`.
@@ -167,26 +193,49 @@ def _modern(given: Any, path: str = "$", bare_references: bool = True) -> Any:
     for key, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if isinstance(schema.get(key), bool) and schema.pop(key) and limit in schema:
             schema[key] = schema.pop(limit)
-    return with_inner(schema, path, lambda item, at: _modern(item, at, bare_references))
+    if bare_references and isinstance(schema.get("dependencies"), Mapping):
+        needs = schema.pop("dependencies")
+        for key, listed in (("dependentRequired", True), ("dependentSchemas", False)):
+            if some := {name: item for name, item in needs.items() if isinstance(item, list) is listed}:
+                schema[key] = some
+    return with_inner(schema, "$", lambda item, at: _modern(item, bare_references))
 
 
 def children(schema: Mapping[str, Any]) -> list[Any]:
     """The schemas that stand in one that was rewritten, without its definitions and without `true` and `false`."""
-    lone = [schema[key] for key in ("items", "additionalProperties") if key in schema]
-    found = [*schema.get("properties", {}).values(), *lone, *schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    return [item for item in found if isinstance(item, Mapping)]
+    return [item for _, item in inner({**schema, "$defs": None}) if isinstance(item, Mapping)]
 
 
-class Walk:
+def _addressed(node: Any, base: str, found: dict[str, Any]) -> None:
+    """Put what references may lead to into `found`, and what begins with `#` beneath an `$id` after that."""
+    if not isinstance(node, dict):
+        return
+    address = node.get("$id", "")
+    if address and not address.startswith("#"):
+        base, address = address.removesuffix("#"), ""
+    for place in (address, *(f"#{node[key]}" for key in ("$anchor", "$dynamicAnchor") if key in node)):
+        found.setdefault(base + place, node)
+    if str(node.get("$ref")).startswith("#"):
+        node["$ref"] = base + node["$ref"]
+    for _, item in inner(node):
+        _addressed(item, base, found)
+
+
+RulesT = TypeVar("RulesT", bound=Subset)
+
+
+class Walk(Generic[RulesT]):
     """One schema that is rewritten, with the definitions that it turns out to need."""
 
-    def __init__(self, root: Mapping[str, Any], rules: Subset) -> None:
+    def __init__(self, root: Mapping[str, Any], rules: RulesT) -> None:
         self.root: Schema = thaw(root)
         draft = self.root.get("$schema", "2020-12")
         if "2020-12" not in draft:
             del self.root["$schema"]
-            self.root = _modern(self.root, bare_references="2019-09" not in draft)
-        self.subset = rules
+            self.root = _modern(self.root, "2019-09" not in draft)
+        self.rules = rules
+        self.addresses: dict[str, Any] = {"": self.root, self.root.pop("$id", ""): self.root}
+        _addressed(self.root, "", self.addresses)
         self.names: dict[str, str] = {}
         self.definitions: dict[str, Schema] = {}
         self.within: list[str] = []
@@ -202,18 +251,14 @@ class Walk:
             fail("$", f"written out it has more than {_MOST_PARTS:,} parts")
 
     def check_names(self, properties: Mapping[str, Any], path: str) -> None:
-        names = self.subset.names
-        for name in properties if names else ():
+        names = self.rules.names
+        for name in properties:
             if names and not names.pattern.fullmatch(name):
                 fail(f"{path}.properties.{name}", f"the parameter {name!r} has a name that is not taken: {names.words}")
 
     def resolved(self, reference: Any, path: str) -> Mapping[str, Any]:
-        found: Any = self.root
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            fail(path, f"the reference {reference!r} cannot be followed; it may begin with '#/'")
-        for part in reference.split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
+        base, _, place = str(reference).partition("#")
+        found = pointed_at(self.addresses.get(reference if place and place[0] != "/" else base), place)
         if not isinstance(found, Mapping):
             fail(path, f"the reference {reference!r} leads nowhere")
         return found
@@ -223,14 +268,20 @@ class Walk:
         if reference == "#":
             return reference
         if reference not in self.names:
-            name = _free_name(reference.rpartition("/")[2], self.definitions)
-            self.names[reference] = name
-            self.within.append(reference)
-            target = self.resolved(reference, path)
-            self.definitions[name] = {}
-            self.definitions[name] = self.node(target, f"$.$defs.{name}", frozenset({"#", reference}))
-            self.within.pop()
+            self.resolved(reference, path)
+            name = definition_name(reference).strip("#")
+            while name in self.definitions:
+                name += "_"
+            self.names[reference], self.definitions[name] = name, {}
+            self.define(reference)
         return f"#/$defs/{self.names[reference].replace('~', '~0').replace('/', '~1')}"
+
+    def define(self, reference: str) -> None:
+        name = self.names[reference]
+        target = self.resolved(reference, f"$.$defs.{name}")
+        self.within.append(reference)
+        self.definitions[name] = self.node(target, f"$.$defs.{name}", frozenset({"#", reference}))
+        self.within.pop()
 
     def flattened(
         self, given: Any, path: str, inside: frozenset[str], notes: Schema | None = None
@@ -240,9 +291,7 @@ class Walk:
         self.count_part()
         if isinstance(given, bool):
             return {} if given else {"not": {}}, inside
-        schema = {key: item for key, item in given.items() if key not in NOISE | DEFINITIONS}
-        if "oneOf" in schema and "anyOf" not in schema:
-            schema["anyOf"] = schema.pop("oneOf")
+        schema = bare(given, NOISE)
         parts = schema.pop("allOf", [])
         reference = schema.pop("$ref", None)
         if reference is not None:
@@ -282,8 +331,15 @@ class Walk:
 
 
 def definition_name(reference: str) -> str:
-    """The name of the definition that a rewritten reference leads to."""
+    """The last name in a reference, which is that of the definition in a rewritten one."""
     return reference.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+
+
+def pointed_at(root: Any, pointer: str) -> Any:
+    """What a JSON pointer leads to; `None` where that is nothing."""
+    for part in pointer.split("/")[1:]:
+        root = root.get(definition_name(part)) if isinstance(root, Mapping) else None
+    return root
 
 
 def kinds_of(schema: Mapping[str, Any], default: str = "") -> list[str]:
@@ -292,17 +348,21 @@ def kinds_of(schema: Mapping[str, Any], default: str = "") -> list[str]:
     return list(kinds) if isinstance(kinds, list) else [kinds]
 
 
+def values_of(schema: Mapping[str, Any]) -> list[Any]:
+    """The values that a schema lists."""
+    return schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
+
+
 def types_of_values(schema: Schema) -> Any:
     """The types of the values that a schema lists; `None` where it lists none."""
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
-    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values))
+    kinds = list(dict.fromkeys(_TYPE_OF_CLASS.get(type(value), "object") for value in values_of(schema)))
     return kinds[0] if len(kinds) == 1 else kinds or None
 
 
 _TYPE_OF_CLASS = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", list: "array"}
 
 
-def distinct(branches: list[Any]) -> list[Any]:
+def distinct(branches: Iterable[Any]) -> list[Any]:
     """The branches of a union without those that say the same, and without unions directly in it."""
     found: dict[str, Any] = {}
     for branch in branches:
@@ -334,18 +394,15 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _free_name(name: str, taken: Collection[str]) -> str:
-    name = name.replace("~1", "/").replace("~0", "~")
-    while name in taken:
-        name += "_"
-    return name
-
-
 # Merging: a value has to fit both
 
 
 def merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schema:
     """What takes a value that both take; the words of `one` come first."""
+    for key, beside in CONDITIONAL.items():
+        said = [{word: part[word] for word in (key, *beside) if word in part} for part in (one, other)]
+        if all(said) and said[0] != said[1]:
+            fail(path, f"'allOf' cannot be merged: two parts say {key!r}")
     found = dict(one)
     for key, value in other.items():
         if key not in found:
@@ -357,7 +414,7 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> Schema
 
 
 def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
-    if key in ("properties", "$defs", "definitions"):
+    if key == "properties":
         return {**one, **other, **{name: _both_fields(one[name], other[name], path) for name in one if name in other}}
     if key == "required":
         return list(dict.fromkeys([*one, *other]))
@@ -369,8 +426,10 @@ def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
         return max(one, other) if key in _LARGER else min(one, other)
     if key == "items":
         return {"allOf": [one, other]}
-    if key in ("uniqueItems", "unevaluatedProperties"):
-        return one or other if key == "uniqueItems" else one and other
+    if key == "uniqueItems":
+        return one or other
+    if key == "unevaluatedProperties":
+        return {}
     if key == "anyOf":
         if len(one) * len(other) > _MOST_FORMS:
             fail(path, f"'allOf' of unions makes more than {_MOST_FORMS:,} forms")
@@ -379,11 +438,11 @@ def _merged_keyword(key: str, one: Any, other: Any, path: str) -> Any:
 
 
 def _both_fields(one: Any, other: Any, path: str) -> Any:
-    """Merged where no keyword is in question, and else left for later."""
+    """Merged where that can be, and else left for later."""
     if one == other:
         return one
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if all(one[key] == other[key] for key in (one.keys() & other.keys()) - ANNOTATIONS):
+        with suppress(Inexpressible):
             return merge(one, other, path)
     return {"allOf": [one, other]}
 

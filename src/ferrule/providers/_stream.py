@@ -42,9 +42,10 @@ class TurnStream(Generic[EventT, MessageT]):
     __slots__ = ("_error",)
     _readers: ClassVar[Readers]
 
-    def __init_subclass__(cls, *, readers: Readers) -> None:
+    def __init_subclass__(cls, *, readers: Readers | None = None) -> None:
         super().__init_subclass__()
-        cls._readers = readers
+        if readers is not None:
+            cls._readers = readers
 
     def __init__(self) -> None:
         self._error: str | None = None
@@ -218,6 +219,8 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozense
     for key, value in delta.items():
         if value is None:
             whole.setdefault(key, None)
+        elif isinstance(whole.get(key), _TextChunks) and not isinstance(value, str):
+            continue  # what came of a text stays
         elif isinstance(value, str) and key not in fixed:
             kept = whole.get(key)
             if isinstance(kept, _TextChunks):
@@ -237,6 +240,20 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozense
 
 class _TextChunks(list[str]):
     """Chunks of one text."""
+
+
+def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[str]:
+    """Adds a chunk to the text at the end of `parts`, or to a new one where what is there is not `like` that, which is
+    what a part says besides its text; the chunks so far, as `merged_value` joins them."""
+    last = parts[-1] if parts else None
+    if not isinstance(last, dict) or {**last, "text": None} != {**like, "text": None}:
+        last = None
+    if last is None or not isinstance(last.get("text"), _TextChunks):
+        last = {**like, "text": _TextChunks()}
+        parts.append(last)
+    chunks: list[str] = last["text"]
+    chunks.append(text)
+    return chunks
 
 
 _FIXED = frozenset({"id", "type", "format", "role", "name"})
@@ -270,7 +287,7 @@ def merged_value(value: Any) -> Any:
         return join_chunks(value)
     if isinstance(value, dict):
         return {key: merged_value(item) for key, item in value.items()}
-    return [merged_value(item) for item in value] if isinstance(value, _IndexedItems) else value
+    return [merged_value(item) for item in value] if isinstance(value, list) else value
 
 
 class _Indexed(Protocol):
@@ -299,10 +316,14 @@ class Blocks(list[BlockT]):
             block = known
         else:
             self.append(block)
+        self.make_newest(id, block)
+        return block
+
+    def make_newest(self, id: str | None, block: BlockT) -> None:
+        """Chunks for this id, and for the block's index, are the block's from now on."""
         if id:
             self.by_id[id] = block
         self.by_index[block.index] = self.by_index[None] = block
-        return block
 
 
 class StreamedCall:
@@ -361,38 +382,24 @@ class StreamedCall:
         return {**found, "type": self.kind, self.kind: fields, **merged_value(self.more)}
 
 
-class StreamedCalls:
-    """The calls of one turn, in the order in which they began; chunks find theirs by id, then by index.
-
-    Attributes:
-        by_index: The newest call under each index, and the newest of all under `None`.
-    """
-
-    __slots__ = ("_all", "_by_id", "by_index")
-
-    def __init__(self) -> None:
-        self._all: list[StreamedCall] = []
-        self._by_id: dict[str, StreamedCall] = {}
-        self.by_index: dict[int | None, StreamedCall] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+class StreamedCalls(Blocks[StreamedCall]):
+    """The calls of one turn, in the order in which they began; chunks find theirs by id, then by index."""
 
     def add(self, id: str | None, index: int | None, name: Any, given: Any, taken: set[StreamedCall]) -> StreamedCall:
         """A call, or a chunk of one; `taken` are the calls that the same event has named already."""
         call = self._find(id, index, name, given)
         if call is None or (name and call in taken):
-            call = self.begin(id, index)
+            call = self.begin_call(id, index)
         elif id and not call.id:
             call.id = id
-            self._by_id[id] = call
+            self.by_id[id] = call
         taken.add(call)
         call.add(name, given)
         return call
 
     def _find(self, id: str | None, index: int | None, name: Any, given: Any) -> StreamedCall | None:
         at = self.by_index.get(index)
-        call = at if not id or (at is not None and at.id == id) else self._by_id.get(id)
+        call = at if not id or (at is not None and at.id == id) else self.by_id.get(id)
         if call is not None and id and name and None not in (index, call.index) and index != call.index:
             return None  # a known id under another index
         if call is None and at is not None:  # a new id under a used index is another call's, or comes late
@@ -401,15 +408,13 @@ class StreamedCalls:
             return None
         return call
 
-    def begin(self, id: str | None, index: int | None) -> StreamedCall:
-        """A new call."""
+    def begin_call(self, id: str | None, index: int | None) -> StreamedCall:
+        """A new call, even where there is one of this id and index."""
         call = StreamedCall(id, index)
-        self._all.append(call)
-        self.by_index[index] = self.by_index[None] = call
-        if id:
-            self._by_id[id] = call
+        self.append(call)
+        self.make_newest(id, call)
         return call
 
     def assembled(self) -> list[dict[str, Any]]:
         """The calls as they stand in a message."""
-        return [call.assembled() for call in self._all]
+        return [call.assembled() for call in self]

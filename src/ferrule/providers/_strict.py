@@ -9,11 +9,9 @@ object that nobody declared, where its schema says nothing of them, and leaving 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
@@ -22,20 +20,22 @@ from ferrule.providers._schemas import (
     ANNOTATIONS,
     ANYTHING,
     CLAUDE_NAMES,
-    DEFINITIONS,
     NOISE,
     Schema,
     Subset,
     Walk,
+    Written,
     children,
     definition_name,
     described,
     distinct,
     fail,
+    kinds_of,
     types_of_values,
+    values_of,
     written,
 )
-from ferrule.values.frozen import FrozenDict
+from ferrule.values.frozen import FrozenDict, freeze
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -58,27 +58,24 @@ class Rules(Subset):
     needs_required: bool = False
     """Whether one of a tool's parameters may not be left out, where it has any."""
     most_min_items: int | None = None
-    most_levels: int | None = None
-    most_properties: int | None = None
-    most_enum_values: int | None = None
-    most_characters: int | None = None
-    """Of all names of properties and definitions and all values of enums, in one schema."""
-    most_tools: int | None = None
-    most_optional: int | None = None
-    most_unions: int | None = None
-    most_fields: int | None = None
-    """These four: of all strict tools of a request together."""
+    most: Mapping[str, int] = field(default_factory=dict)
+    """Of what is counted in one schema."""
+    most_together: Mapping[str, int] = field(default_factory=dict)
+    """Of what is counted in all strict tools of a request."""
 
     purpose = "strict for"
     remedy = "Change its schema, or leave the tool out of strict=..."
 
-    def write(self, root: FrozenDict) -> tuple[Schema, str]:
+    def write(self, root: FrozenDict) -> Written:
         found = _Rewriting(root, self).whole()
-        _within_limits(found, self)
-        return found, ""
+        for what, most in self.most.items():
+            if (count := _COUNTS[what](found)) > most:
+                fail("$", f"the schema has {count} {what}, and {most} are the most")
+        return Written(freeze(found), counts={what: _COUNTS[what](found) for what in self.most_together})
 
 
 _STRICT_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_MIXED_TYPES = "parameters of several types in strict tools"
 _RANGES = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 # https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
 OPENAI = Rules(
@@ -87,10 +84,12 @@ OPENAI = Rules(
     formats=_STRICT_FORMATS,
     all_required=True,
     recursion=True,
-    most_levels=10,
-    most_properties=5_000,
-    most_enum_values=1_000,
-    most_characters=120_000,
+    most={
+        "levels of nesting": 10,
+        "properties": 5_000,
+        "enum values": 1_000,
+        "characters of names and enums": 120_000,
+    },
 )
 # https://docs.claude.com/en/docs/build-with-claude/structured-outputs; the SDK's lib/_parse/_transform.py
 ANTHROPIC = Rules(
@@ -101,9 +100,7 @@ ANTHROPIC = Rules(
     recursion=False,
     names=CLAUDE_NAMES,
     most_min_items=1,
-    most_tools=20,
-    most_optional=24,
-    most_unions=16,
+    most_together={"strict tools": 20, "optional parameters in strict tools": 24, _MIXED_TYPES: 16},
 )
 # https://docs.aws.amazon.com/bedrock/latest/userguide/structured-output.html: the same subset, as Claude's is
 BEDROCK = replace(ANTHROPIC, provider="Bedrock")
@@ -127,7 +124,7 @@ COHERE = Rules(
     open=True,
     anchors=False,
     needs_required=True,
-    most_fields=200,
+    most_together={"fields in strict tools": 200},
 )
 
 _NARROWS = (
@@ -143,15 +140,10 @@ _MOST_NAMED = 8
 _NOT_REGULAR = re.compile(r"\(\?[=!<P(]|\\[1-9bBk]|[*+?}]\+")
 """Lookarounds, references back and word boundaries, which a grammar cannot hold."""
 _ANCHOR = re.compile(r"[\^$]")
-_COUNTS: defaultdict[tuple[Rules, str], WeakKeyDictionary[Tool, int]] = defaultdict(WeakKeyDictionary)
 
 
-class _Rewriting(Walk):
+class _Rewriting(Walk[Rules]):
     """One schema that is made strict."""
-
-    def __init__(self, root: FrozenDict, rules: Rules) -> None:
-        super().__init__(root, rules)
-        self.rules = rules
 
     def whole(self) -> Schema:
         found = self.node(self.root, "$", frozenset({"#"}))
@@ -165,8 +157,6 @@ class _Rewriting(Walk):
         return found
 
     def node(self, given: Any, path: str, inside: frozenset[str]) -> Schema:
-        if self.rules.most_unions is None:
-            given = _wrapped(given)
         schema, inside = self.simple(given, path, inside)
         if "$ref" in schema:
             if not self.rules.recursion and (schema["$ref"] == "#" or schema["$ref"] in self.within):
@@ -178,7 +168,7 @@ class _Rewriting(Walk):
             found: Schema = {"anyOf": distinct(branches)}
         else:
             found = {"type": _types(schema, path)}
-            kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+            kinds = kinds_of(found)
             found |= _literals(schema, path)
             if "object" in kinds:
                 found |= self.object(schema, path, inside)
@@ -194,15 +184,14 @@ class _Rewriting(Walk):
         but annotations and notes; and the references that are written out in it."""
         if not isinstance(given, Mapping):
             fail(path, "a schema that takes nothing has no form" if given is False else ANYTHING)
-        schema = {key: item for key, item in given.items() if key not in NOISE | DEFINITIONS}
+        schema = {key: item for key, item in given.items() if key not in NOISE}
         reference = schema.get("$ref")
         if schema.keys() == {"$ref"} and (reference in inside or _is_definition(reference)):
             return schema, inside
-        if reference in inside and schema.keys() <= ANNOTATIONS | {"$ref"}:
-            schema["anyOf"] = [{"$ref": schema.pop("$ref")}]
+        short = _MIXED_TYPES not in self.rules.most_together and _is_definition(reference)
+        if schema.keys() <= ANNOTATIONS | {"$ref"} and (reference in inside or short):
+            schema["anyOf"] = [{"$ref": schema.pop("$ref")}]  # where unions are counted, it is written out
         schema, inside = self.flattened(schema, path, inside)
-        if "oneOf" in schema:
-            fail(path, "'anyOf' beside 'oneOf' cannot be one union")
         for key in ("$dynamicRef", "$recursiveRef", "unevaluatedItems"):
             if key in schema:
                 fail(path, f"{key!r} cannot be expressed")
@@ -226,7 +215,7 @@ class _Rewriting(Walk):
     def object(self, schema: Schema, path: str, inside: frozenset[str]) -> Schema:
         properties = schema.get("properties") or {}
         others = self.others(schema, properties, path, inside)
-        required = [name for name in schema.get("required", ()) if isinstance(name, str)]
+        required = list(schema.get("required", ()))
         for name in required:
             if name not in properties:
                 fail(path, f"{name!r} is required and not among the properties")
@@ -257,13 +246,10 @@ class _Rewriting(Walk):
         apart: Schema = {key: node[key] for key in ("title", "description") if key in node}
         if "anyOf" in node:
             return node | {"anyOf": [*node["anyOf"], {"type": "null"}]}
-        if "$ref" in node:
-            return {"anyOf": [node, {"type": "null"}]}
-        if "enum" in node or "const" in node:
+        if node.keys() & {"$ref", "enum", "const"}:
             bare = {key: item for key, item in node.items() if key not in ("title", "description")}
             return {"anyOf": [bare, {"type": "null"}], **apart}
-        kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
-        return node | {"type": [*kinds, "null"]}
+        return node | {"type": [*kinds_of(node), "null"]}
 
     def takes_null(self, node: Schema, seen: set[str] | None = None) -> bool:
         """Whether null is among its values; `seen` are the definitions of which that is being asked already."""
@@ -278,8 +264,8 @@ class _Rewriting(Walk):
         if "anyOf" in node:
             return any(self.takes_null(item, seen) for item in node["anyOf"])
         if "enum" in node or "const" in node:
-            return None in node.get("enum", [node.get("const", "")])
-        return "null" in (node["type"] if isinstance(node["type"], list) else [node["type"]])
+            return None in values_of(node)
+        return "null" in kinds_of(node)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         if not schema.get("prefixItems"):
@@ -322,19 +308,6 @@ _NOTE = "\0note"
 """No keyword: where a union is kept that only narrows."""
 
 
-def _wrapped(given: Any) -> Any:
-    """A reference with nothing but annotations beside it as a union of that reference alone, which keeps it short.
-
-    Not where unions are counted: there it is written out.
-    """
-    if not isinstance(given, Mapping) or not _is_definition(given.get("$ref")):
-        return given
-    beside = {key: item for key, item in given.items() if key != "$ref" and key not in NOISE}
-    if not beside or not beside.keys() <= ANNOTATIONS:
-        return given
-    return {"anyOf": [{"$ref": given["$ref"]}], **beside}
-
-
 def _is_definition(reference: Any) -> bool:
     return str(reference).startswith(("#/$defs/", "#/definitions/"))
 
@@ -346,13 +319,10 @@ def _types(schema: Schema, path: str) -> Any:
 
 def _literals(schema: Schema, path: str) -> Schema:
     found: Schema = {key: schema[key] for key in ("enum", "const") if key in schema}
-    values = [*found.get("enum", ()), *([found["const"]] if "const" in found else [])]
-    if any(isinstance(value, dict | list) for value in values):
+    if len(found) == 2 and found["const"] not in found.pop("enum"):
+        fail(path, "'const' is none of the enum's values")
+    if any(isinstance(value, dict | list) for value in values_of(found)):
         fail(path, "an enum or const may hold texts, numbers, booleans and null only")
-    if "enum" in found and "const" in found:
-        if found["const"] not in found["enum"]:
-            fail(path, "'const' is none of the enum's values")
-        del found["enum"]
     return found
 
 
@@ -368,18 +338,6 @@ def _condition_properties(conditions: Schema) -> set[str]:
 
 
 # Limits
-
-
-def _within_limits(schema: Schema, rules: Rules) -> None:
-    limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
-        ("levels of nesting", rules.most_levels, lambda schema: _levels(schema, schema, {})),
-        ("properties", rules.most_properties, _count_properties),
-        ("enum values", rules.most_enum_values, lambda schema: sum(len(n.get("enum", ())) for n in _nodes(schema))),
-        ("characters of names and enums", rules.most_characters, lambda schema: sum(map(_characters, _nodes(schema)))),
-    )
-    for what, most, count in limits:
-        if most is not None and (found := count(schema)) > most:
-            fail("$", f"the schema has {found} {what}, and {most} are the most")
 
 
 def _nodes(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -406,21 +364,28 @@ def _levels(node: Mapping[str, Any], root: Mapping[str, Any], known: dict[str, i
 
 
 def _characters(node: Mapping[str, Any]) -> int:
-    values = [*node.get("enum", ()), *([node["const"]] if "const" in node else [])]
-    names = [*node.get("properties", ()), *node.get("$defs", ())]
-    return sum(len(value) for value in [*values, *names] if isinstance(value, str))
+    words = [*values_of(node), *node.get("properties", ()), *node.get("$defs", ())]
+    return sum(len(word) for word in words if isinstance(word, str))
 
 
-def _count_properties(schema: Mapping[str, Any]) -> int:
+def _field_count(schema: Mapping[str, Any]) -> int:
     return sum(len(node.get("properties", ())) for node in _nodes(schema))
 
 
-def _optional(schema: Mapping[str, Any]) -> int:
-    return sum(len(node.get("properties", {}).keys() - set(node.get("required", ()))) for node in _nodes(schema))
+def _optional(node: Mapping[str, Any]) -> int:
+    return len(node.get("properties", {}).keys() - set(node.get("required", ())))
 
 
-def _unions(schema: Mapping[str, Any]) -> int:
-    return sum("anyOf" in node or isinstance(node.get("type"), list) for node in _nodes(schema))
+_COUNTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
+    "levels of nesting": lambda schema: _levels(schema, schema, {}),
+    "properties": _field_count,
+    "enum values": lambda schema: sum(len(node.get("enum", ())) for node in _nodes(schema)),
+    "characters of names and enums": lambda schema: sum(map(_characters, _nodes(schema))),
+    "strict tools": lambda schema: 1,
+    "optional parameters in strict tools": lambda schema: sum(map(_optional, _nodes(schema))),
+    _MIXED_TYPES: lambda schema: sum("anyOf" in node or isinstance(node.get("type"), list) for node in _nodes(schema)),
+    "fields in strict tools": _field_count,
+}
 
 
 def check_request(tools: Sequence[Tool], rules: Rules) -> None:
@@ -435,30 +400,14 @@ def check_request(tools: Sequence[Tool], rules: Rules) -> None:
 
 def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
     """What the strict `tools` of one request have too much of together, with the count and who has most of it."""
-    limits: tuple[tuple[str, int | None, Callable[[Mapping[str, Any]], int]], ...] = (
-        ("strict tools", rules.most_tools, lambda schema: 1),
-        ("optional parameters in strict tools", rules.most_optional, _optional),
-        ("parameters of several types in strict tools", rules.most_unions, _unions),
-        ("fields in strict tools", rules.most_fields, _count_properties),
-    )
-    for what, most, count in limits:
-        if most is None:
-            continue
-        found = {tool.name: _counted(tool, rules, what, count) for tool in tools}
+    for what, most in rules.most_together.items():
+        found = {tool.name: written(tool, rules).counts[what] for tool in tools}
         total = sum(found.values())
         if total > most:
             most_of_it = sorted(found, key=lambda name: -found[name])[:_MOST_NAMED]
             each = ", ".join(f"{name!r} {found[name]}" for name in most_of_it if found[name])
             each += f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
             yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
-
-
-def _counted(tool: Tool, rules: Rules, what: str, count: Callable[[Mapping[str, Any]], int]) -> int:
-    counts = _COUNTS[rules, what]
-    found = counts.get(tool)
-    if found is None:
-        found = counts[tool] = count(written(tool, rules).schema)
-    return found
 
 
 def refuse_strict(tools: Sequence[Tool], strict: Strict, provider: str, instead: str = "") -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
+from ferrule.providers._read import read, text_of
 from ferrule.providers._stream import object_or_text
 
 _THOUGHTS_END = "</think>"
@@ -16,32 +17,28 @@ _SPACE = re.compile(r"\s*")
 _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>", re.DOTALL)
 
 
-class TextCalls(NamedTuple):
-    """What a text says before its calls, and the calls, each with `name` and `arguments`."""
-
-    text: str
-    calls: list[dict[str, Any]]
-
-
 def is_text_call(text: str) -> bool:
     """Whether a line of the text, behind the model's thoughts and outside of code, begins as a call."""
     return _first_call(text) is not None
 
 
-def text_calls(text: str) -> TextCalls | None:
-    """The calls with which `text` ends; `None` where it does not end with calls, or where one cannot be read whole."""
-    begin = _first_call(text)
+def move_text_calls(message: Any) -> bool:
+    """Makes the calls with which the text of `message` ends the calls of it; whether that was done. It is not where the
+    message has calls, where the text does not end with calls, and where one cannot be read whole."""
+    text = text_of(read(message, "content"))
+    begin = None if read(message, "tool_calls") else _first_call(text)
     if begin is None:
-        return None
+        return False
     calls, at = [], begin
     while at < len(text):
-        read = _read_call(text, at)
-        if read is None:
-            return None
-        call, at = read
-        calls.append(call)
+        found = _read_call(text, at)
+        if found is None:
+            return False
+        call, at = found
+        calls.append({"function": call})
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches anywhere
-    return TextCalls(text[:begin].strip(), calls)
+    message |= {"content": text[:begin].strip(), "tool_calls": calls}
+    return True
 
 
 def _first_call(text: str) -> int | None:

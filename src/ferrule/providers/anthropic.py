@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, problem_of, read_calls
+from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, read_calls
 from ferrule.providers._plain import PLAIN_ANTHROPIC
 from ferrule.providers._read import (
     answered_call,
@@ -30,11 +30,10 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    split_deferred,
 )
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks, object_or_text
 from ferrule.providers._strict import ANTHROPIC
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, clean, jsonable
 from ferrule.values.result import ToolResult
@@ -76,6 +75,7 @@ _API = Api(
     one_at_a_time=True,
     images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
 )
+_DEFINITIONS = Definitions(plain=PLAIN_ANTHROPIC, strict=ANTHROPIC, key="input_schema", defers=True)
 
 
 def tools(
@@ -92,19 +92,10 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
             tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    written = definitions(first + later, strict, _definition, ANTHROPIC)
+    first, later = _DEFINITIONS.write(toolset, strict, deferred)
     if cache and first:
-        written[len(first) - 1]["cache_control"] = {"type": "ephemeral"}
-    for entry in written[len(first) :]:
-        entry["defer_loading"] = True
-    return written
-
-
-def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
-    if strict:
-        return {**definition(tool, "input_schema", ANTHROPIC), "strict": True}
-    return definition(tool, "input_schema", PLAIN_ANTHROPIC)
+        first[-1]["cache_control"] = {"type": "ephemeral"}
+    return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -124,10 +115,8 @@ def calls(response: Response) -> list[ToolCall]:
     """The calls in a message, in order. `data` holds a caller and a toolset's name where they came."""
     message = fields_of(response)
     requested = [block for block in fields_of_each(message.get("content")) if block.get("type") == "tool_use"]
-    if not requested:
-        return []
-    problem = None if message.get("stop_reason") == "tool_use" else problem_of(_API, _end(response))
-    return read_calls(response, requested, "id", _read_call, problem)
+    end = None if message.get("stop_reason") == "tool_use" else _end
+    return read_calls(_API, response, requested, "id", _read_call, end)
 
 
 def _read_call(id: str, block: Any, problem: str | None) -> ToolCall:
@@ -150,20 +139,16 @@ def _end(response: Response) -> End:
     )
 
 
-def _blocks(response: Any) -> list[dict[str, Any]]:
-    content = read(response, "content", [])
-    blocks = [{"type": "text", "text": clean(content)}] if isinstance(content, str) else plain_list(content)
-    fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
-    return blocks
-
-
 def turn(response: Response) -> list[MessageParam]:
     """`[{"role": "assistant", "content": [...]}]`, thinking blocks and all.
 
     Empty text blocks stay behind: this API sends them and does not take them
     (github.com/anthropics/anthropic-sdk-python/issues/461).
     """
-    kept: list[Any] = [block for block in _blocks(response) if block.get("type") != "text" or block.get("text")]
+    content = read(response, "content")
+    blocks = [{"type": "text", "text": clean(content)}] if isinstance(content, str) else plain_list(content)
+    fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
+    kept: list[Any] = [block for block in blocks if block.get("type") != "text" or block.get("text")]
     for block in kept:
         ours = block.get("type") == "tool_use"
         if ours:
@@ -247,9 +232,8 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         self._ended = False
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = event if type(event) is dict else event.__dict__
-        delta = fields["delta"]
-        delta = delta if type(delta) is dict else delta.__dict__
+        fields = fields_of(event)
+        delta = fields_of(fields["delta"])
         field = _DELTA_FIELDS[delta["type"]]
         text = delta[field]
         if type(text) is str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls
+from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls
 from ferrule.providers._plain import PLAIN_BEDROCK
 from ferrule.providers._read import (
     answered_call,
@@ -20,6 +19,7 @@ from ferrule.providers._read import (
     ids_of,
     is_null,
     known_id,
+    lossless_json,
     marked_error_text,
     media_type,
     name_in_history,
@@ -30,7 +30,6 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    split_deferred,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -39,14 +38,14 @@ from ferrule.providers._stream import (
     as_index,
     describe_api_error,
     join_arguments,
-    join_chunks,
+    merge_delta,
+    merged_value,
     object_or_text,
 )
 from ferrule.providers._strict import BEDROCK
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, clean, jsonable, to_text
-from ferrule.values.frozen import freeze
+from ferrule.values.content import Block, Media, clean, jsonable
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -79,6 +78,7 @@ _API = Api(
     },
     images=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
 )
+_DEFINITIONS = Definitions(plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
 # botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
 _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
@@ -120,17 +120,13 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
             tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    entries: list[dict[str, Any]] = [{"toolSpec": spec} for spec in definitions(first + later, strict, _spec, BEDROCK)]
+    first, later = _DEFINITIONS.write(toolset, strict, deferred)
+    for spec in first + later:
+        spec["inputSchema"] = {"json": spec["inputSchema"]}
+    entries: list[dict[str, Any]] = [{"toolSpec": spec} for spec in first + later]
     if cache and first:
         entries.insert(len(first), {"cachePoint": {"type": "default"}})
     return {"tools": entries} if entries else None
-
-
-def _spec(tool: Tool, strict: bool) -> dict[str, Any]:
-    spec = definition(tool, "inputSchema", BEDROCK if strict else PLAIN_BEDROCK)
-    spec["inputSchema"] = freeze({"json": spec["inputSchema"]})
-    return spec | {"strict": True} if strict else spec
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -146,11 +142,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Mapping[str, Any]) -> list[ToolCall]:
     """The calls in a message, in order; those of server tools are not ours."""
     response = fields_of(response)
-    requested = _client_tool_uses(response)
-    if not requested:
-        return []
-    problem = None if response.get("stopReason") == "tool_use" else problem_of(_API, _end(response))
-    return read_calls(response, requested, "toolUseId", _read_call, problem)
+    end = None if response.get("stopReason") == "tool_use" else _end
+    return read_calls(_API, response, _client_tool_uses(response), "toolUseId", _read_call, end)
 
 
 def _read_call(id: str, use: Any, problem: str | None) -> ToolCall:
@@ -251,19 +244,8 @@ def _content(block: Block, where: str) -> dict[str, Any]:
         if media:
             return media
     text = block_text(block)
-    structured = _lossless_object(text)
-    return {"text": non_blank(text)} if structured is None else {"json": structured}
-
-
-def _lossless_object(text: str) -> dict[str, Any] | None:
-    """The object that `text` is the JSON of, where nothing is lost: not a digit, not a key, not a space."""
-    if text[:1] != "{":
-        return None
-    try:
-        value = json.loads(text)
-        return value if isinstance(value, dict) and to_text(value) == text else None
-    except (ValueError, RecursionError):
-        return None
+    structured = lossless_json(text)
+    return {"json": structured} if isinstance(structured, dict) else {"text": non_blank(text)}
 
 
 def _media_part(block: Media, where: str) -> dict[str, Any] | None:
@@ -296,56 +278,57 @@ def _document_name(name: str | None, where: str) -> str:
     return f"{fitting[:180].strip() or 'document'} {mark}"
 
 
+_TEXTS_IN = {"toolUse": ("input",), "reasoningContent": ("text", "signature")}
+"""What comes in chunks; botocore adds what it does not know, and refuses it in a request."""
+
+
 class _StreamedBlock:
     """One content block of a stream."""
 
-    __slots__ = ("chunks", "citations", "image", "index", "redacted", "results", "start")
+    __slots__ = ("citations", "index", "redacted", "results", "said", "start")
 
     def __init__(self, index: Any, start: dict[str, Any]) -> None:
         self.index = index
         self.start = start
-        self.chunks: dict[str, list[str]] = {"text": [], "input": [], "reasoning": [], "signature": []}
         self.redacted: list[bytes] = []
         self.results: list[Any] = []
         self.citations: list[Any] = []
-        self.image: dict[str, Any] = {}
+        self.said: dict[str, Any] = {}
+        """What all other deltas come to, as `merge_delta` gathers it."""
 
     def add(self, delta: Mapping[str, Any]) -> None:
         """A delta of any kind."""
-        reasoning = _dict_or_empty(delta.get("reasoningContent"))
-        for key, text in (
-            ("text", delta.get("text")),
-            ("input", read(delta.get("toolUse"), "input")),
-            ("reasoning", reasoning.get("text")),
-            ("signature", reasoning.get("signature")),
-        ):
-            if isinstance(text, str):
-                self.chunks[key].append(text)
-        if isinstance(reasoning.get("redactedContent"), bytes):
-            self.redacted.append(reasoning["redactedContent"])
+        redacted = read(delta.get("reasoningContent"), "redactedContent")
+        if isinstance(redacted, bytes):
+            self.redacted.append(redacted)
+            return
         self.results += read_list(delta, "toolResult")
         if isinstance(delta.get("citation"), dict):
             self.citations.append(delta["citation"])
-        self.image |= _dict_or_empty(delta.get("image"))
+        for key, kind in (("text", str), ("image", dict)):
+            if isinstance(delta.get(key), kind):
+                merge_delta(self.said, {key: delta[key]})
+        for key, names in _TEXTS_IN.items():
+            if said := {name: text for name in names if isinstance(text := read(delta.get(key), name), str)}:
+                merge_delta(self.said, {key: said})
 
     def assembled(self) -> list[dict[str, Any]]:
         """The block as it stands in a message; its input is still text."""
         found: list[dict[str, Any]] = []
-        texts = {key: join_chunks(chunks) for key, chunks in self.chunks.items() if chunks and key != "input"}
+        said = merged_value(self.said)
         if self.redacted:
             found.append({"reasoningContent": {"redactedContent": b"".join(self.redacted)}})
-        if "reasoning" in texts or "signature" in texts:
-            signature = {"signature": texts["signature"]} if "signature" in texts else {}
-            found.append({"reasoningContent": {"reasoningText": {"text": texts.get("reasoning", ""), **signature}}})
-        said = [{"text": texts["text"]}] if "text" in texts else []
-        found += [{"citationsContent": {"content": said, "citations": self.citations}}] if self.citations else said
+        if "reasoningContent" in said:
+            found.append({"reasoningContent": {"reasoningText": {"text": "", **said["reasoningContent"]}}})
+        texts = [{"text": said["text"]}] if "text" in said else []
+        found += [{"citationsContent": {"content": texts, "citations": self.citations}}] if self.citations else texts
         if "toolResult" in self.start:
             found.append({"toolResult": {**self.start["toolResult"], "content": self.results}})
-        if "toolUse" in self.start or self.chunks["input"]:
-            text = join_arguments(self.chunks["input"])
+        if "toolUse" in self.start or "toolUse" in said:
+            text = join_arguments(read_list(self.said.get("toolUse"), "input"))
             found.append({"toolUse": {**self.start.get("toolUse", {}), "input": text or {}}})
-        if self.image or "image" in self.start:
-            found.append({"image": {**self.start.get("image", {}), **self.image}})
+        if "image" in self.start or "image" in said:
+            found.append({"image": {**self.start.get("image", {}), **said.get("image", {})}})
         return found
 
 
@@ -364,10 +347,13 @@ class Stream(
 
     def _append_chunk(self, event: Any) -> bool:
         given = event["contentBlockDelta"]
-        block, delta = self._blocks.by_index[given["contentBlockIndex"]], given["delta"]
-        field, text = ("text", delta["text"]) if "text" in delta else ("input", delta["toolUse"]["input"])
+        said, delta = self._blocks.by_index[given["contentBlockIndex"]].said, given["delta"]
+        if "text" in delta:
+            text, chunks = delta["text"], said["text"]
+        else:
+            text, chunks = delta["toolUse"]["input"], said["toolUse"]["input"]
         if type(text) is str:
-            block.chunks[field].append(text)
+            chunks.append(text)
             return True
         return False
 
@@ -388,14 +374,14 @@ class Stream(
 
     def _start_block(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
-        start = {key: item for key, item in _dict_or_empty(event.get("start")).items() if isinstance(item, dict)}
+        start = {key: item for key, item in fields_of(event.get("start")).items() if isinstance(item, dict)}
         id = known_id(start.get("toolUse", {}).get("toolUseId"))
         self._blocks.begin(id, _StreamedBlock(index, start))
 
     def _add_delta(self, event: dict[str, Any]) -> None:
         index = as_index(event.get("contentBlockIndex"))
         block = self._blocks.by_index.get(index) or self._blocks.begin(None, _StreamedBlock(index, {}))
-        block.add(_dict_or_empty(event.get("delta")))
+        block.add(fields_of(event.get("delta")))
 
     def _close(self, event: dict[str, Any]) -> None:
         self._blocks.by_index.pop(as_index(event.get("contentBlockIndex")), None)
@@ -419,7 +405,3 @@ class Stream(
                 given = object_or_text(use["input"])
                 use["input"] = jsonable(object_value(given)) if _client_tool_use(block) is None else given
         return found
-
-
-def _dict_or_empty(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls, read_function_call
+from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
+from ferrule.providers._chat import calls_in_history
 from ferrule.providers._plain import PLAIN_COHERE
 from ferrule.providers._read import (
     answered_call,
@@ -21,21 +22,26 @@ from ferrule.providers._read import (
     fill_ids,
     is_null,
     known_id,
-    name_in_history,
-    name_of,
     non_blank,
-    object_text,
     plain,
     plain_list,
     read,
     read_text,
-    split_deferred,
     strict_wanted,
     text_of,
 )
-from ferrule.providers._stream import Readers, StreamedCalls, TurnStream, as_index, describe_api_error, join_chunks
+from ferrule.providers._stream import (
+    Readers,
+    StreamedCalls,
+    TurnStream,
+    as_index,
+    describe_api_error,
+    join_chunks,
+    merge_delta,
+    merged_value,
+)
 from ferrule.providers._strict import COHERE
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 
@@ -68,6 +74,7 @@ _API = Api(
     forces=False,
     remedies={"choice": "offer the tool alone, tools(toolset.only(name)), with 'required'"},
 )
+_DEFINITIONS = Definitions(plain=PLAIN_COHERE, strict=COHERE, strict_mark={}, in_function=True)
 
 
 def tools(
@@ -86,8 +93,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict ones are too large together, `strict`
             names some of the tools only, or a name is no tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    offered = first + later
+    offered = list(toolset)
     wanted = strict_wanted(offered, strict)
     some = sum(map(wanted, offered))
     if 0 < some < len(offered):
@@ -95,12 +101,8 @@ def tools(
             f"Cohere is strict for all tools of a request or for none, and strict=... names {some} of {len(offered)}: "
             f"pass strict=True, and strict_tools=True in the request"
         )
-    written = definitions(offered, strict, _function, COHERE)
-    return [{"type": "function", "function": function} for function in written]
-
-
-def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    return definition(tool, "parameters", COHERE if strict else PLAIN_COHERE)
+    first, later = _DEFINITIONS.write(offered, strict, deferred)
+    return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -116,10 +118,8 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 def calls(response: Response) -> list[ToolCall]:
     """The calls in a response, in order."""
     requested = fields_of_each(fields_of(fields_of(response).get("message")).get("tool_calls"))
-    if not requested:
-        return []
-    problem = None if read(response, "finish_reason") == "TOOL_CALL" else problem_of(_API, _end(response))
-    return read_calls(response, requested, "id", read_function_call, problem)
+    end = None if read(response, "finish_reason") == "TOOL_CALL" else _end
+    return read_calls(_API, response, requested, "id", read_function_call, end)
 
 
 def _end(response: Response) -> End:
@@ -138,11 +138,7 @@ def turn(response: Response) -> list[Any]:
         return []
     message["tool_calls"] = plain_list(message.get("tool_calls"))
     fill_ids(response, message["tool_calls"], "id")
-    for item in message["tool_calls"]:
-        function = item.get("function")
-        if isinstance(function, dict):
-            function["name"] = name_in_history(name_of(function))
-            function["arguments"] = object_text(function.get("arguments"))
+    calls_in_history(message["tool_calls"])
     # What is null or empty is not taken back.
     kept = {key: item for key, item in message.items() if key != "role" and item not in (None, "", [])}
     return [{"role": "assistant", **kept}] if kept else []
@@ -185,26 +181,20 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         super().__init__()
         self._id: Any = None
         self._plan: list[str] = []
-        self._content: dict[int | None, _StreamedContent] = {}
+        self._content: dict[int | None, dict[str, Any]] = {}
         self._citations: list[Any] = []
         self._streamed_calls = StreamedCalls()
         self._finish_reason: str | None = None
         self._end_fields: dict[str, Any] = {}
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = event if type(event) is dict else event.__dict__
-        kind, delta = fields["type"], fields["delta"]
-        message = (delta if type(delta) is dict else delta.__dict__)["message"]
-        message = message if type(message) is dict else message.__dict__
+        fields = fields_of(event)
+        kind, message = fields["type"], fields_of(fields_of(fields["delta"])["message"])
         if kind == "content-delta":
             content = message["content"]
-            text, chunks = (
-                content["text"] if type(content) is dict else content.text,
-                self._content[fields["index"]].text,
-            )
+            text, chunks = fields_of(content)["text"], self._content[fields["index"]]["text"]
         else:
-            call = message["tool_calls"]
-            text = call["function"]["arguments"] if type(call) is dict else call.function.arguments
+            text = fields_of(fields_of(message["tool_calls"])["function"])["arguments"]
             chunks = self._streamed_calls.by_index[fields["index"]].arguments
         if type(text) is str and kind[-6:] == "-delta":
             chunks.append(text)
@@ -220,7 +210,9 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         elif kind == "tool-plan-delta":
             self._plan.append(read_text(message, "tool_plan"))
         elif kind in {"content-start", "content-delta"}:
-            self._content.setdefault(index, _StreamedContent()).add(read(message, "content"))
+            given = fields_of(read(message, "content"))
+            said = {key: given[key] for key in ("thinking", "text") if isinstance(given.get(key), str)}
+            merge_delta(self._content.setdefault(index, {}), said)
         elif kind in {"tool-call-start", "tool-call-delta"}:
             requested = read(message, "tool_calls")
             for item in requested if isinstance(requested, list) else [requested]:
@@ -240,7 +232,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
 
     def _add_call_delta(self, kind: str, id: str | None, index: int | None, function: Any) -> None:
         if kind == "tool-call-start" and id is None:
-            self._streamed_calls.begin(None, index)
+            self._streamed_calls.begin_call(None, index)
         self._streamed_calls.add(id, index, read(function, "name"), read(function, "arguments"), set())
 
     def _assembled(self) -> dict[str, Any]:
@@ -249,32 +241,11 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
             message["tool_calls"] = self._streamed_calls.assembled()
         if self._plan:
             message["tool_plan"] = join_chunks(self._plan)
-        content = [assembled for part in self._content.values() for assembled in part.assembled()]
+        said = [item for part in self._content.values() for item in merged_value(part).items()]
+        content = [{"type": key, key: text} for key, text in said if text]
         if content:
             message["content"] = content
         if self._citations:
             message["citations"] = self._citations
         head = {} if self._id is None else {"id": self._id}
         return {**head, "finish_reason": self._finish_reason, "message": message, **self._end_fields}
-
-
-class _StreamedContent:
-    """One item of the content, which comes in chunks."""
-
-    __slots__ = ("text", "thinking")
-
-    def __init__(self) -> None:
-        self.text: list[str] = []
-        self.thinking: list[str] = []
-
-    def add(self, content: Any) -> None:
-        for chunks, key in ((self.text, "text"), (self.thinking, "thinking")):
-            found = read(content, key)
-            if isinstance(found, str) and found:
-                chunks.append(found)
-
-    def assembled(self) -> list[dict[str, Any]]:
-        thinking, text = join_chunks(self.thinking), join_chunks(self.text)
-        return ([{"type": "thinking", "thinking": thinking}] if thinking else []) + (
-            [{"type": "text", "text": text}] if text else []
-        )

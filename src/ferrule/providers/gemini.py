@@ -15,10 +15,9 @@ from ferrule.providers import _gemini_generate as generate
 from ferrule.providers import _gemini_interactions as interactions
 from ferrule.providers._api import chosen
 from ferrule.providers._plain import PLAIN_GEMINI
-from ferrule.providers._read import answered_call, fields_of, read, split_deferred
+from ferrule.providers._read import answered_call, fields_of, read
 from ferrule.providers._stream import Readers, TurnStream
-from ferrule.providers._strict import refuse_strict
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 
@@ -47,6 +46,12 @@ Api: TypeAlias = Literal["generate", "interactions"]
 
 _TABLES = {"generate": generate.API, "interactions": interactions.API}
 _STRICT_HINT = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
+_DEFINITIONS = {
+    "generate": Definitions(plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, key="parametersJsonSchema"),
+    "interactions": Definitions(
+        plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, head={"type": "function"}, defers=True
+    ),
+}
 
 
 @overload
@@ -93,29 +98,16 @@ def tools(
         DefinitionError: where a tool is to be strict, a parameter has a name that this API does not take, or a name
             is no tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    refuse_strict(first + later, strict, "Gemini", _STRICT_HINT)
     _check_api(api)
-    if api == "interactions":
-        written = definitions(first + later, False, _function)
-        for entry in written[len(first) :]:
-            entry["defer_loading"] = True
-        return written
-    declarations = definitions(first + later, False, _declaration)
-    return [{"functionDeclarations": declarations}] if declarations else []
+    first, later = _DEFINITIONS[api].write(toolset, strict, deferred)
+    if api == "interactions" or not first + later:
+        return first + later
+    return [{"functionDeclarations": first + later}]
 
 
 def _check_api(api: str) -> None:
     if api not in _TABLES:
         raise DefinitionError(f"api is 'generate' or 'interactions', not {api!r}")
-
-
-def _declaration(tool: Tool, strict: bool) -> dict[str, Any]:
-    return definition(tool, "parametersJsonSchema", PLAIN_GEMINI)
-
-
-def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    return {"type": "function", **definition(tool, "parameters", PLAIN_GEMINI)}
 
 
 @overload

@@ -15,20 +15,19 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 from ferrule.errors import DefinitionError
-from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.providers._plain import (
-    PLAIN_ANTHROPIC,
-    PLAIN_BEDROCK,
-    PLAIN_CHAT,
-    PLAIN_COHERE,
-    PLAIN_GEMINI,
-    PLAIN_MISTRAL,
-    PLAIN_OLLAMA,
-    PLAIN_OPENAI,
-    PlainRules,
+from ferrule.providers import (
+    _plain,
+    _strict,
+    anthropic,
+    bedrock,
+    cohere,
+    gemini,
+    mistral,
+    ollama,
+    openai_chat,
+    openai_responses,
 )
-from ferrule.providers._schemas import broken_rule
-from ferrule.providers._strict import ANTHROPIC, BEDROCK, COHERE, MISTRAL, OPENAI, Rules, over_limits
+from ferrule.providers._schemas import broken_rule, inner, pointed_at
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -72,8 +71,8 @@ class Limits:
     """What one provider takes."""
 
     definitions: Callable[..., Any]
-    plain: PlainRules
-    rules: Rules | None = None
+    plain: _plain.PlainRules
+    rules: _strict.Rules | None = None
     """Of its strict mode, where it has one."""
     most_tools: int | None = None
     most_description: int | None = None
@@ -84,14 +83,14 @@ class Limits:
 # "string too long. Expected a string with maximum length 1024". google-genai's types.Tool: "Maximum 512 function
 # declarations can be provided". Names have one form that all take (`wire_name`).
 LIMITS: dict[str, Limits] = {
-    "anthropic": Limits(anthropic.tools, PLAIN_ANTHROPIC, ANTHROPIC),
-    "bedrock": Limits(bedrock.tools, PLAIN_BEDROCK, BEDROCK),
-    "cohere": Limits(cohere.tools, PLAIN_COHERE, COHERE),
-    "gemini": Limits(gemini.tools, PLAIN_GEMINI, most_tools=512),
-    "mistral": Limits(mistral.tools, PLAIN_MISTRAL, MISTRAL),
-    "ollama": Limits(ollama.tools, PLAIN_OLLAMA),
-    "openai_chat": Limits(openai_chat.tools, PLAIN_CHAT, OPENAI, most_tools=128, most_description=1_024),
-    "openai_responses": Limits(openai_responses.tools, PLAIN_OPENAI, OPENAI),
+    "anthropic": Limits(anthropic.tools, _plain.PLAIN_ANTHROPIC, _strict.ANTHROPIC),
+    "bedrock": Limits(bedrock.tools, _plain.PLAIN_BEDROCK, _strict.BEDROCK),
+    "cohere": Limits(cohere.tools, _plain.PLAIN_COHERE, _strict.COHERE),
+    "gemini": Limits(gemini.tools, _plain.PLAIN_GEMINI, most_tools=512),
+    "mistral": Limits(mistral.tools, _plain.PLAIN_MISTRAL, _strict.MISTRAL),
+    "ollama": Limits(ollama.tools, _plain.PLAIN_OLLAMA),
+    "openai_chat": Limits(openai_chat.tools, _plain.PLAIN_CHAT, _strict.OPENAI, most_tools=128, most_description=1_024),
+    "openai_responses": Limits(openai_responses.tools, _plain.PLAIN_OPENAI, _strict.OPENAI),
 }
 
 
@@ -134,7 +133,7 @@ def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
         yield Finding("error", "description-size", text, provider, tool.name)
 
 
-def _not_strict(tools: Sequence[Tool], provider: str, rules: Rules, level: Level) -> Iterator[Finding]:
+def _not_strict(tools: Sequence[Tool], provider: str, rules: _strict.Rules, level: Level) -> Iterator[Finding]:
     fitting = []
     for tool in tools:
         broken = broken_rule(tool, rules)
@@ -142,7 +141,7 @@ def _not_strict(tools: Sequence[Tool], provider: str, rules: Rules, level: Level
             fitting.append(tool)
         else:
             yield Finding(level, "strict", f"cannot be strict: {broken[1]}", provider, tool.name, broken[0])
-    for over in over_limits(fitting, rules):
+    for over in _strict.over_limits(fitting, rules):
         yield Finding(level, "strict-limit", f"cannot all be strict: {over}", provider)
 
 
@@ -166,20 +165,20 @@ def _undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:
                 yield Finding("note", "no-parameter-description", text, tool=tool.name, path=path)
 
 
+_DECLARING = (
+    *("properties", "$defs", "definitions", "items", "additionalProperties"),
+    *("anyOf", "oneOf", "allOf", "prefixItems"),
+)
+
+
 def _parameters(schema: Any, path: str) -> Iterator[tuple[str, Any, str]]:
     """Every parameter and field that a schema names, with its schema and its path."""
     if not isinstance(schema, Mapping):
         return
-    for key in ("properties", "$defs", "definitions"):
-        for name, node in schema[key].items() if isinstance(schema.get(key), Mapping) else ():
-            if key == "properties":
-                yield name, node, f"{path}.{key}.{name}"
-            yield from _parameters(node, f"{path}.{key}.{name}")
-    for key in ("items", "additionalProperties"):
-        yield from _parameters(schema.get(key), f"{path}.{key}")
-    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        for position, node in enumerate(schema[key]) if isinstance(schema.get(key), list) else ():
-            yield from _parameters(node, f"{path}.{key}[{position}]")
+    for name, node in schema.get("properties", {}).items():
+        yield name, node, f"{path}.properties.{name}"
+    for at, node in inner({key: schema[key] for key in _DECLARING if key in schema}, path):
+        yield from _parameters(node, at)
 
 
 def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
@@ -189,17 +188,11 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
     if node.get("description") or "const" in node:
         return True
     branches = [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())]
-    return bool(_referred(node.get("$ref"), root).get("description")) or any(
-        _is_described(branch, root) for branch in branches
-    )
-
-
-def _referred(reference: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a reference leads to; an empty one where that is none, or takes anything or nothing."""
-    found: Any = root if isinstance(reference, str) and reference.startswith("#/") else {}
-    for part in str(reference).split("/")[1:]:
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    reference = node.get("$ref", "")
+    referred = pointed_at(root, reference) if reference.startswith("#/") else None
+    if isinstance(referred, Mapping) and referred.get("description"):
+        return True
+    return any(_is_described(branch, root) for branch in branches)
 
 
 # What a model may mix up

@@ -6,11 +6,13 @@ as they are, with an HTTP client.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
-from ferrule.providers._api import Api, End, chosen, ending, no_state, problem_of, read_calls, read_function_call
+from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
+from ferrule.providers._chat import calls_in_history
 from ferrule.providers._plain import PLAIN_OLLAMA
 from ferrule.providers._read import (
     answered_call,
@@ -18,7 +20,6 @@ from ferrule.providers._read import (
     fields_of_each,
     ids_of,
     is_null,
-    name_of,
     object_value,
     plain,
     plain_list,
@@ -26,12 +27,10 @@ from ferrule.providers._read import (
     read_list,
     read_text,
     result_text,
-    split_deferred,
 )
 from ferrule.providers._stream import Readers, TurnStream, join_chunks
-from ferrule.providers._strict import refuse_strict
-from ferrule.providers._text_calls import is_text_call, text_calls
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._text_calls import is_text_call, move_text_calls
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
 from ferrule.values.result import ToolResult
@@ -58,6 +57,7 @@ _API = Api(
         "choice": "offer the tools that may be called, tools(toolset.only(...))",
     },
 )
+_DEFINITIONS = Definitions(plain=PLAIN_OLLAMA, in_function=True)
 
 
 def tools(
@@ -74,13 +74,8 @@ def tools(
     Raises:
         DefinitionError: where a tool's schema cannot be sent, one is to be strict, or a name is no tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    refuse_strict(first + later, strict, "Ollama")
-    return [{"type": "function", "function": function} for function in definitions(first + later, False, _function)]
-
-
-def _function(tool: Tool, strict: bool) -> dict[str, Any]:
-    return definition(tool, "parameters", PLAIN_OLLAMA)
+    first, later = _DEFINITIONS.write(toolset, strict, deferred)
+    return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -95,14 +90,10 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 def calls(response: Response) -> list[ToolCall]:
     """The calls in a message, in order. Their ids are derived where the server sends none."""
-    fields = response if type(response) is dict else fields_of(response)
-    message = fields.get("message")
-    requested = fields_of_each((message if type(message) is dict else fields_of(message)).get("tool_calls"))
-    if not requested:
-        return []
-    ended = fields.get("done") is True and fields.get("done_reason") == "stop"
-    problem = None if ended else problem_of(_API, _end(response))
-    return read_calls(response, requested, "id", read_function_call, problem, _call_ids(fields, requested))
+    fields = fields_of(response)
+    requested = fields_of_each(fields_of(fields.get("message")).get("tool_calls"))
+    end = None if fields.get("done") is True and fields.get("done_reason") == "stop" else _end
+    return read_calls(_API, response, requested, "id", read_function_call, end, _call_ids)
 
 
 def _end(response: Response) -> End:
@@ -115,12 +106,12 @@ def _end(response: Response) -> End:
     )
 
 
-def _call_ids(response: Mapping[str, Any], requested: Sequence[Mapping[str, Any]]) -> list[str]:
-    found, stamp = [item.get("id") for item in requested], response.get("created_at")
+def _call_ids(response: Response, requested: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    found, stamp = [item.get(key) for item in requested], read(response, "created_at")
     if type(stamp) is str and stamp.isprintable() and found.count(None) == len(found):  # as at nearly every turn
         return [f"call_{stamp}_{position}" for position in range(len(found))]
     # Without a time stamp, what the calls say has to do.
-    return ids_of({"id": stamp}, [{"id": id} for id in found] if stamp else requested, "id")
+    return ids_of({"id": stamp}, [{key: id} for id in found] if stamp else requested, key)
 
 
 def turn(response: Response) -> list[dict[str, Any]]:
@@ -129,11 +120,7 @@ def turn(response: Response) -> list[dict[str, Any]]:
     if not isinstance(message, dict):
         return []
     listed = plain_list(message.get("tool_calls"))
-    for item in listed:
-        function = item.get("function")
-        if isinstance(function, dict):
-            function["name"] = name_of(function)
-            function["arguments"] = jsonable(object_value(function.get("arguments")))
+    calls_in_history(listed, name=str, arguments=lambda given: jsonable(object_value(given)))
     kept = {key: item for key, item in {**message, "tool_calls": listed}.items() if item not in (None, [])}
     if not any(item for key, item in kept.items() if key != "role"):
         return []
@@ -152,11 +139,7 @@ state = no_state
 def with_text_calls(response: Response) -> Mapping[str, Any]:
     """The response with the calls that its text holds as its calls, as `providers.openai_chat.with_text_calls` does."""
     found: dict[str, Any] = plain(response)
-    message = read(found, "message")
-    parsed = None if read(message, "tool_calls") else text_calls(read_text(message, "content"))
-    if parsed is None:
-        return found
-    message |= {"content": parsed.text, "tool_calls": [{"function": call} for call in parsed.calls]}
+    move_text_calls(read(found, "message"))
     return found
 
 
@@ -172,28 +155,23 @@ def results(results: Iterable[ToolResult]) -> list[dict[str, Any]]:
 class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, text, turn, stop, reason, state)):
     """The same from a stream: feed it each line. Until one is `done`, every call has a `problem`."""
 
-    __slots__ = ("_end", "_head", "_more", "_streamed_calls", "_text", "_thinking")
+    __slots__ = ("_end", "_head", "_streamed_calls", "_texts")
 
     def __init__(self) -> None:
         super().__init__()
         self._head: dict[str, Any] = {}
         """The model, and the first line's time stamp, which missing ids are derived from."""
-        self._text: list[str] = []
-        self._thinking: list[str] = []
+        self._texts: defaultdict[str, list[str]] = defaultdict(list)
         self._streamed_calls: list[Any] = []
-        self._more: dict[str, Any] = {}
         self._end: dict[str, Any] = {"done": False}
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = event if type(event) is dict else event.__dict__
-        if "error" in fields:
-            return False
-        message = fields["message"]
-        message = message if type(message) is dict else message.__dict__
+        fields = fields_of(event)
+        message = fields_of(fields["message"])
         text = message["content"]
-        more = message.get("tool_calls") or message.get("thinking")
+        more = message.get("tool_calls") or message.get("thinking") or "error" in fields
         if fields["done"] is False and not more and self._head and type(text) is str:
-            self._text.append(text)
+            self._texts["content"].append(text)
             return True
         return False
 
@@ -201,20 +179,17 @@ class Stream(TurnStream["Response", "dict[str, Any]"], readers=Readers(calls, te
         if not self._head:
             found = {key: plain(read(event, key)) for key in ("model", "created_at")}
             self._head = {key: value for key, value in found.items() if value is not None}
-        message = read(event, "message")
-        for chunks, key in ((self._text, "content"), (self._thinking, "thinking")):
-            text = read(message, key)
-            if isinstance(text, str) and text:
-                chunks.append(text)
+        message = fields_of(read(event, "message"))
+        for key in ("content", "thinking"):
+            if message.get(key):
+                self._texts[key].append(read_text(message, key))
         self._streamed_calls += read_list(message, "tool_calls")
         if read(event, "done") is True:
             end = plain(event)
             self._end = {key: value for key, value in end.items() if key not in ("message", *self._head)}
 
     def _assembled(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": join_chunks(self._text)}
-        if self._thinking:
-            message["thinking"] = join_chunks(self._thinking)
-        if self._streamed_calls:
-            message["tool_calls"] = self._streamed_calls
+        texts = {key: join_chunks(chunks) for key, chunks in self._texts.items()}
+        requested = {"tool_calls": self._streamed_calls} if self._streamed_calls else {}
+        message = {"role": "assistant", "content": "", **texts, **requested}
         return {**self._head, "message": message, **self._end}

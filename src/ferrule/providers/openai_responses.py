@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
@@ -16,9 +16,9 @@ from ferrule.providers._api import (
     foreign_problem,
     no_state,
     not_run_problem,
-    problem_of,
     read_calls,
 )
+from ferrule.providers._chat import choice_fields
 from ferrule.providers._plain import PLAIN_OPENAI
 from ferrule.providers._read import (
     answered_call,
@@ -31,7 +31,6 @@ from ferrule.providers._read import (
     ids_of,
     is_null,
     known_id,
-    marked_error_text,
     media_type,
     name_in_history,
     name_of,
@@ -41,12 +40,20 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
-    split_deferred,
-    text_or_parts,
+    text_or_parts_of,
 )
-from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, chunk_text, describe_api_error, join_chunks
+from ferrule.providers._stream import (
+    Blocks,
+    Readers,
+    TurnStream,
+    as_index,
+    chunk_text,
+    describe_api_error,
+    join_arguments,
+    join_chunks,
+)
 from ferrule.providers._strict import OPENAI
-from ferrule.providers._write import definition, definitions
+from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media
 from ferrule.values.result import ToolResult
@@ -82,6 +89,9 @@ _API = Api(
     one_at_a_time=True,
     images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
 )
+_DEFINITIONS = Definitions(
+    plain=PLAIN_OPENAI, strict=OPENAI, head={"type": "function"}, plain_mark={"strict": False}, defers=True
+)
 _OWN_TYPES = ("function_call", "custom_tool_call")
 _NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
@@ -102,15 +112,8 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
             tool's.
     """
-    first, later = split_deferred(toolset, deferred)
-    written = definitions(first + later, strict, _definition, OPENAI)
-    for entry in written[len(first) :]:
-        entry["defer_loading"] = True
-    return written
-
-
-def _definition(tool: Tool, strict: bool) -> dict[str, Any]:
-    return {"type": "function", **definition(tool, "parameters", OPENAI if strict else PLAIN_OPENAI), "strict": strict}
+    first, later = _DEFINITIONS.write(toolset, strict, deferred)
+    return first + later
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -124,7 +127,7 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
     fields: Any = word or listed[0]
     if word and listed:
         fields = {"type": "allowed_tools", "mode": word, "tools": listed}
-    return {"tool_choice": fields} if parallel else {"tool_choice": fields, "parallel_tool_calls": False}
+    return choice_fields(fields, parallel)  # type: ignore[no-any-return]
 
 
 def calls(response: Response) -> list[ToolCall]:
@@ -132,11 +135,8 @@ def calls(response: Response) -> list[ToolCall]:
     `problem`. `data` holds the item's kind, its namespace and its caller where the answer needs them."""
     fields = fields_of(response)
     requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
-    if not requested:
-        return []
     ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
-    problem = None if ended else problem_of(_API, _end(response))
-    return read_calls(response, _with_call_ids(requested), "call_id", _read_call, problem)
+    return read_calls(_API, response, _with_call_ids(requested), "call_id", _read_call, None if ended else _end)
 
 
 def _is_call(item: Mapping[str, Any]) -> bool:
@@ -148,7 +148,7 @@ def _is_call(item: Mapping[str, Any]) -> bool:
         return item.get("execution") == "client"
     if kind == "shell_call":
         return bool(read(item.get("environment"), "type", "local") == "local")
-    return isinstance(kind, str) and kind in _FOREIGN_ANSWERS
+    return isinstance(kind, str) and kind in _FOREIGN_CALLS
 
 
 def _with_call_ids(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -167,10 +167,20 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
     if kind == "custom_tool_call":
         return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
     given = plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
-    return ToolCall(id, kind, given, problem=problem or foreign_problem(f"a {kind} of OpenAI's"), data=data)
+    problem = problem or foreign_problem(f"a {kind} of OpenAI's")
+    return ToolCall(id, kind, given, problem=problem + _unacknowledged(given), data=data)
+
+
+def _unacknowledged(given: Mapping[str, Any]) -> str:
+    """What is to be known of a call's safety checks; `results` never acknowledges one, for that is a consent."""
+    checks = [read_text(check, "code") or read_text(check, "id") for check in read_list(given, "pending_safety_checks")]
+    return f" The API takes no answer before somebody acknowledges {', '.join(checks)}." if checks else ""
 
 
 _APPROVAL = "mcp_approval_request"
+_FOREIGN_CALLS = frozenset(
+    {"shell_call", "local_shell_call", "computer_call", "apply_patch_call", "tool_search_call", _APPROVAL}
+)
 _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"})
 """What an item says besides what it asks for."""
 
@@ -188,19 +198,14 @@ def _end(response: Response) -> End:
     )
 
 
-def _output_items(response: Any) -> list[Any]:
-    items = plain_list(read_list(response, "output"))
+def turn(response: Response) -> list[ResponseInputItemParam]:
+    """The output's items, reasoning with its encrypted content and all; only what the SDK's `parse` adds is left
+    out, which the API does not take."""
+    items: list[Any] = plain_list(read_list(response, "output"))
     requested = [item for item in items if _is_call(item)]
     for item, id in zip(requested, ids_of(response, _with_call_ids(requested), "call_id"), strict=True):
         if item.get("type") != _APPROVAL:
             item["call_id"] = id
-    return items
-
-
-def turn(response: Response) -> list[ResponseInputItemParam]:
-    """The output's items, reasoning with its encrypted content and all; only what the SDK's `parse` adds is left
-    out, which the API does not take."""
-    items = _output_items(response)
     for item in items:
         if item.get("type") in _OWN_TYPES:
             item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))
@@ -241,11 +246,10 @@ def _result(result: ToolResult) -> Any:
     call = answered_call(result)
     data = call.data if isinstance(call.data, dict) else {}
     kind = data.get("type", "function_call")
-    if kind in _FOREIGN_ANSWERS:
-        return _FOREIGN_ANSWERS[kind](call.id, error_text(result)) | {
-            key: data[key] for key in ("caller",) if key in data
-        }
-    item: dict[str, Any] = {"type": f"{kind}_output", "call_id": call.id, "output": _output(result)}
+    if kind in _FOREIGN_CALLS:
+        item = _not_run(kind, call.id, error_text(result))
+    else:
+        item = {"type": f"{kind}_output", "call_id": call.id, "output": text_or_parts_of(result, _content)}
     if data.get("caller"):
         item["caller"] = data["caller"]
     if data.get("namespace") and kind == "function_call":
@@ -256,47 +260,24 @@ def _result(result: ToolResult) -> Any:
 _NO_PICTURE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 )
-# openai.types.responses.response_input_item_param. The type of a local shell's output says `id`, and the server wants
-# `call_id` (github.com/openai/openai-agents-python/issues/1855). A computer's answer is a picture and nothing else.
-_FOREIGN_ANSWERS: Mapping[str, Callable[[str, str], dict[str, Any]]] = {
-    "shell_call": lambda id, why: {
-        "type": "shell_call_output",
-        "call_id": id,
-        "output": [{"stdout": "", "stderr": why, "outcome": {"type": "exit", "exit_code": 1}}],
-    },
-    "local_shell_call": lambda id, why: {"type": "local_shell_call_output", "id": id, "call_id": id, "output": why},
-    "computer_call": lambda id, why: {
-        "type": "computer_call_output",
-        "call_id": id,
-        "output": {"type": "computer_screenshot", "image_url": _NO_PICTURE},
-    },
-    "apply_patch_call": lambda id, why: {
-        "type": "apply_patch_call_output",
-        "call_id": id,
-        "status": "failed",
-        "output": why,
-    },
-    _APPROVAL: lambda id, why: {
-        "type": "mcp_approval_response",
-        "approval_request_id": id,
-        "approve": False,
-        "reason": why,
-    },
-    "tool_search_call": lambda id, why: {
-        "type": "tool_search_output",
-        "call_id": id,
-        "execution": "client",
-        "status": "completed",
-        "tools": [],
-    },
-}
-"""How a call that nothing here runs is answered, by its kind: of its id and of why."""
 
 
-def _output(result: ToolResult) -> str | list[dict[str, Any]]:
-    if result.status != "ok":
-        return marked_error_text(result)
-    return text_or_parts([_content(block) for block in result.content])
+def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
+    """How a call that nothing here runs is answered, each kind in its own form.
+
+    openai.types.responses.response_input_item_param. The type of a local shell's output says `id`, and the server wants
+    `call_id` (github.com/openai/openai-agents-python/issues/1855). A computer's answer is a picture and nothing else.
+    """
+    if kind == _APPROVAL:
+        return {"type": "mcp_approval_response", "approval_request_id": id, "approve": False, "reason": why}
+    fields: dict[str, dict[str, Any]] = {
+        "shell_call": {"output": [{"stdout": "", "stderr": why, "outcome": {"type": "exit", "exit_code": 1}}]},
+        "local_shell_call": {"id": id, "output": why},
+        "computer_call": {"output": {"type": "computer_screenshot", "image_url": _NO_PICTURE}},
+        "apply_patch_call": {"status": "failed", "output": why},
+        "tool_search_call": {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []},
+    }
+    return {"type": f"{kind}_output", "call_id": id, **fields[kind]}
 
 
 def _content(block: Block) -> dict[str, Any]:
@@ -340,7 +321,7 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         self._end_status: str | None = None
 
     def _append_chunk(self, event: Any) -> bool:
-        fields = event if type(event) is dict else event.__dict__
+        fields = fields_of(event)
         kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
         at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
         if type(text) is str and fields["item_id"] == item.id is not None:
@@ -430,7 +411,9 @@ class _StreamedItem:
         found = plain_list([self.started])[0] if plain_list([self.started]) else {}
         for (kind, at), chunks in self.chunks.items():
             if at is None:
-                found[_ITEM_DELTAS[kind]] = read_text(found, _ITEM_DELTAS[kind]) + join_chunks(chunks)
+                field = _ITEM_DELTAS[kind]
+                join = join_arguments if field == "arguments" else join_chunks
+                found[field] = join([read_text(found, field), *chunks])
             else:
                 key, _, part, field = _PART_DELTAS[kind]
                 _part_at(found, key, at, part)[field] = join_chunks(chunks)

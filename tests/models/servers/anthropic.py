@@ -27,7 +27,10 @@ class Anthropic(Api):
         refuse_unless(all(_NAME.fullmatch(name) for name in names), f"tools: a name does not fit {_NAME.pattern}")
         refuse_unless(len(set(names)) == len(names), "tools: Tool names must be unique.")
         for tool in body.get("tools", ()):
-            refuse_unless(tool["input_schema"].get("type") == "object", "tools: input_schema.type: Field required")
+            ours = tool.get("type", "custom") == "custom"
+            refuse_unless(
+                not ours or tool["input_schema"].get("type") == "object", "tools: input_schema.type: Field required"
+            )
         _check_history(body["messages"])
         blocks = [block for message in body["messages"] for block in _blocks(message)]
         uses = any(block["type"] in {"tool_use", "tool_result"} for block in blocks)

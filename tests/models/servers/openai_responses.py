@@ -32,7 +32,7 @@ class OpenAIResponses(Api):
         must_fit(
             body, ResponseCreateParamsStreaming if body.get("stream") else ResponseCreateParamsNonStreaming, "body"
         )
-        names = [tool["name"] for tool in body.get("tools", ())]
+        names = [tool["name"] for tool in body.get("tools", ()) if "name" in tool]
         refuse_unless(all(_NAME.fullmatch(name) for name in names), f"tools: a name does not fit {_NAME.pattern}")
         _check_items(body["input"])
         self._check_signed(body["input"])
