@@ -16,7 +16,7 @@ from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md"]
 SOURCES = {
     file.relative_to(ROOT / "src" / "ferrule").as_posix(): file.read_text()
     for file in (ROOT / "src" / "ferrule").rglob("*.py")

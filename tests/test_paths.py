@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import paths
-from ferrule.paths import SymbolicLinkError, contains, open_directory, open_exactly, real, write_exactly
+from ferrule.paths import (
+    HardLinkError,
+    SymbolicLinkError,
+    contains,
+    open_directory,
+    open_exactly,
+    open_inside,
+    real,
+    write_exactly,
+)
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
 
@@ -330,3 +339,111 @@ def test_no_descriptor_is_left_open(root: Path) -> None:
     after = os.open("/", os.O_RDONLY)
     os.close(after)
     assert after == before
+
+
+# -- open_inside -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inside(root: Path) -> Path:
+    (root / "in").mkdir()
+    (root / "in" / "a").write_text("ä", encoding="utf-8")
+    (root / "secret").write_text("secret")
+    return root / "in"
+
+
+def test_what_is_inside_is_opened_as_open_does(inside: Path, both_ways: None) -> None:
+    for path in ("a", "./x/../a", inside / "a"):
+        with open_inside(inside, path) as file:
+            assert file.read() == "ä"
+    with open_inside(inside, "a", "rb") as file:
+        assert file.read() == "ä".encode()
+    with open_inside(inside, "new", "x", newline="\r\n") as file:
+        file.write("1\n")
+    with open_inside(inside, "new", "ab") as file:
+        file.write(b"2")
+    assert (inside / "new").read_bytes() == b"1\r\n2"
+    with open_inside(inside, "a", "w") as file:
+        file.write("b")
+    with open_inside(inside, "a", "r+") as file:
+        assert file.read() == "b"
+    with pytest.raises(FileExistsError):
+        open_inside(inside, "a", "x")
+
+
+@posix
+@pytest.mark.parametrize("mode", ["r", "w", "a", "x", "r+", "wb"])
+@pytest.mark.parametrize("path", ["../secret", "out", "dir/secret", "new-link", "/etc/passwd", "in/../../secret"])
+def test_what_is_outside_is_not_opened_and_stays_as_it_is(inside: Path, path: str, mode: str, both_ways: None) -> None:
+    (inside / "out").symlink_to("../secret")
+    (inside / "dir").symlink_to("..")
+    (inside / "new-link").symlink_to("../new")
+    with pytest.raises(PermissionError, match="outside"):
+        open_inside(inside, path, mode)
+    assert (inside.parent / "secret").read_text() == "secret"
+    assert not (inside.parent / "new").exists()
+
+
+@posix
+@pytest.mark.parametrize("mode", ["r", "w", "r+"])
+def test_a_link_that_is_put_there_after_it_was_judged_is_refused(
+    inside: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = paths.real
+
+    def real_and_then_exchanged(path: str, base: str) -> str:
+        found = judged(path, base)
+        if found == str(inside / "a"):
+            (inside / "a").unlink()
+            (inside / "a").symlink_to("../secret")
+        return found
+
+    monkeypatch.setattr(paths, "real", real_and_then_exchanged)
+    with pytest.raises(SymbolicLinkError):
+        open_inside(inside, "a", mode)
+    assert (inside.parent / "secret").read_text() == "secret"
+
+
+@posix
+@pytest.mark.parametrize("mode", ["r", "w", "a", "r+"])
+def test_a_file_with_several_hard_links_is_refused_where_that_is_asked_for(inside: Path, mode: str) -> None:
+    os.link(inside.parent / "secret", inside / "hard")
+    with pytest.raises(HardLinkError, match="2 hard links"):
+        open_inside(inside, "hard", mode, hard_links=False)
+    assert (inside.parent / "secret").read_text() == "secret"
+    open_inside(inside, "a", mode, hard_links=False).close()
+    with open_inside(inside, "hard") as file:
+        assert file.read() == "secret"
+
+
+@posix
+def test_a_pipe_is_refused_and_not_waited_for(inside: Path) -> None:
+    os.mkfifo(inside / "pipe")
+    for mode in ("rb", "wb", "ab"):
+        with pytest.raises(OSError, match="not a regular file"):
+            open_inside(inside, "pipe", mode)
+
+
+def test_a_root_may_be_the_file_itself(inside: Path) -> None:
+    with open_inside(inside / "a", inside / "a") as file:
+        assert file.read() == "ä"
+    with pytest.raises(PermissionError):
+        open_inside(inside / "a", inside / "b")
+
+
+@posix
+@given(st.lists(names, min_size=1, max_size=6))
+def test_whatever_is_opened_inside_is_inside(parts: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        base = Path(os.path.realpath(made))
+        (base / "in" / "a" / "b").mkdir(parents=True)
+        for folder in (base, base / "in", base / "in" / "a"):
+            (folder / "file").write_text(str(folder))
+        (base / "in" / "a" / "link").symlink_to("../..")
+        (base / "in" / "link").symlink_to("a")
+        try:
+            with open_inside(base / "in", "/".join(parts)) as file:
+                where = Path(file.read())
+        except (OSError, ValueError):
+            return
+        assert where in {base / "in", base / "in" / "a"}

@@ -393,7 +393,10 @@ async def read() -> list[str]:
         decision = await runner.decide(ToolCall("2", "delete_note", {"path": "a.txt"}), context)
         assert_type(decision, Decision)
         if same.status == "suspended":
-            same = await runner.resume(same.record(), True)
+            pending: Mapping[str, Any] | None = same.pending
+            assert pending is not None
+            same = await runner.resume(same.record(), True, by="ada")
+            assert_type(same.answered_by, str | None)
         return [result.text, str(result.success), *result.repairs, decision.kind, same.error or str(same.output)]
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ferrule.values.result import ToolResult
 
 
+_MOST_CALLS = 1000  # of tools by tools, in an exception that may be its own result's
+
+
 class FerruleError(Exception):
     """Anything that this library raises."""
 
@@ -98,3 +101,15 @@ class RemoteError(FerruleError):
 
 class DefinitionError(FerruleError):
     """A programmer's mistake; the text says what to change."""
+
+
+def origin_of(error: BaseException) -> BaseException:
+    """What was raised first: where a handler called a tool, and that tool another one, what the last one's handler
+    raised; else `error` itself."""
+    for _ in range(_MOST_CALLS):
+        result = getattr(error, "result", None) if isinstance(error, ToolError) else None
+        cause = getattr(result, "exception", None)
+        if not isinstance(cause, BaseException):
+            return error
+        error = cause
+    return RecursionError()

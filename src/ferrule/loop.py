@@ -125,8 +125,12 @@ def run(
         state: The `LoopResult.state` of the run that these messages come from.
 
     Raises:
-        DefinitionError: where a limit or `on_failure` makes no sense.
+        DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the runner is none.
     """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise DefinitionError(f"messages are a list, such as model.user('Hello'), not {messages!r}")
+    if not callable(getattr(runner, "batch", None)):
+        raise DefinitionError(f"the loop needs a Runner, such as Runner([one_tool, another_tool]), not {runner!r}")
     if max_turns < 1 or max_calls < 0:
         raise DefinitionError(f"max_turns is at least 1 and max_calls at least 0, not {max_turns} and {max_calls}")
     if on_failure not in {"continue", "degrade", "fail"}:

@@ -24,34 +24,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import get_running_loop
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, overload
 
 from ferrule import own_loop
-from ferrule.definition.options import callables, exception_classes, seconds, whole_number
-from ferrule.definition.options import guards as checked_guards
+from ferrule.definition import options
+from ferrule.definition.options import exception_classes, seconds, whole_number
 from ferrule.definition.tool import Tool, make_direct_calls_by
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.pipeline.authorize import VALUE_MISSING, judge
 from ferrule.pipeline.batch import Batch
-from ferrule.pipeline.call import core, find_plan, receive, unknown_tool, validate
+from ferrule.pipeline.call import core, find_plan, receive, shown_arguments, unknown_tool, validate
 from ferrule.pipeline.invoke import handle_judged
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied, handler_raised
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState, ancestors, state_of
-from ferrule.pipeline.suspension import Answered, suspended_call
+from ferrule.pipeline.suspension import NOT_SEALED, Answered, resume_keys, suspended_call
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, judged_call, new_id
+from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, returned
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
+_ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 _CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
 
 
@@ -67,7 +69,8 @@ class Runner:
         around: Middleware round the call as the model made it, the first outermost.
         inside: Middleware round the run itself, within the deadline.
         approve: Who answers an "ask"; with nobody, an ask is denied. A plain function is called in a thread of its
-            own, because it may wait for a person.
+            own, because it may wait for a person: at most `concurrency` at once (32 where that is `None`), the other
+            questions wait.
         observers: See every event; cannot change a call and cannot break one.
         journal: Where the intent to change something is committed before it is done.
         concurrency: How many calls run at once; `None` for no limit.
@@ -79,6 +82,11 @@ class Runner:
         drain: Seconds that leaving `async with` waits for the calls that run, before it cancels them; `None` waits for
             ever.
         max_output: Characters of a result, altogether.
+        max_input: Characters of JSON that are read as the arguments of a call, where its tool does not say; `None` for
+            no limit.
+        resume_key: What seals the records of suspended calls: at least 32 bytes, or a list of such keys, of which the
+            first signs and all verify. Left out it is a random one, and only this runner and its replacements resume.
+        resume_within: Seconds after which a suspended call can no longer be resumed.
         expose: Kinds of exceptions whose text a model may see; of all others it sees the type.
 
     Raises:
@@ -102,29 +110,34 @@ class Runner:
         queue_timeout: float | None = 60.0,
         drain: float | None = 60.0,
         max_output: int = 100_000,
+        max_input: int | None = 1_000_000,
+        resume_key: bytes | Sequence[bytes] | None = None,
+        resume_within: float = 86_400.0,
         expose: tuple[type[BaseException], ...] = EXPOSED,
     ) -> None:
         toolset = tools if isinstance(tools, Toolset) else Toolset(tools)
-        if approve is not None and not callable(approve):
-            raise DefinitionError(f"approve must be a function of (call, decision, context), not {approve!r}")
         limit, share = whole_number("concurrency", concurrency), whole_number("per_principal", per_principal)
         settings = Settings(
-            guards=checked_guards("guards", guards),
-            around=callables("around", around),
-            inside=callables("inside", inside),
+            guards=options.guards("guards", guards),
+            around=options.middleware("around", around),
+            inside=options.middleware("inside", inside),
             limiter=None if limit is None else Limiter(limit),
             principal_limits=None if share is None else PrincipalLimits(share),
             timeout=seconds("timeout", timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,
+            max_input=whole_number("max_input", max_input),
         )
         state = RunnerState(
             toolset,
-            observers=callables("observers", observers),
-            approve=approve,
+            observers=options.observers("observers", observers),
+            approve=options.approver(approve),
             journal=journal,
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
+            askers=limit or _ASKERS,
+            resume_keys=resume_keys(resume_key),
+            resume_within=seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
             failure=handler_raised,
         )
@@ -136,10 +149,9 @@ class Runner:
         self._state = state
         self._own_loop = own_loop.OwnLoop(self)
         settings.runners.add(self)
+        state.compile = partial(_compiled, state=state, settings=settings)
         for tool in state.tools:
-            plan = _compiled(tool, state, settings)
-            for mount in tool.mounts:
-                mount.settings.runners.add(self)
+            plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
 
     def replace(self, *, approve: Approver | None = None, observers: Iterable[Observer] | None = None) -> Runner:
@@ -150,13 +162,11 @@ class Runner:
         Raises:
             DefinitionError: for what could not work.
         """
-        if approve is not None and not callable(approve):
-            raise DefinitionError(f"approve must be a function of (call, decision, context), not {approve!r}")
         state = self._state.like_this()
         if approve is not None:
-            state.approve = approve
+            state.approve = options.approver(approve)
         if observers is not None:
-            state.observers = callables("observers", observers)
+            state.observers = options.observers("observers", observers)
         made = object.__new__(Runner)
         made._drain = self._drain
         made._set_up(self._settings, state)
@@ -270,8 +280,10 @@ class Runner:
         Args:
             observers: See the events of these calls only.
         """
+        if isinstance(calls, str | Mapping | ToolCall):
+            raise DefinitionError(f"a batch is of a list of calls, not {calls!r}")
         fields = (context or NO_CONTEXT).fields
-        return Batch(self._state, list(calls), fields, callables("observers", observers))
+        return Batch(self._state, list(calls), fields, options.observers("observers", observers))
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
@@ -289,41 +301,58 @@ class Runner:
         state = CallState(plan, (context or NO_CONTEXT).fields, call, named, parent, None)
         try:
             values, text = validate(plan, named, state)
+            state.call = judged = judged_call(named, shown_arguments(plan, text, values))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
-        state.call = judged = judged_call(named, text, values, plan.parameters)
         verdict = await judge(plan, judged, values, state)
         state.ended = True
         if verdict.decision.kind != "allow":
             return verdict.decision
         if plan.hidden and plan.parameters.missing(verdict.call.arguments):
             return Decision("deny", VALUE_MISSING)
-        return verdict.decision if verdict.call is judged else allow(verdict.call.arguments)
+        return verdict.decision if verdict.call is judged else allow(state.told.arguments)
 
-    def resume(
-        self, record: Mapping[str, object], answer: Decision | bool, context: ToolContext | None = None
-    ) -> Coro[ToolResult]:
-        """Take a suspended call up again with a person's answer: await its result.
+    async def resume(
+        self,
+        record: Mapping[str, object],
+        answer: Decision | bool,
+        context: ToolContext | None = None,
+        *,
+        by: str | None = None,
+    ) -> ToolResult:
+        """Take a suspended call up again with a person's answer, once: await its result.
+
+        A record that was changed, or that no key of this runner has sealed, is `invalid`: nothing in it is believed.
 
         Args:
-            record: The suspended result's `.record()`, perhaps from another process.
+            record: The suspended result's `.record()`, perhaps from another process. Of it `pending` alone is read.
             answer: `allow(…)` or `True` runs it, `ask(…)` suspends it again, everything else denies.
             context: For `deps` and `secrets`, which no record holds; session, principal, working directory and
                 metadata come from the record.
+            by: Who answers, for the event and the record of the result.
 
         Raises:
             DefinitionError: for a record of no suspended call.
         """
-        suspended = suspended_call(record)
+        if by is not None and not isinstance(by, str):
+            raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
+        suspended = suspended_call(record, self._state.resume_keys)
+        if suspended is None:
+            log.warning("a record was not resumed: %s", NOT_SEALED)
+            return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
         fields = suspended.with_context(context or NO_CONTEXT).fields
-        return receive(self._state, suspended.call, fields, answered=Answered(suspended, answer))
+        return await receive(
+            self._state, suspended.call, fields, answered=Answered(suspended, answer, by and clean(by))
+        )
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.
 
-        There is one path and one event for each call, and the outer runner's approver.
+        There is one path and one event for each call, and the outer runner's approver. What one of them calls by
+        `context.run` is another tool of this runner, whatever the outer one has under that name; it too is judged by
+        both runners' guards.
         """
-        return [tool.mounted(Mount(self._settings, tool.name)) for tool in self.tools]
+        return [tool.mounted(Mount(self._settings, tool.name, self.tools)) for tool in self.tools]
 
     # -- leave --------------------------------------------------------------------------------------------------------
 
@@ -411,7 +440,7 @@ class Runner:
     def look_disabled(self) -> None:
         """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
         state = self._state
-        for plan in state.plans.values():
+        for plan in state.all_plans():
             plan.look_disabled()
         if state.live and state.loop is not None and not state.loop.is_closed():
             state.loop.call_soon_threadsafe(self._stop_waiting)
@@ -431,6 +460,8 @@ class Runner:
 
 
 def _compiled(tool: Tool, state: RunnerState, settings: Settings) -> Plan:
+    for mount in tool.mounts:
+        mount.settings.runners.update(settings.runners)
     plan = Plan(tool, state, settings)
 
     def enter(call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
@@ -459,7 +490,7 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     finally:
         runner._state.let_go_of_loop()
     if result.success:
-        return result.output
+        return returned(result)
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
     raise error from result.exception
 

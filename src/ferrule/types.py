@@ -86,6 +86,10 @@ class Journal(Protocol):
 
     The runner awaits `intent` before it runs a tool that changes things, and runs nothing if that raises; it awaits
     `result` for every result of such a call. Both records are plain JSON.
+
+    A journal may also have `async take(key, expires_at) -> bool`: note that the suspended call of this key is taken up,
+    and say whether it had not been, in one step for all who share the journal. The key is kept until `expires_at`, in
+    seconds since the epoch. Without it a runner remembers in its own memory.
     """
 
     async def intent(self, record: dict[str, object]) -> None: ...

@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import io
 import os
-import re
 import select
 import sys
 import threading
@@ -264,4 +263,5 @@ def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None
 
 
 def test_private_parameters_are_not_shown() -> None:
-    assert re.search(r"pin = \(hidden\)", _question_text(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",)))
+    text = _question_text(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",))
+    assert "pin = '**********'" in text and "1234" not in text

@@ -107,7 +107,7 @@ def value_of(result: ToolResult) -> Any:
 
 def test_the_handler_gets_real_objects_at_every_depth() -> None:
     result = run(order, '{"lines": [{"sku": "A"}, {"sku": "B", "count": 2}], "express": true}')
-    assert result.output == {"lines": [("Line", "A", 1), ("Line", "B", 2)], "note": "", "express": True}
+    assert result.output == {"lines": [["Line", "A", 1], ["Line", "B", 2]], "note": "", "express": True}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_what_is_required_and_what_has_a_default_is_as_in_python() -> None:
 
 def test_null_for_what_is_optional_means_absent_at_every_depth_and_is_no_repair() -> None:
     result = run(order, '{"lines": [{"sku": "A", "count": null}], "note": null}')
-    assert result.output == {"lines": [("Line", "A", 1)], "note": "", "express": False}
+    assert result.output == {"lines": [["Line", "A", 1]], "note": "", "express": False}
     assert result.repairs == ()
 
 
@@ -459,7 +459,7 @@ async def much(
     return "ran"
 
 
-LONG = "y" * 5_000_000
+LONG = "y" * 900_000
 MISTAKES: list[tuple[str, Any, list[str]]] = [
     ("number", "many", ["'number'", "integer", "string", "many"]),
     ("number", 1.5, ["'number'", "integer", "1.5"]),
@@ -651,7 +651,7 @@ def test_ten_megabytes_of_text_are_fast() -> None:
     text = json.dumps({"value": "x" * 10_000_000})
     started = clock.perf_counter()
     for one in ANY.values():
-        assert len(value_of(run(one, text))) == 10_000_000
+        assert len(value_of(run(one, text, max_input=None))) == 10_000_000
     assert run(number, text).status == "invalid"
     assert clock.perf_counter() - started < 5
 

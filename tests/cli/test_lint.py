@@ -31,7 +31,7 @@ def send(to: str, text: str) -> str:
     return to
 
 
-@tool(name="Send", read_only=True)
+@tool(name="sends", read_only=True)
 def other(to: str, options: dict[str, int]) -> str:
     return to
 '''
@@ -296,7 +296,7 @@ def lint(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_lint_ends_with_0_where_nothing_would_be_refused(here: Path) -> None:
     done = lint("--tools", "tools.py", cwd=here)
     assert done.returncode == 0, done.stderr
-    assert "may be taken for 'Send'" in done.stdout and "estimate" in done.stdout
+    assert "may be taken for 'sends'" in done.stdout and "estimate" in done.stdout
     assert "\x1b" not in done.stdout
 
 
@@ -317,7 +317,7 @@ def test_lint_says_the_same_to_machines(here: Path) -> None:
     said = json.loads(done.stdout)
     assert done.returncode == 1
     assert {finding["provider"] for finding in said["findings"]} == {"", "mistral", "gemini"}
-    assert [cost["tool"] for cost in said["costs"]] == ["send", "Send"]
+    assert [cost["tool"] for cost in said["costs"]] == ["send", "sends"]
     assert said["costs"][0]["estimated_tokens"].keys() == {"mistral", "gemini"}
     assert said["costs"][1]["estimated_tokens"]["mistral"] is None
 

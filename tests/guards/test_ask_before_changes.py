@@ -69,7 +69,7 @@ def test_private_values_are_not_shown() -> None:
     assert decision is not None
     text = decision.reason
     assert "1234" not in text
-    assert "pin=" in text
+    assert "pin='**********'" in text
 
 
 def test_long_arguments_are_cut_and_counted() -> None:

@@ -159,9 +159,15 @@ def test_paths_are_found_at_every_depth(world: Path) -> None:
     assert changed(judged(world, good, "notes")) == {"edits": [{"path": real, "text": "../x"}], "n": None}
 
 
-@pytest.mark.parametrize("value", [1, True, 1.5, [1], [["notes/a.txt"]], [None], [{"x": "y"}, 1]])
+@pytest.mark.parametrize("value", [1, True, 1.5, [1], [[1]], [{"x": "y"}, 1]])
 def test_a_path_that_is_no_text_is_denied(value: Any, world: Path) -> None:
     assert "must be a path" in denied(judged(world, {"path": value}, "notes"))
+
+
+def test_lists_in_lists_and_nulls_are_looked_into(world: Path) -> None:
+    real = str(world / "notes" / "a.txt")
+    assert changed(judged(world, {"paths": [["notes/a.txt", None]]}, "notes")) == {"paths": [[real, None]]}
+    assert "paths[0][1]" in denied(judged(world, {"paths": [[real, "../x"]]}, "notes"))
 
 
 @pytest.mark.parametrize("name", ["file", "files", "source", "targets"])

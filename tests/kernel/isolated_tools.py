@@ -14,9 +14,9 @@ import time
 from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel, StringConstraints
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
 from ferrule.executors.threads import Raised
@@ -29,6 +29,11 @@ shared().warm(2)
 class Item(BaseModel):
     name: str
     count: int
+
+
+Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
+HERE = os.getpid()
+Elsewhere = Annotated[str, AfterValidator(lambda value: f"{value} in {HERE}")]
 
 
 class OutOfStock(ToolError):
@@ -146,6 +151,10 @@ def metadata(context: ToolContext, key: str) -> Any:
 
 def calls_another(context: ToolContext) -> Any:
     return context.run("add", {"a": 1})
+
+
+def takes_path(at: Path) -> str:
+    return str(at)
 
 
 def where() -> list[str | None]:
@@ -383,3 +392,23 @@ def held(context: ToolContext, n: int, m: int = 0, mode: str = "", key: str = ""
         if pipe.read(1) == b"x":
             raise ValueError("told to")
     return m
+
+
+async def greets(context: ToolContext, name: Lowered) -> dict[str, str]:
+    """Say what came."""
+    assert context.call is not None
+    return {"name": name, "judged": context.call.arguments["name"]}
+
+
+async def depends(name: Elsewhere) -> str:
+    """Take what another process reads otherwise."""
+    return name
+
+
+@tool
+async def divides() -> float:
+    raise ZeroDivisionError("geheim")
+
+
+async def calls_one_that_raises() -> float:
+    return await divides()

@@ -226,8 +226,11 @@ def test_a_suspended_call_frees_its_barrier() -> None:
 # -- suspended -------------------------------------------------------------------------------------------------------
 
 
+KEY = b"k" * 32
+
+
 def suspended(write: Tool, arguments: Any = None, **options: Any) -> tuple[dict[str, Any], Watch]:
-    options.setdefault("guards", [asks])
+    options = {"guards": [asks], "resume_key": KEY, **options}
     result, watch = run(
         write, ToolCall("c1", "write", arguments or {"n": 1}, data={"k": [1]}), approve=later, **options
     )
@@ -238,7 +241,7 @@ def suspended(write: Tool, arguments: Any = None, **options: Any) -> tuple[dict[
 
 def resumed(write: Tool, record: dict[str, Any], answer: Any, **options: Any) -> tuple[ToolResult, Watch]:
     watch = Watch()
-    options.setdefault("guards", [asks])
+    options = {"guards": [asks], "resume_key": KEY, **options}
     runner = Runner([write], observers=[watch], **options)
     return go(runner.resume(record, answer)), watch
 
@@ -329,11 +332,11 @@ def test_a_resumed_call_has_its_context_and_this_process_deps() -> None:
         seen.append((context.session, context.principal, dict(context.metadata), context.deps, dict(context.secrets)))
 
     async def main() -> None:
-        given = ToolContext("s", "p", deps=object(), metadata={"m": 1}, secrets={"key": "hidden-key"})
-        first = Runner([write], guards=[asks], approve=later)
+        given = ToolContext(session="s", principal="p", deps=object(), metadata={"m": 1}, secrets={"key": "hidden-key"})
+        first = Runner([write], guards=[asks], approve=later, resume_key=KEY)
         record = json.dumps((await first.run("write", {"n": 1}, given)).record())
         assert "hidden-key" not in record and "object at" not in record
-        second = Runner([write], guards=[asks])
+        second = Runner([write], guards=[asks], resume_key=KEY)
         await second.resume(json.loads(record), True, ToolContext(deps="new", secrets={"key": "new"}))
 
     go(main())
@@ -353,7 +356,7 @@ def test_a_call_that_is_resumed_twice_runs_once() -> None:
     record, _ = suspended(write)
 
     async def main() -> list[ToolResult]:
-        runner = Runner([write], guards=[asks])
+        runner = Runner([write], guards=[asks], resume_key=KEY)
         return [await runner.resume(record, True), await runner.resume(record, True)]
 
     first, second = go(main())
@@ -364,7 +367,7 @@ def test_a_resumed_call_whose_tool_is_gone_has_one_event_the_terminal_one() -> N
     write, ran = writing()
     record, _ = suspended(write)
     watch = Watch()
-    result = go(Runner([], observers=[watch]).resume(record, True))
+    result = go(Runner([], observers=[watch], resume_key=KEY).resume(record, True))
     assert (result.status, watch.kinds(), ran) == ("not_found", ["tool:error"], [])
 
 
@@ -374,9 +377,9 @@ def test_a_resumed_call_whose_tool_is_gone_has_one_event_the_terminal_one() -> N
         {},
         {"metadata": {}},
         {"metadata": None},
-        {"metadata": {"resume": None}},
         {"metadata": {"resume": {"key": "k"}}},
-        {"metadata": {"resume": "text"}},
+        {"pending": None},
+        {"pending": "text"},
         None,
         [],
         "text",
@@ -404,3 +407,41 @@ def test_the_record_of_an_ended_call_cannot_be_resumed() -> None:
 
     go(main())
     assert len(ran) == 1
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(3, 3), (None, 32)])
+def test_questions_to_a_plain_function_are_bounded_and_given_up_with_their_batch(
+    concurrency: int | None, most: int
+) -> None:
+    answered, full = threading.Event(), threading.Event()
+    asked: list[str] = []
+    runs: list[int] = []
+
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(call.id)
+        if len(asked) >= most:
+            full.set()
+        assert answered.wait(BOUND)
+        return True
+
+    @tool(parallel=True)
+    async def act() -> None:
+        runs.append(1)
+
+    async def main() -> None:
+        runner = Runner([act], guards=[lambda call, context: ask("?")], approve=person, concurrency=concurrency)
+        before = threading.active_count()
+        batch = runner.batch([ToolCall(f"c{n}", "act") for n in range(200)])
+        waiting = asyncio.ensure_future(batch)
+        while not full.is_set():
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(asked) == most and threading.active_count() <= before + most
+        batch.cancel(now=True)
+        results = await waiting
+        assert [result.status for result in results] == ["cancelled"] * 200 and not runs
+        answered.set()
+        assert (await runner.run("act")).success and len(asked) == most + 1
+
+    go(main())

@@ -44,14 +44,19 @@ def test_blocking_parents_that_fill_all_threads_do_not_wait_for_their_children_f
     assert [result.output for result in go(main)] == list(range(100))
 
 
-def test_a_context_that_was_kept_takes_slots_like_anybody_once_its_call_has_ended() -> None:
-    kept: list[ToolContext[Any]] = []
+def test_tasks_that_outlive_their_call_take_slots_like_anybody() -> None:
+    over = asyncio.Event()
+    tasks: list[asyncio.Task[Any]] = []
     most: list[int] = []
     now = 0
 
+    async def later() -> None:
+        await over.wait()
+        await runner.run("work")
+
     @tool
-    async def keep(context: ToolContext[Any]) -> None:
-        kept.append(context)
+    async def keep() -> None:
+        tasks.extend(asyncio.create_task(later()) for _ in range(5))
 
     @tool(read_only=True)
     async def work() -> None:
@@ -65,7 +70,8 @@ def test_a_context_that_was_kept_takes_slots_like_anybody_once_its_call_has_ende
 
     async def main() -> None:
         await runner.run("keep")
-        await asyncio.gather(*(kept[0].run("work") for _ in range(5)))
+        over.set()
+        await asyncio.gather(*tasks)
 
     go(main)
     assert max(most) == 1
@@ -242,11 +248,13 @@ def test_a_bound_value_is_not_on_the_record_of_a_suspended_call() -> None:
         return ask("send it?")
 
     def runner(token: str) -> Runner:
-        return Runner([send.bind(token=token)], guards=[guard], approve=lambda call, decision, context: decision)
+        later = lambda call, decision, context: decision  # noqa: E731
+        return Runner([send.bind(token=token)], guards=[guard], approve=later, resume_key=b"k" * 32)
 
     waiting = go(lambda: runner("s3cr3t").run("send", {"text": "hi"}))
     assert "s3cr3t" not in str(waiting.record())
-    assert go(lambda: runner("other").resume(waiting.record(), True)).output == "hi by other"
+    assert go(lambda: runner("other").resume(waiting.record(), True)).status == "invalid"
+    assert go(lambda: runner("s3cr3t").resume(waiting.record(), True)).output == "hi by s3cr3t"
 
 
 def test_the_defaults_of_a_schema_that_guards_judge_reach_the_handler() -> None:

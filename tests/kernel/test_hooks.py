@@ -70,8 +70,6 @@ CHAINS = [
     ([], [after(breaks)]),
     ([], [after(leaves)]),
     ([before(leaves)], []),
-    ([], [before(more)]),  # a change inside is a programmer's mistake
-    ([], [before(lambda arguments: None), after(tenfold)]),
 ]
 
 

@@ -66,6 +66,23 @@ def test_an_isolated_handler_runs_in_another_process_on_the_judged_arguments() -
     go(main())
 
 
+def test_an_isolated_handler_gets_what_was_judged_or_is_not_started() -> None:
+    async def main() -> None:
+        shown: list[Any] = []
+
+        def sees(call: ToolCall, context: ToolContext) -> None:
+            shown.append(call.arguments["name"])
+
+        runner = Runner([isolated(tools.greets), isolated(tools.depends)], guards=[sees])
+        assert (await runner.run("greets", {"name": " Ada"})).output == {"name": "ada", "judged": "ada"}
+        result = await runner.run("depends", {"name": "x"})
+        assert (result.status, result.executed) == ("failed", False)
+        assert "otherwise than they were judged" in str(result.error)
+        assert shown == ["ada", f"x in {os.getpid()}"]
+
+    go(main())
+
+
 def test_objects_context_and_progress_cross() -> None:
     async def main() -> None:
         watch = Watch()
@@ -252,8 +269,10 @@ def test_run_sync_and_many_threads_share_the_workers() -> None:
 
 def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
     async def main() -> None:
-        runner = Runner([isolated(tools.gives, transfer="pickle", name="pickled"), isolated(tools.gives)])
-        assert (await runner.run("pickled", {"what": "set"})).output == {1}
+        pickled = isolated(tools.gives, transfer="pickle", name="pickled")
+        assert await pickled(what="set") == {1}
+        runner = Runner([pickled, isolated(tools.gives)])
+        assert (await runner.run("pickled", {"what": "set"})).output == [1]
         plain = await runner.run("gives", {"what": "set"})
         assert plain.output == [1] or (plain.status, plain.executed) == ("failed", True)
 

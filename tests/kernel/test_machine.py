@@ -542,7 +542,7 @@ class Calls(RuleBasedStateMachine):
             return
         asked = [one.result for one in hand.tries if one.result is not None and one.status == "suspended"]
         record = json.loads(json.dumps(asked[-1].record()))
-        given = _answer("no" if answer == "breaks" else answer, record["metadata"]["resume"]["arguments"])
+        given = _answer("no" if answer == "breaks" else answer, record["pending"]["arguments"])
         sent = Sent([asked[-1].call_id])
         before = hand.tries[-1]
         self.send(sent, self.runner.resume(record, given, self.context()), [hand], answer)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from watched import Watch, go, run
 
-from ferrule import Runner, ToolCall, Toolset, tool
+from ferrule import DefinitionError, Runner, ToolCall, Toolset, tool
 
 
 def named(*names: str) -> list[Any]:
@@ -26,8 +26,6 @@ def named(*names: str) -> list[Any]:
         ("get_weather", "functions.get_weather"),
         ("get_weather", "default_api.get_weather"),
         ("get_weather", "default_api:Get-Weather"),
-        ("booking_request_lookup", "paloma.booking_request_lookup"),
-        ("get_weather", "tools.functions.get_weather"),
         ("notes.read", "NOTES.read"),
         ("notes.read", "functions.notes.read"),
     ],
@@ -44,7 +42,11 @@ def test_a_name_that_can_mean_one_tool_only_is_read_as_its_own(there: str, calle
     ("there", "called"),
     [
         (["read-note", "read_note2"], "readnote"),
-        (["Read", "READ"], "read"),
+        (["rd"], "evil:rd"),
+        (["rd"], "evil.rd"),
+        (["rd"], "functions.evil.rd"),
+        (["get_weather"], "tools.functions.get_weather"),
+        (["booking_request_lookup"], "paloma.booking_request_lookup"),
         (["a-b", "a_b"], "A-B"),
         (["todo"], "TodoTool_tool"),
         (["get_weather"], "commentary to=functions.get_weather"),
@@ -65,7 +67,7 @@ def test_a_name_that_may_mean_another_or_has_more_to_it_is_answered_and_nothing_
 
 
 def test_an_exact_name_goes_before_all_that_look_like_it() -> None:
-    result, _ = run(named("Read", "read", "functions.read"), ToolCall("c1", "functions.read", "{}"))
+    result, _ = run(named("read", "functions.read"), ToolCall("c1", "functions.read", "{}"))
     assert (result.tool_name, result.repairs) == ("functions.read", ())
 
 
@@ -99,3 +101,25 @@ def test_the_toolset_says_what_is_meant_and_a_long_name_costs_nothing() -> None:
     found = tools.meant("functions.ACT")
     assert found is not None and found.name == "act"
     assert tools.meant("x" * 1_000_000) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Read", "read"),
+        ("read_note", "READ_Note"),
+        ("read", "r\u0435ad"),  # a Cyrillic letter
+        ("TOP", "\u03a4\u039f\u03a1"),  # Greek ones
+        ("read", "\uff52\uff45\uff41\uff44"),  # full width
+        ("read", "re\u200bad"),  # a space without width
+        ("file", "\ufb01le"),  # a ligature
+        ("caf\u00e9", "cafe\u0301"),
+    ],
+)
+def test_two_names_that_a_reader_cannot_tell_apart_are_an_error(one: str, other: str) -> None:
+    with pytest.raises(DefinitionError, match="look alike"):
+        Toolset(named(one, other))
+
+
+def test_names_that_are_told_apart_are_two() -> None:
+    assert len(Toolset(named("a-b", "a_b", "a1", "al", "cafe", "caf\u00e9"))) == 6

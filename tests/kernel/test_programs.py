@@ -13,7 +13,20 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go, run
 
-from ferrule import CONTEXT, Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, tool
+from ferrule import (
+    CONTEXT,
+    Decision,
+    DefinitionError,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    ask,
+    deny,
+    tool,
+)
 
 
 @tool(read_only=True)
@@ -50,7 +63,7 @@ def test_run_sync_needs_no_loop() -> None:
     assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
     assert aside(lambda: runner.run_sync(ToolCall("c1", "subtract", {"a": 1, "b": 2}))).output == -1
     assert aside(lambda: runner.run_sync("nothing")).status == "not_found"
-    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, ToolContext("s"), timeout=5)).output == 3
+    assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, ToolContext(session="s"), timeout=5)).output == 3
 
 
 def test_run_sync_works_where_another_loop_runs() -> None:
@@ -327,6 +340,81 @@ def test_an_inner_limit_holds_for_both_runners() -> None:
     assert now["most"] == 2
 
 
+def test_what_a_mounted_tool_calls_is_a_tool_of_its_own_runner() -> None:
+    def named(name: str, does: Any) -> Tool:
+        return tool(does, name=name)
+
+    async def inner_lookup() -> str:
+        return "inner"
+
+    async def hidden() -> str:
+        return "hidden"
+
+    async def outer_lookup() -> str:
+        return "outer"
+
+    async def entry(context: ToolContext, name: str) -> str:
+        result = await context.run(name)
+        return result.output if result.success else f"{result.status}: {result.error}"
+
+    judged: list[tuple[str, str]] = []
+    asked: list[str] = []
+
+    def judge(name: str, decision: Decision | None = None) -> Any:
+        def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+            judged.append((name, call.name))
+            return decision if call.name != "entry" else None
+
+        return guard
+
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(call.name)
+        return True
+
+    inner_watch, watch = Watch(), Watch()
+    tools = [named("entry", entry), named("lookup", inner_lookup), named("hidden", hidden)]
+    inner = Runner(tools, guards=[judge("inner", ask("?"))], observers=[inner_watch], approve=lambda *rest: False)
+    middle = Runner(inner.as_tools(), guards=[judge("middle")])
+    for mounted in (inner, middle):
+        outer = Runner(
+            [*Toolset(mounted.as_tools()).only("entry"), named("lookup", outer_lookup)],
+            guards=[judge("outer")],
+            observers=[watch],
+            approve=person,
+        )
+        guards = ["outer", "inner"] if mounted is inner else ["outer", "middle", "inner"]
+        for name, output in (("lookup", "inner"), ("hidden", "hidden")):
+            judged.clear()
+            asked.clear()
+            watch.events.clear()
+            assert go(outer.run("entry", {"name": name})).output == output
+            assert list(dict.fromkeys(judged)) == [(one, called) for called in ("entry", name) for one in guards]
+            assert asked == [name] and watch.kinds()[-2:] == ["tool:post", "tool:post"]
+        assert go(outer.run("lookup")).output == "outer" and inner_watch.events == []
+        assert go(outer.run("entry", {"name": "no"})).output.startswith("not_found")
+        inner.disable("lookup", "closed")
+        assert "closed" in go(outer.run("entry", {"name": "lookup"})).output
+        inner.enable("lookup")
+        assert go(outer.run("entry", {"name": "lookup"})).output == "inner"
+
+
+def test_a_mounted_tool_that_was_renamed_is_called_as_the_outer_runner_has_it() -> None:
+    async def lookup() -> str:
+        return "inner"
+
+    async def entry(context: ToolContext) -> str:
+        result = await context.run("lookup")
+        return f"{result.tool_name} {result.status}"
+
+    inner = Runner([tool(lookup), tool(entry)])
+    outer = Runner(Toolset(inner.as_tools()).prefixed("their_"))
+    assert go(outer.run("their_entry")).output == "their_lookup ok"
+    outer.disable("their_lookup", "closed")
+    assert go(outer.run("their_entry")).output == "their_lookup denied"
+    late = Runner(Toolset(Runner(outer.as_tools()).as_tools()).only("*entry"))
+    assert go(late.run("their_entry")).output == "their_lookup denied"
+
+
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
@@ -441,7 +529,7 @@ def test_context_gives_helpers_what_the_tool_was_made_with() -> None:
 
 
 def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
-    context = ToolContext("s", secrets={"key": "hidden"}, deps=1)
+    context = ToolContext(session="s", secrets={"key": "hidden"}, deps=1)
     with pytest.raises(AttributeError):
         context.session = "other"  # type: ignore[misc]
     assert "hidden" not in repr(context)

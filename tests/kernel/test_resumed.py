@@ -46,6 +46,7 @@ async def other(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
     return await next(call.replace(arguments={"path": "elsewhere", "times": 99}), context)  # type: ignore[no-any-return]
 
 
+KEY = b"k" * 32
 RECORDED = {"path": "here", "times": 2, "mode": "change"}
 
 
@@ -56,9 +57,11 @@ def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: lis
     write, watch = writing(seen), Watch()
 
     async def main() -> ToolResult:
-        first = await Runner([write], guards=[asks], approve=later).run("write", {"path": "here"})
+        runner = Runner([write], guards=[asks], approve=later, resume_key=KEY)
+        first = await runner.run("write", {"path": "here"})
         record = json.loads(json.dumps(first.record()))
-        second = Runner([write], guards=[noting(seen)], around=around, observers=[watch], timeout=timeout)
+        options: Any = {"guards": [noting(seen)], "observers": [watch], "resume_key": KEY}
+        second = Runner([write], around=around, timeout=timeout, **options)
         return await second.resume(record, True)
 
     result = go(main())
@@ -69,7 +72,7 @@ def test_guards_observers_and_the_handler_see_the_recorded_arguments(around: lis
         assert of_context == RECORDED, who
         assert given == RECORDED, who
     told = {event.kind: dict(event.call.arguments) for event in watch.events}
-    assert told["tool:decided"] == told["tool:progress"] == RECORDED
+    assert told["tool:decided"] == told["tool:progress"] == RECORDED | {"mode": "**********"}
 
 
 def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -> None:
@@ -77,10 +80,12 @@ def test_a_resumed_call_that_is_suspended_again_keeps_the_recorded_arguments() -
     write = writing(seen)
 
     async def main() -> ToolResult:
-        record = (await Runner([write], guards=[asks], approve=later).run("write", {"path": "here"})).record()
-        again = await Runner([write], guards=[asks], around=[other]).resume(record, ask("not yet"))
+        runner = Runner([write], guards=[asks], approve=later, resume_key=KEY)
+        record = (await runner.run("write", {"path": "here"})).record()
+        second = Runner([write], guards=[asks], around=[other], resume_key=KEY)
+        again = await second.resume(record, ask("not yet"))
         assert again.status == "suspended"
-        return await Runner([write], guards=[asks], around=[other]).resume(again.record(), True)
+        return await second.resume(again.record(), True)
 
     assert go(main()).output == "here"
     assert [given for *_, given in seen] == [RECORDED]

@@ -151,7 +151,7 @@ def test_every_way_of_writing_a_tool_can_be_isolated(pool: WorkerPool) -> None:
     assert value(pool, tools.Kept.shout, {"text": "a"}) == "Kept: A"
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     built = build_tool({"name": "built", "input_schema": schema, "execute": tools.execute})
-    result = value(pool, built, {"n": 1}, context=ToolContext("s1"))
+    result = value(pool, built, {"n": 1}, context=ToolContext(session="s1"))
     assert isinstance(result, ToolResult) and result.output == [{"n": 1}, "s1"]
 
 
@@ -251,7 +251,14 @@ def test_the_handler_is_where_the_program_is(pool: WorkerPool, tmp_path: Path, m
 
 
 def test_the_context_crosses_without_deps(pool: WorkerPool) -> None:
-    given = ToolContext("s1", "ada", "/tmp", deps=object(), metadata={"k": [1]}, secrets={"token": SecretStr("t")})
+    given = ToolContext(
+        session="s1",
+        principal="ada",
+        working_directory="/tmp",
+        deps=object(),
+        metadata={"k": [1]},
+        secrets={"token": SecretStr("t")},
+    )
     named = Tool("named", tools.context, context={"own": 1}, read_only=True)
     found = value(pool, named, context=given, remaining=30)
     assert 25 < found.pop("remaining") <= 30

@@ -105,7 +105,9 @@ DEPS, SECRETS = object(), {"token": "x"}
         ToolContext(principal="a", session="s", working_directory="/e", deps=DEPS, secrets=SECRETS),
         ToolContext(principal="a", session="s", working_directory="/d", deps=object(), secrets=SECRETS),
         ToolContext(principal="a", session="s", working_directory="/d", deps=DEPS, secrets={"token": "y"}),
-        ToolContext("s", "a", "/d", DEPS, {"trace": 5}, SECRETS),
+        ToolContext(
+            session="s", principal="a", working_directory="/d", deps=DEPS, metadata={"trace": 5}, secrets=SECRETS
+        ),
     ],
 )
 def test_nobody_gets_the_answer_of_another_context(other: ToolContext) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule import Runner
 from ferrule.paths import SymbolicLinkError
 from ferrule.tools import files
 from ferrule.tools.files import _Document
@@ -467,3 +470,74 @@ def test_they_work_in_a_runner_behind_within(tree: Path) -> None:
     assert shown[4].split("\n") == ["b.py", "deep/", "new", "x.txt"]
     assert shown[5] == "src/new:1: two"
     assert "does not exist" in shown[7]
+
+
+# -- bounds and hard links ---------------------------------------------------------------------------------------------
+
+
+def test_an_edit_that_would_write_too_much_is_refused_before_it_is_made(root: Path) -> None:
+    (root / "a").write_text("x" * 20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="380000000 bytes"):
+            edit(root, path="a", old="x", new="y" * 19_000, replace_all=True)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+    assert (root / "a").read_text() == "x" * 20_000
+
+
+@pytest.mark.parametrize(("old", "new"), [("x", "\n\n\n"), ("\n", "ä\n"), ("xx", "yyy"), ("x\n", "😀\n\n")])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_an_edit_writes_is_never_more_than_the_bound(
+    old: str, new: str, end: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"xx{end}" * 10
+    for bound in range(20, 200):
+        monkeypatch.setattr(files, "_MOST_BYTES", max(bound, len(text)))
+        (root / "a").write_bytes(text.encode())
+        with contextlib.suppress(ValueError):
+            edit(root, path="a", old=old, new=new, replace_all=True)
+        assert (root / "a").stat().st_size <= max(bound, len(text))
+
+
+def test_more_replacements_than_fit_in_memory_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_REPLACED", 3)
+    (root / "a").write_text("xxxx")
+    with pytest.raises(ValueError, match="more than 3 times"):
+        edit(root, path="a", old="x", new="y", replace_all=True)
+    (root / "a").write_text("xxx")
+    assert edit(root, path="a", old="x", new="y", replace_all=True).startswith("replaced 3 times")
+
+
+def test_a_file_that_could_not_be_read_again_is_not_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MOST_BYTES", 10)
+    with pytest.raises(ValueError, match="at most 10"):
+        call(files.write_file, root, path="a", content="ä" * 6)
+    assert not (root / "a").exists()
+    assert call(files.write_file, root, path="a", content="ä" * 5).startswith("made")
+    assert "ä" in read(root, path="a")
+
+
+def test_files_with_several_hard_links_are_refused_where_that_is_asked_for(root: Path) -> None:
+    (root / "in").mkdir()
+    (root / "secret").write_text("secret")
+    os.link(root / "secret", root / "in" / "hard")
+    context = ToolContext[Any](working_directory=root / "in")
+
+    def result(tools: list[Any], name: str, **arguments: Any) -> Any:
+        return asyncio.run(Runner(tools).run(name, arguments, context))
+
+    strict = files.refusing_hard_links()
+    assert [tool.name for tool in strict] == [tool.name for tool in files.tools]
+    assert result(files.tools, "read_file", path="hard").output == "1\tsecret"
+    for name, arguments in {
+        "read_file": {"path": "hard"},
+        "edit_file": {"path": "hard", "old": "secret", "new": "x"},
+        "search_files": {"path": "hard", "pattern": "sec"},
+    }.items():
+        assert "hard links" in result(strict, name, **arguments).error
+    assert "no line fits" in result(strict, "search_files", pattern="sec").output
+    assert result(files.tools, "write_file", path="hard", content="mine").success
+    assert (root / "secret").read_text() == "secret"
+    assert result(strict, "read_file", path="hard").output == "1\tmine"

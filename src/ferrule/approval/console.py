@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO, TypeAlias
 
 from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
@@ -60,7 +61,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
             return deny("nobody is there to ask: the standard input is not a terminal")
         if not _is_terminal(shown):
             return deny("nobody would see the question: the standard error is not a terminal")
-        hidden = tuple(getattr(getattr(context, "tool", None), "private", ()))
+        hidden = tuple(getattr(getattr(context, "tool", None), "hidden", ()))
         question = _Question(call, decision, hidden, source, shown)
         return await _answer_to(question)
 
@@ -208,17 +209,14 @@ class _Question:
 
 def _question_text(call: ToolCall, decision: Decision, hidden: tuple[str, ...]) -> str:
     """What is asked, one argument a line; nothing in it can leave its line or move the cursor."""
-    lines = ["", f"{_name(call.name)} wants to run:", *_argument_lines(call.arguments, hidden)]
+    lines = ["", f"{_name(call.name)} wants to run:", *_argument_lines(starred(call.arguments, hidden))]
     if decision.reason:
         lines.append(f"  because: {_escaped_text(decision.reason)}")
     return "\n".join(lines) + "\n"
 
 
-def _argument_lines(arguments: Mapping[str, Any], hidden: tuple[str, ...]) -> list[str]:
-    lines = [
-        f"  {_name(name)} = {'(hidden)' if name in hidden else _value_text(arguments[name])}"
-        for name in list(arguments)[:_MOST_ARGUMENTS]
-    ]
+def _argument_lines(arguments: Mapping[str, Any]) -> list[str]:
+    lines = [f"  {_name(name)} = {_value_text(arguments[name])}" for name in list(arguments)[:_MOST_ARGUMENTS]]
     more = len(arguments) - _MOST_ARGUMENTS
     return [*lines, f"  … and {more} more arguments, not shown"] if more > 0 else lines
 

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from ferrule.arguments.names import Names
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import kind_of
+from ferrule.values.masking import without_credentials
 
 Path = tuple[str | int, ...]
 _Label = tuple[Path, str]
@@ -35,11 +36,15 @@ _ARTICLES = {
     "boolean": "true or false",
 }
 _NO_VALUE = object()
+_KEY = "[key]"
+"""What Pydantic calls the place of a key that is wrong."""
 _COMPLEX = "must be a complex number as a string, such as 1+2j"
 """Pydantic's own words send the reader to a page."""
 
 _SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
 _WORD = re.compile(r"[^\w\s]*\w+[^\w\s]*|[^\w\s]+")
+MOST_ERRORS = 20_000
+"""That are looked at, of values of about as many: each takes some hundredths of a millisecond."""
 _MOST_WORDS = 32
 _MOST_CHARACTERS = 320
 """For one value that is wrong; its place and what came have half as much each."""
@@ -75,21 +80,22 @@ class ArgumentErrors(Exception):
 
 
 def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
-    """Pydantic's errors; `value` is the JSON that was validated, to tell keys from the labels of unions."""
-    errors = error.errors(include_url=False, include_context=True)
+    """Pydantic's errors, at most `MOST_ERRORS`; `value` is the JSON that was validated, to tell keys from the labels of
+    unions, and to show what came: each error would have a copy."""
+    errors = error.errors(include_url=False, include_input=False)[:MOST_ERRORS]
     places = [_place(item["loc"], value, item["type"] in _MISSING) for item in errors]
     branches: dict[Path, set[str]] = {}
-    for _, labels in places:
+    for _, labels, _ in places:
         for where, label in labels:
             branches.setdefault(where, set()).add(label)
     return [
-        _from_pydantic(item, path, sure=all(len(branches[at]) == 1 for at, _ in labels if len(at) < len(path)))
-        for item, (path, labels) in zip(errors, places, strict=True)
+        _from_pydantic(item, path, got, sure=all(len(branches[at]) == 1 for at, _ in labels if len(at) < len(path)))
+        for item, (path, labels, got) in zip(errors, places, strict=True)
     ]
 
 
-def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label]]:
-    """The path within `value`, and the labels that Pydantic put between its parts."""
+def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
+    """The path within `value`, the labels that Pydantic put between its parts, and what is there."""
     path: list[str | int] = []
     labels: list[_Label] = []
     parts = list(loc)
@@ -104,7 +110,8 @@ def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path
             labels.append((tuple(path), str(part)))
             continue
         path.append(part)
-    return tuple(path), labels
+    got = path[-1] if path and labels and labels[-1][1] == _KEY else _NO_VALUE if value is None and not path else value
+    return tuple(path), labels, got
 
 
 def _lacks(value: object, part: str | int) -> bool:
@@ -112,21 +119,21 @@ def _lacks(value: object, part: str | int) -> bool:
     return isinstance(value, dict | list) and isinstance(part, str if isinstance(value, dict) else int)
 
 
-def _from_pydantic(item: ErrorDetails, path: Path, sure: bool) -> ArgumentError:
+def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> ArgumentError:
     kind = item["type"]
     if kind in _MISSING:
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return ArgumentError(path, "is not known", got=item["input"], kind="unknown")
+        return ArgumentError(path, "is not known", got=got, kind="unknown")
     if kind in {"complex_type", "complex_str_parsing"}:
-        return ArgumentError(path, _COMPLEX, got=item["input"])
+        return ArgumentError(path, _COMPLEX, got=got)
     context = item.get("ctx") or {}
     if kind in {"literal_error", "enum"} and "expected" in context:
         expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
     else:
         message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        expected = _expectation(message)
-    return ArgumentError(path, expected, got=item["input"], wants=_WANTS.get(kind), sure=sure)
+        expected = _expectation(without_credentials(message))
+    return ArgumentError(path, expected, got=got, wants=_WANTS.get(kind), sure=sure)
 
 
 def _expectation(message: str) -> str:

@@ -14,14 +14,27 @@ from ferrule.values.json_text import check_finite
 
 CoreSchema = dict[str, Any]
 
-_NESTED = (
-    *("schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "choices", "steps", "fields"),
+NESTED = (
+    *(
+        "schema",
+        "items_schema",
+        "keys_schema",
+        "values_schema",
+        "extras_schema",
+        "extras_keys_schema",
+        "choices",
+        "steps",
+        "fields",
+    ),
     *("definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"),
     *("strict_schema", "lax_schema", "json_schema", "python_schema"),
 )
+KEEPS = object()
+"""In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
 CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _CONFIGURED = {"model", "dataclass", "typed-dict"}
 _UNIONS = {"union", "tagged-union"}
+_ITERATED = {"list", "tuple", "set", "frozenset", "dict"}
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 _WRITTEN = {
     "datetime": (":", "a date and time, such as 2026-03-01T12:30:00Z"),
@@ -53,12 +66,14 @@ def _closed(node: object, extra: str | None) -> Any:
     config = node.get("config") or {}
     if kind in _CONFIGURED:
         extra = config.get("extra_fields_behavior")
-    copy = _with_one_name({key: _closed(value, extra) if key in _NESTED else value for key, value in node.items()})
+    copy = _with_one_name({key: _closed(value, extra) if key in NESTED else value for key, value in node.items()})
     if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
         by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
         copy["config"] = {**config, "strict": True, **by_name}
     if "strict" in copy or kind in _UNIONS:  # a strict union would have all below it strict
         copy["strict"] = kind not in _UNIONS
+    if kind in CLOSABLE or kind == "arguments":
+        _check_distinct(copy)
     if kind in CLOSABLE:
         copy["extra_behavior"] = extra or "forbid"
         if extra == "allow" and kind != "dataclass-args":
@@ -81,10 +96,23 @@ def _with_one_name(node: CoreSchema) -> CoreSchema:
     return node
 
 
+def _check_distinct(node: CoreSchema) -> None:
+    """Two fields of one name would be one key of the JSON that a guard is shown."""
+    fields: Any = node.get("fields", node.get("arguments_schema"))
+    named = fields.items() if isinstance(fields, dict) else ((field["name"], field) for field in fields)
+    seen: set[str] = set()
+    for name, field in named:
+        wire = field.get("validation_alias", field.get("alias")) or name
+        if wire in seen:
+            raise DefinitionError(f"two fields have the name {wire!r} for a model; give each a name of its own")
+        seen.add(wire)
+
+
 def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
     """A node whose value goes through `function` first; what refers to it refers to the whole."""
     ref = {"ref": node.pop("ref")} if "ref" in node else {}
-    return {**ref, "type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node}
+    own = {"type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node}
+    return {**ref, **own, "metadata": {"ferrule": KEEPS}}
 
 
 def _finite_float(node: CoreSchema) -> CoreSchema:
@@ -181,7 +209,18 @@ def holds(schema: object, kind: str) -> bool:
         return False
     if not isinstance(schema.get("type"), str):
         return any(holds(item, kind) for item in schema.values())
-    return schema["type"] == kind or any(holds(schema[key], kind) for key in _NESTED if key in schema)
+    return schema["type"] == kind or any(holds(schema[key], kind) for key in NESTED if key in schema)
+
+
+def stop_at_first(schema: Any, stop: bool) -> None:
+    """Have the validation of lists and dicts in it end at the first item that is wrong, or go on."""
+    if isinstance(schema, dict):
+        kind = schema.get("type")
+        if isinstance(kind, str) and kind in _ITERATED:
+            schema["fail_fast"] = stop
+        schema = [below for key, below in schema.items() if key in NESTED or not isinstance(kind, str)]
+    for below in schema if isinstance(schema, list | tuple) else ():
+        stop_at_first(below, stop)
 
 
 def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from bisect import bisect
 from collections.abc import Iterable
 
@@ -43,6 +44,19 @@ class Names:
 def folded(name: str) -> str:
     """`name` without what names are often confused in."""
     return name.casefold().replace("-", "_")
+
+
+_LATIN = str.maketrans("авекмнорстухіјѕԁһԛԝӏαβεζηικμνορτυχı", "abekmhopctyxijsdhqwlabezhikmvoptyxi")
+"""Small letters of Cyrillic and Greek, and the Latin ones that they, or their capitals, look like: the common ones of
+https://www.unicode.org/Public/security/latest/confusables.txt, of which Python has none."""
+
+
+def as_seen(name: str) -> str:
+    """`name` without what a reader does not see: case, and which of several letters that look alike it has."""
+    if name.isascii():
+        return name.casefold()
+    seen = unicodedata.normalize("NFKC", name).casefold().translate(_LATIN)
+    return "".join(character for character in seen if unicodedata.category(character) != "Cf")
 
 
 def _around(names: list[str], name: str) -> list[str]:

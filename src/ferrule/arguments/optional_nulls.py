@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from ferrule.values.frozen import JsonObject
 
@@ -60,7 +61,7 @@ def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
     if "type" in node:
         return "null" in node["type"]
     if isinstance(node.get("$ref"), str):
-        return _allows_null(_resolved(root, node["$ref"]), root, depth + 1)
+        return _allows_null(resolved(root, node["$ref"]), root, depth + 1)
     for key in ("anyOf", "oneOf"):
         if key in node:
             return any(_allows_null(branch, root, depth + 1) for branch in node[key])
@@ -70,7 +71,7 @@ def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
 def _branches(node: Schema, root: Schema) -> Iterator[Any]:
     """What a node refers to, and the schemas of which one or all hold for the same value."""
     if isinstance(node.get("$ref"), str):
-        yield _resolved(root, node["$ref"])
+        yield resolved(root, node["$ref"])
     for key in ("anyOf", "oneOf", "allOf"):
         yield from node.get(key, ())
     yield from (node[key] for key in ("then", "else") if key in node)
@@ -94,11 +95,15 @@ def declares(schema: Schema, name: str) -> bool:
     return any(_properties(form, name) for form in _forms([schema], schema))
 
 
-def _resolved(root: Schema, ref: str) -> Any:
-    node: object = root
+def resolved(root: Schema, ref: str) -> Any:
+    """What a reference such as `#/$defs/Item` leads to; `None` where there is nothing."""
+    node: Any = root
     for part in ref.removeprefix("#").strip("/").split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        node = node.get(key) if isinstance(node, Mapping) and key else node
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(key) if key else node
+        elif isinstance(node, list):
+            node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
     return node
 
 

@@ -7,18 +7,24 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, show
+from ferrule.arguments.judged_form import JudgedForm, NoJudgedForm
 from ferrule.arguments.optional_nulls import declares, without_optional_nulls
+from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.errors import DefinitionError
-from ferrule.values.arguments import Arguments
+from ferrule.values.arguments import Arguments, Places, starred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import Malformed, dumps, loads, to_object
+from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, same, to_object
 
 NOTHING: JsonObject = FrozenDict()
+_MOST_DROPPED = 20
+"""Arguments that are named where they are dropped."""
 
 
 class Invalid(Exception):
@@ -40,6 +46,8 @@ class Parameters:
         direct: Parameters whose validated value is their JSON value.
         factories: What makes the defaults that are new for each call.
         exact: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
+        form: How what validation may change is written down for those who judge; `None` where it changes nothing.
+        whole: Whether that is all of it.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
     """
@@ -47,6 +55,8 @@ class Parameters:
     direct: frozenset[str] = frozenset()
     factories: Mapping[str, Callable[[], Any]] = NOTHING
     exact = False
+    form: JudgedForm | None = None
+    whole = False
     quick: Callable[[str], Any] | None = None
 
     def __init__(
@@ -92,31 +102,83 @@ class Parameters:
         return self._repaired(name, {**value, **self._made(name, value)}, repairs)
 
     def read_ahead(self, name: str, raw: str | JsonObject | None) -> Arguments:
-        """What will be judged of a call that is not decoded yet, without the defaults that are made for each call.
+        """The arguments of a call that is not decoded yet as they were sent, without defaults that are made for it.
 
         Raises:
             Invalid: with the text for the model.
         """
         if self.quick is not None and isinstance(raw, str):
             try:
-                return self.arguments(raw, self.quick(raw))
+                return Arguments(raw, self.quick(raw), self)
             except Exception:  # `decode` says what is wrong, or mends it
                 pass
         values, text, _ = self._repaired(name, *self._received(name, raw))
-        return self.arguments(text, values)
+        return Arguments(text, values, self)
 
-    def judge(self, name: str, changed: JsonObject) -> tuple[Any, str, tuple[str, ...]]:
-        """Arguments that a guard or a person gave: hidden parameters may be among them.
+    def judge(self, name: str, changed: JsonObject, before: Arguments | None = None) -> Arguments:
+        """Arguments that a guard or a person gave, in terms of what was judged `before`: hidden parameters may be among
+        them. What is unchanged is read from what was received then; what is changed has to come out as it was given.
 
         Raises:
             Invalid: with a text that says what does not fit.
         """
-        value = {**thaw(self.bound), **self._object(name, changed)[0]}
-        return self._repaired(name, {**value, **self._made(name, value)}, ())
+        given = self._object(name, changed)[0]
+        known = given
+        if before is not None and before.shown is not None:
+            known = _as_received(given, thaw(before), loads(before.raw))
+        try:
+            judged = self.remade(name, known)
+        except NoJudgedForm as error:
+            raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
+        form = self.form
+        sent = {} if form is None else loads(form.sent(judged.validated))  # what a model fills in may be left out
+        for key in () if form is None else given.keys() if self.whole else given.keys() & form.names:
+            if not (same(given[key], thaw(judged.get(key))) or (key in sent and same(given[key], sent[key]))):
+                change = f"={show(given[key])} would become {show(thaw(judged.get(key)))}"
+                raise Invalid(f"{key}{' would become something else' if key in self.hidden else change}")
+        return judged
+
+    def remade(self, name: str, received: JsonObject) -> Arguments:
+        """What is judged of arguments that were received, with what is bound now.
+
+        Raises:
+            Invalid: where they do not fit.
+            NoJudgedForm: where a value has no JSON form.
+        """
+        value = {**thaw(self.bound), **thaw(received)}
+        values, text, _ = self._repaired(name, {**value, **self._made(name, value)}, ())
+        return self.arguments(text, values)
 
     def arguments(self, text: str, values: Any) -> Arguments:
-        """What is judged: the JSON of `text` with the defaults of the top level filled in."""
-        return Arguments(text, values, self)
+        """What is judged: the JSON of `text` with the defaults of the top level filled in, and what validation may have
+        changed as it has left it.
+
+        Raises:
+            NoJudgedForm: where a value has no JSON form.
+        """
+        return Arguments(text, values, self, None if self.form is None else self.form.text(values))
+
+    def places(self, arguments: Arguments) -> Places:
+        """Where judged arguments hold paths; see `find_places`."""
+        values = {} if self.form is None else self.form.values(arguments.validated)
+        return find_places(self.schema, arguments, values)
+
+    def again(self, judged: Arguments) -> Any:
+        """The validated values once more, made of what was received, and with what was made anew, such as the id of an
+        object, as it was judged.
+
+        Raises:
+            ArgumentErrors: where it does not fit any more.
+            NoJudgedForm: where neither gives what was judged.
+        """
+        values = self.values(judged.raw)
+        if self.form is None or judged.shown is None or self.form.text(values) == judged.shown:
+            return values
+        with suppress(ArgumentErrors):
+            values = self.values(dumps(_completed(loads(judged.raw), loads(judged.shown))))
+            if self.form.text(values) == judged.shown:
+                return values
+        raise NoJudgedForm("its arguments come out otherwise than they were judged")
 
     def missing(self, arguments: JsonObject) -> list[str]:
         """Hidden parameters that nobody has filled."""
@@ -147,15 +209,18 @@ class Parameters:
             self.values(dumps({key: value}))
         except ArgumentErrors as wrong:
             errors = [error for error in wrong.errors if error.path[:1] == (key,)]
-            return explain(name, errors, self.known).partition(". Nothing was run")[0] if errors else ""
+            return self._explained(name, errors).partition(". Nothing was run")[0] if errors else ""
         return ""
 
     def _received(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         """What a model sent, without what is dropped and with what is bound, and the repairs of the text."""
         value, repairs = self._object(name, raw)
-        for key in self._dropped(value) if self.drop_unknown else ():
+        dropped = self._dropped(value) if self.drop_unknown else []
+        for key in dropped:
             del value[key]
-            repairs = (*repairs, f"dropped the unknown argument {key[:80]!r}")
+        repairs = (*repairs, *(f"dropped the unknown argument {key[:80]!r}" for key in dropped[:_MOST_DROPPED]))
+        if len(dropped) > _MOST_DROPPED:
+            repairs = (*repairs, f"dropped {len(dropped) - _MOST_DROPPED} more unknown arguments")
         filled = [ArgumentError((key,), "", kind="unknown") for key in value if key in self.hidden]
         if filled:
             raise Invalid(explain(name, filled, self.known))
@@ -193,12 +258,49 @@ class Parameters:
         try:
             values, text, more = repair(value, self.values, self.schema)
         except ArgumentErrors as wrong:
-            raise Invalid(explain(name, wrong.errors, self.known)) from None
+            raise Invalid(self._explained(name, wrong.errors)) from None
         return *self._with_defaults(values, text), (*repairs, *more)
+
+    def _explained(self, name: str, errors: list[ArgumentError]) -> str:
+        """The text for the model, with stars in the place of what it is not to see."""
+        hidden = self.hidden
+
+        def told(error: ArgumentError) -> ArgumentError:
+            if error.path:
+                plain = replace(error, expected=error.expected.partition(": ")[0], got=SECRET_STARS)
+                return plain if error.path[0] in hidden else error
+            return replace(error, got=starred(error.got, hidden)) if isinstance(error.got, dict) else error
+
+        return explain(name, [told(error) for error in errors] if hidden else errors, self.known)
 
     def _with_defaults(self, values: Any, text: str) -> tuple[Any, str]:
         """The same where validation itself fills in the defaults."""
         return values, text
+
+
+def _as_received(given: Any, judged: Any, received: Any) -> Any:
+    """`given` with what was received in the place of what is as it was judged; what was not received is left out, and
+    what was received and not shown stays."""
+    if isinstance(given, list) and isinstance(judged, list) and isinstance(received, list):
+        alike = len(given) == len(judged) == len(received)
+        return [_as_received(*items) for items in zip(given, judged, received, strict=True)] if alike else given
+    if not (isinstance(given, dict) and isinstance(judged, dict) and isinstance(received, dict)):
+        return given
+    if same(given, judged):
+        return received
+    kept = {key for key in given if key in judged and same(given[key], judged[key])}
+    changed = {key: _as_received(given[key], judged.get(key), received.get(key)) for key in given if key not in kept}
+    return {key: value for key, value in received.items() if key in kept or key not in judged} | changed
+
+
+def _completed(received: Any, judged: Any) -> Any:
+    """`received` with what was judged and not received, but for secrets, of which only stars are known."""
+    if isinstance(received, list) and isinstance(judged, list) and len(received) == len(judged):
+        return list(map(_completed, received, judged))
+    if not (isinstance(received, dict) and isinstance(judged, dict)):
+        return received
+    made = {key: value for key, value in judged.items() if key not in received and SECRET_STARS not in dumps(value)}
+    return made | {key: _completed(value, judged.get(key)) for key, value in received.items()}
 
 
 def _without_hidden(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:

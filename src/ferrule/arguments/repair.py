@@ -52,10 +52,11 @@ def repair(
             return validate(text), text, tuple(repairs)
         except ArgumentErrors as wrong:
             given = value
-            value = without_optional_nulls(value, schema)
+            value = without_optional_nulls(value, schema) if "null" in text else value
             if not _mend(value, wrong.errors, repairs) and value == given:
                 raise
-    raise ArgumentErrors([ArgumentError((), "still do not fit after repairs")])
+    text = dumps(value)
+    return validate(text), text, tuple(repairs)
 
 
 def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_json_schema
+from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_json_schema
 from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.arguments.parameters import Parameters
+from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import Malformed, dumps, loads
 
+_REFERENCE = re.compile(r'"\$(ref|dynamicRef|recursiveRef)"')
 _FRACTION = re.compile(r"\d[.eE]")
 """Where an integer may stand that was written as a float, which is judged as the integer that it is."""
 
@@ -22,14 +25,20 @@ class SchemaParameters(Parameters):
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
         super().__init__(_root(schema), hidden=hidden, drop_unknown=drop_unknown)
-        self._validator = schema_validator(thaw(self.schema))
+        plain = thaw(self.schema)
+        required = [name for name in plain.pop("required", ()) if name not in hidden]
+        if required:  # draft 4 takes no empty list
+            plain["required"] = required
+        self._validator = schema_validator(plain)
+        if _REFERENCE.search(dumps(plain)):
+            self._ways.limited  # noqa: B018  # a schema that is too large is refused here
 
     def values(self, text: str) -> Any:
         try:
             value = loads(text)
         except Malformed as malformed:
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
-        errors = from_json_schema(self._validator.iter_errors(value))
+        errors = self._errors(value)
         errors = [e for e in errors if not (e.kind == "missing" and e.path[:1] and e.path[0] in self.hidden)]
         if not errors and _FRACTION.search(text):
             errors = self._floats_for_integers(value)
@@ -37,9 +46,21 @@ class SchemaParameters(Parameters):
             raise ArgumentErrors(errors)
         return value
 
+    def _errors(self, value: Any) -> list[ArgumentError]:
+        """What is wrong, which jsonschema-rs finds all at once, or only that something is."""
+        if self._validator.is_valid(value):
+            return []
+        if isinstance(value, dict) and self._ways.tries(value) > 2 * MOST_ERRORS:
+            return [ArgumentError((), "do not fit, and hold too many values to say where")]
+        return from_json_schema(self._validator.iter_errors(value))
+
+    @cached_property
+    def _ways(self) -> Ways:
+        return Ways(self.schema, tagged=False)
+
     def _floats_for_integers(self, value: object) -> list[ArgumentError]:
         """Where JSON Schema takes 5.0 for an integer: it is repaired below 2^53, beyond it the digits are not known."""
-        errors = from_json_schema(self._validator.iter_errors(_with_fractions(value)))
+        errors = self._errors(_with_fractions(value))
         expected = "must be an integer with all its digits, not a number in floating point"
         return [ArgumentError(error.path, expected, wants="integer") for error in errors if error.wants == "integer"]
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import CoreConfig, SchemaValidator, to_json
+from pydantic_core import CoreConfig, SchemaValidator, from_json, to_json
 
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import direct, holds, root_fields
+from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
+from ferrule.arguments.closing import direct, holds, root_fields, stop_at_first
+from ferrule.arguments.judged_form import JudgedForm
 from ferrule.arguments.parameters import NOTHING, Parameters
+from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, loads
@@ -36,19 +39,28 @@ class TypedParameters(Parameters):
         drop_unknown: bool = False,
     ) -> None:
         super().__init__(schema, hidden=hidden, drop_unknown=drop_unknown)
-        self._validator = SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
+        self._core = core
+        stop_at_first(core, True)
+        self._validator = _validator(core)
+        ways = Ways(self.schema, tagged=True) if "$defs" in self.schema else None
+        self._ways = ways if ways is not None and ways.limited else None
         self.factories = factories
         self.exact = holds(core, "decimal")
+        self.form = JudgedForm(core) or None
+        self.whole = self.form is not None and self.form.whole
         fields = root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
         if (core["schema"] if core["type"] == "definitions" else core)["type"] == "typed-dict":
             same_names = (name for name in fields if wire_names[name] == name)
-            self.direct = frozenset(name for name in same_names if direct(fields[name]["schema"]))
+            rewritten = () if self.form is None else self.form.names
+            self.direct = frozenset(
+                name for name in same_names if name not in rewritten and direct(fields[name]["schema"])
+            )
         if not (hidden or drop_unknown or factories):
             self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        read, exact = self._validator.validate_json, self.exact
+        read, exact = self._read if self._ways is not None else self._validator.validate_json, self.exact
 
         def quick(text: str) -> Any:
             if exact:
@@ -65,15 +77,50 @@ class TypedParameters(Parameters):
 
     def values(self, text: str) -> Any:
         try:
-            return self._validator.validate_json(text)
+            return self._read(text)
+        except ArgumentErrors:
+            raise
         except ValidationError as error:
-            try:
-                value = json.loads(text)
-            except ValueError:
-                value = None
-            raise ArgumentErrors(from_pydantic(error, value)) from None
+            raise ArgumentErrors(self._errors(text, error)) from None
         except Exception as error:  # a validator of the author's own that breaks says no
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
+
+    @cached_property
+    def _all_fields(self) -> JudgedForm:
+        return JudgedForm(self._core, whole=True)
+
+    def fields_of(self, instance: object) -> dict[str, Any]:
+        """The JSON of each field of a handler's instance, under the name that a model fills it by.
+
+        Raises:
+            NoJudgedForm: where one has none.
+        """
+        return from_json(self._all_fields.text(instance, checked=False))  # type: ignore[no-any-return]
+
+    def _read(self, text: str) -> Any:
+        if self._ways is not None:
+            self._ways.check(from_json(text))
+        return self._validator.validate_json(text)
+
+    def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
+        """What is wrong: all of it where the values are few enough, else what validation ends at."""
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        if sum(map(text.count, ",[{")) <= 2 * MOST_ERRORS:
+            try:
+                self._thorough.validate_json(text)
+            except ValidationError as error:
+                if error.error_count() <= MOST_ERRORS:
+                    return from_pydantic(error, value)
+        return from_pydantic(first, value)
+
+    @cached_property
+    def _thorough(self) -> SchemaValidator:
+        """The validator that does not end at the first wrong item, made when it is needed."""
+        stop_at_first(self._core, False)
+        return _validator(self._core)
 
     def check_made(self, name: str, key: str, made: object) -> None:
         """Raise a `DefinitionError` where what a factory made has no JSON form, or one that the parameter refuses."""
@@ -88,3 +135,7 @@ class TypedParameters(Parameters):
                 f"tool {name!r}: what the default_factory of {key!r} makes is written down as JSON, and {reason}; "
                 "make it in the handler instead"
             )
+
+
+def _validator(core: dict[str, Any]) -> SchemaValidator:
+    return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)

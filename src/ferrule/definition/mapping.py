@@ -18,6 +18,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import to_text
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
+from ferrule.values.masking import masked_text
 from ferrule.values.result import ToolResult
 
 _KEYS = (
@@ -107,7 +108,7 @@ def permission_guard(name: str, check: object) -> Guard:
             if inspect.isawaitable(answer):
                 answer = await answer
         except PermissionError as error:
-            return deny(str(error) or "not permitted")
+            return deny(masked_text(error) or "not permitted")
         if answer is None:
             return None
         return deny(f"check_permissions of {call.name} answered neither yes nor no")

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Ty
 from pydantic import BaseModel
 
 from ferrule.arguments.names import Names
-from ferrule.definition.handler import is_async
+from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
-from ferrule.types import Guard, Middleware
+from ferrule.types import Approver, Guard, Middleware, Observer
 from ferrule.values.context import UNSET
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 
@@ -70,23 +70,75 @@ def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDi
     return tuple(mapping(key, item, tool) for item in _items(key, value, tool, "a list of dicts", Mapping))
 
 
-def callables(key: str, value: Iterable[_T], tool: str = "", method: str = "") -> tuple[_T, ...]:
-    """Several callables, or objects with a `method` of that name.
+def _callables(
+    key: str, value: Iterable[_T], tool: str, form: str, is_form: Callable[[object], bool] = lambda _: False
+) -> tuple[_T, ...]:
+    """Several callables of the `form`, such as `"(call, context)"`, or whatever is one by `is_form`.
 
     Raises:
         DefinitionError: for anything else.
     """
     items = _items(key, value, tool, f"a list, such as {key}=[...]")
     for item in items:
-        if not callable(item) and not (method and callable(getattr(item, method, None))):
-            also = f" or have {method}()" if method else ""
-            raise wrong(f"each of {key}", item, tool, f"callable{also}")
+        if not is_form(item):
+            callable_of(f"each of {key}", item, tool, form)
     return items
 
 
+def callable_of(key: str, value: object, tool: str, form: str) -> None:
+    """Check that `value` can be called as `form` says. What has no signature, such as a function in C, is let through.
+
+    Raises:
+        DefinitionError: where it cannot be.
+    """
+    right = f"callable with {form}"
+    if not callable(value):
+        raise wrong(key, value, tool, right)
+    try:
+        # What is called is the wrapper, whatever the signature of what it wraps.
+        signature = inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*form.split(","))
+    except TypeError:
+        raise wrong(key, value, tool, f"{right}; it takes {signature}") from None
+
+
 def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...]:
-    """Several guards: callables, or objects with `check`."""
-    return callables(key, value, tool, method="check")
+    """Several guards: callables, or objects with `check`, which is looked at for each tool."""
+    return _callables(
+        key, value, tool, "(call, context)", lambda item: isinstance(item, type) or callable(getattr(item, "check", 0))
+    )
+
+
+def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[Middleware, ...]:
+    """Several middleware."""
+    items = _callables(key, value, tool, "(call, context, next)")
+    for item in items:
+        if isinstance(item, type):
+            raise wrong(f"each of {key}", item, tool, f"an instance, such as {item.__name__}(...)")
+        if key == "inside" and getattr(item, "only_around", None) is True:
+            raise wrong(f"each of {key}", item, tool, "what changes no arguments; a `before` belongs in around")
+    return items
+
+
+def observers(key: str, value: Iterable[Observer]) -> tuple[Observer, ...]:
+    """Several observers, which are called and not awaited."""
+    items = _callables(key, value, "", "(event)")
+    for item in items:
+        code = called(item)
+        if is_async(item) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+            right = "a plain function, as nothing awaits it; give queue.put_nowait and read the queue in a task"
+            raise wrong(f"each of {key}", item, "", right)
+    return items
+
+
+def approver(value: Approver | None) -> Approver | None:
+    """Who answers an "ask"; `None` for nobody."""
+    if value is not None:
+        callable_of("approve", value, "", "(call, decision, context)")
+    return value
 
 
 def whole_number(key: str, value: object, tool: str = "") -> int | None:
@@ -175,10 +227,11 @@ class FunctionOptions(TypedDict, total=False):
 
     description: Annotated[str | None, Option(text)]
     guards: Annotated[Iterable[Guard], Option(guards, ())]
-    around: Annotated[Iterable[Middleware], Option(callables, ())]
-    inside: Annotated[Iterable[Middleware], Option(callables, ())]
+    around: Annotated[Iterable[Middleware], Option(middleware, ())]
+    inside: Annotated[Iterable[Middleware], Option(middleware, ())]
     concurrency: Annotated[int | None, Option(whole_number)]
     timeout: Annotated[float | None, Option(seconds)]
+    max_input: Annotated[int | None, Option(whole_number, UNSET)]
     context: Annotated[object, Option(as_given, UNSET)]
     unknown: Annotated[Literal["refuse", "drop"], Option(one_of("refuse", "drop"), "refuse", makes_handler=True)]
     read_only: Annotated[Trait, Option(stated_trait, False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,24 +13,34 @@ from ferrule.arguments.exporting import MOST_DEPTH, json_schema_of_output, too_d
 from ferrule.arguments.schema_parameters import schema_validator
 from ferrule.definition.handler import UNKNOWN
 from ferrule.errors import DefinitionError
-from ferrule.values.content import Media, Text, jsonable
+from ferrule.values.content import Media, NotShowable, Text
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import dumps
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, rendered
 
 _FREE = (UNKNOWN, Any, object, ToolResult, Text, Media)
 _SCALARS = (str, int, float, bool)
+_NEED_NO_LOOK = (*_SCALARS, types.NoneType)
 
 
-class OutputMismatch(Exception):
-    """What the handler returned does not fit the output schema."""
+class Shaped(NamedTuple):
+    """What a handler returned, made where it ran: nobody else runs its code.
+
+    Attributes:
+        result: The value, rendered; `None` where no result can hold it.
+        problem: What is wrong with it, or nothing.
+    """
+
+    result: ToolResult | None
+    problem: str = ""
 
 
 class Output:
     """What one tool returns. Built when first needed: most tools return text, which needs no validator.
 
     Attributes:
-        exact: The class whose instances need no look, or `None`.
+        exact: The class that is returned, where that is all there is to say, or `None`.
+        ready: The classes whose instances need no look.
         free: Whether anything fits.
     """
 
@@ -40,6 +50,7 @@ class Output:
         if given is None and (returns is None or returns in _SCALARS):
             self.exact = types.NoneType if returns is None else returns
         self.free = given is None and any(returns is kind for kind in _FREE)
+        self.ready = frozenset(_NEED_NO_LOOK if self.free else (self.exact,))
         self._schema: FrozenDict | None = None
         self._validator: Any = None
         if given is not None:
@@ -69,25 +80,39 @@ class Output:
         _ = self.adapter  # fills it in
         return self._schema
 
-    def check(self, value: object) -> None:
-        """Raises `OutputMismatch` where `value` does not fit."""
-        adapter = self.adapter
+    def shape(self, value: Any) -> Shaped:
+        """What the handler returned, rendered and compared with the schema.
+
+        Raises:
+            BaseException: whatever the methods of the value raise.
+        """
+        try:
+            result = rendered(value)
+        except NotShowable as error:
+            return Shaped(None, f"it returned {error}")
+        misfit = self.misfit(value, result.output)
+        return Shaped(result, f"what it returned does not fit its output schema: {misfit}" if misfit else "")
+
+    def misfit(self, value: object, output: object) -> str:
+        """Where `value`, whose plain data are `output`, does not fit the schema; nothing where it does."""
         if self.free or isinstance(value, ToolResult | Text | Media):
-            return
-        if adapter is not None:
-            try:
-                adapter.validate_python(value, strict=True)
-                return
-            except ValidationError:
-                pass
-            try:  # another type whose JSON is the same will do, such as a tuple for a list
-                adapter.validate_json(dumps(value), strict=True)
-            except ValidationError as error:
-                first = error.errors(include_url=False)[0]
-                raise OutputMismatch(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()) from None
-            except ValueError as error:
-                raise OutputMismatch(str(error)[:300]) from None
-        elif self._validator is not None:
-            wrong = next(iter(self._validator.iter_errors(jsonable(value))), None)
-            if wrong is not None:
-                raise OutputMismatch(str(wrong.message)[:300])
+            return ""
+        adapter = self.adapter
+        if self._validator is not None:
+            wrong = next(iter(self._validator.iter_errors(output)), None)
+            return "" if wrong is None else str(wrong.message)[:300]
+        if adapter is None:
+            return ""
+        try:
+            adapter.validate_python(value, strict=True)
+            return ""
+        except ValidationError:
+            pass
+        try:  # another type whose JSON is the same will do, such as a tuple for a list
+            adapter.validate_json(dumps(output), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            return f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+        except ValueError as error:
+            return str(error)[:300]
+        return ""

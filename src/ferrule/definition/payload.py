@@ -1,14 +1,16 @@
-"""A handler of `execute(payload)` or `execute(payload, context)`, whose arguments are described by a JSON Schema."""
+"""A handler whose arguments are described by a JSON Schema: `execute(payload)`, `execute(payload, context)`, or a
+function with a parameter for each property."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import get_origin
 
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.docstring import parse
-from ferrule.definition.handler import Handler, doc_of
-from ferrule.definition.signature import is_context, signature_of, takes_two, type_hints
+from ferrule.definition.handler import Call, Handler, doc_of
+from ferrule.definition.signature import is_context, signature_of, type_hints, unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
 
@@ -16,12 +18,11 @@ from ferrule.values.frozen import JsonObject
 def from_execute(
     name: str, execute: Callable[..., object], schema: JsonObject, private: frozenset[str], drop_unknown: bool
 ) -> Handler:
-    """A handler of `execute(payload)` or `execute(payload, context)` with a JSON Schema.
+    """A handler of `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)` with a JSON Schema.
 
     Raises:
         DefinitionError: for a wrong schema or signature.
     """
-    takes_context = _takes_context(name, execute)
     parameters = SchemaParameters(schema, hidden=private, drop_unknown=drop_unknown)
     missing = private - set(parameters.schema["properties"])
     if missing:
@@ -29,19 +30,78 @@ def from_execute(
     return Handler(
         function=execute,
         parameters=parameters,
-        call=execute if takes_context else lambda values, context: execute(values),
+        call=_caller(name, execute, parameters),
         description=parse(doc_of(execute))[0],
     )
 
 
-def _takes_context(name: str, execute: Callable[..., object]) -> bool:
-    """Whether `execute` has a second parameter for the context, and not one that is its author's own business."""
-    if not takes_two(name, "execute", execute):
+def _caller(name: str, execute: Callable[..., object], parameters: SchemaParameters) -> Call:
+    try:
+        hints = type_hints(name, execute)
+    except DefinitionError:  # the schema says what the parameters are, so they need no hints that can be resolved
+        hints = {}
+    written = list(signature_of(name, execute).parameters.values())
+    written = written[1:] if unfilled_self(execute) else written
+    properties = parameters.schema["properties"]
+    by_name = written and written[0].name in properties  # then a `context` of the schema's is a property too
+    names = {"context", "ctx"} - (properties.keys() if by_name else set())
+    contexts = [
+        p for place, p in enumerate(written) if is_context(hints.get(p.name)) or (place > 0 and p.name in names)
+    ]
+    taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in written)
+    if not (_takes_payload(taken, properties, hints) if taken else takes_any):
+        _check_names(name, execute, taken, written, parameters)
+    elif takes_any or any(p.kind is p.POSITIONAL_ONLY for p in contexts):
+        return lambda values, context: execute(values, context)
+    else:
+        return lambda values, context: execute(values, **{p.name: context for p in contexts})
+    return lambda values, context: execute(**values, **{p.name: context for p in contexts})
+
+
+def _takes_payload(
+    taken: list[Parameter], properties: Mapping[str, Mapping[str, object]], hints: Mapping[str, object]
+) -> bool:
+    """Whether the first parameter takes the whole payload, and the others are the author's own business."""
+    first, *others = taken
+    if first.kind is first.KEYWORD_ONLY or any(p.default is p.empty or p.name in properties for p in others):
         return False
-    second = list(signature_of(name, execute).parameters.values())[1:2]
-    return (
-        not second
-        or second[0].default is inspect.Parameter.empty
-        or second[0].name in {"context", "ctx"}
-        or is_context(type_hints(name, execute).get(second[0].name))
-    )
+    if first.name not in properties or first.kind is first.POSITIONAL_ONLY:
+        return True
+    kind = get_origin(hints.get(first.name)) or hints.get(first.name)
+    takes_dict = isinstance(kind, type) and issubclass(kind, Mapping)
+    return takes_dict and properties[first.name].get("type") != "object"
+
+
+def _check_names(
+    name: str,
+    execute: Callable[..., object],
+    taken: list[Parameter],
+    written: list[Parameter],
+    parameters: SchemaParameters,
+) -> None:
+    """Look whether a call by keyword has what `execute` needs, and `execute` a place for all that it may be given.
+
+    Raises:
+        DefinitionError: naming what does not fit.
+    """
+    schema = parameters.schema
+    properties, names = schema["properties"], {p.name for p in taken if p.kind is not p.POSITIONAL_ONLY}
+    strange = [p.name for p in taken if p.default is p.empty and p.name not in names & properties.keys()]
+    filled = {*schema.get("required", ()), *parameters.defaults, *parameters.hidden, *strange}
+    optional = [p.name for p in taken if p.default is p.empty and p.name not in filled]
+    wrong = [
+        *([f"{strange!r} are no properties of it"] if strange else []),
+        *([f"{optional!r} need a default, as the schema does not require them"] if optional else []),
+    ]
+    if not any(p.kind is p.VAR_KEYWORD for p in written):
+        closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
+        if unplaced := [key for key in properties if key not in names]:
+            wrong.append(f"there is no parameter for {unplaced!r}")
+        elif not closed or "patternProperties" in schema:
+            wrong.append("the schema allows properties of other names, which need **others")
+    if wrong:
+        raise DefinitionError(
+            f"tool {name!r}: {signature_of(name, execute)} does not fit the input schema: {'; '.join(wrong)}. Write a "
+            "parameter for each property, or execute(payload) or execute(payload, context), which get them as a dict"
+        )

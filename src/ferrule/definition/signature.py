@@ -72,6 +72,14 @@ def is_context(hint: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
+def unfilled_self(function: object) -> bool:
+    """Whether the function is a method that was taken off its class: nobody fills its `self`."""
+    if not inspect.isfunction(whole(function)):
+        return False
+    first = next(iter(signature_of("", function).parameters.values()), None)  # type: ignore[arg-type]
+    return first is not None and first.name in {"self", "cls"} and first.annotation is first.empty
+
+
 def takes_two(name: str, what: str, function: Callable[..., object]) -> bool:
     """Whether the function takes two positional arguments, and not one alone.
 

@@ -53,6 +53,7 @@ class Tool(Generic[P, R_co]):
         inside: Middleware round the run itself, inside the runner's.
         concurrency: How many calls may run at once, shared by all copies and runners.
         timeout: Seconds that a call may take, from when it has its slot.
+        max_input: Characters of JSON that are read as its arguments, instead of the runner's; `None` for no limit.
         context: What `CONTEXT.get()` gives inside the handler.
         unknown: `"refuse"` arguments that are not declared, or `"drop"` them, recorded.
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
@@ -83,6 +84,7 @@ class Tool(Generic[P, R_co]):
     inside: tuple[Middleware, ...]
     concurrency: int | None
     timeout: float | None
+    max_input: Any
     context: Any
     unknown: Literal["refuse", "drop"]
     read_only: Trait
@@ -134,6 +136,11 @@ class Tool(Generic[P, R_co]):
     def input_schema(self) -> FrozenDict:
         """What the model is shown; read-only (`copy.deepcopy` gives a plain dict)."""
         return self.handling.parameters.exported
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The parameters that no model sees or fills: what is private, and what is bound."""
+        return self.handling.parameters.hidden
 
     @property
     def output_schema(self) -> FrozenDict | None:

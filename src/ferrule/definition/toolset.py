@@ -5,16 +5,16 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import inspect
-import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from pydantic import BaseModel
 
-from ferrule.arguments.names import Names, folded
+from ferrule.arguments.names import Names, as_seen, folded
 from ferrule.definition.decorator import tool
 from ferrule.definition.mapping import as_tool
+from ferrule.definition.signature import unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm, ToolInput
@@ -27,7 +27,8 @@ class Toolset:
         tools: Tools, functions, handler classes, definitions as dicts, objects with `execute`, other toolsets.
 
     Raises:
-        DefinitionError: for two tools of one name, and for what is no tool.
+        DefinitionError: for two tools of one name, or of two that look the same, a method that was taken off its class,
+            and for what is no tool.
     """
 
     def __init__(self, tools: Iterable[ToolInput] = ()) -> None:
@@ -37,7 +38,9 @@ class Toolset:
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
         vars(self).update(_tools=tuple(flat), _by_any_name={})
+        seen: dict[str, Tool] = {}
         for item in flat:
+            _check_self(item)
             for name in {item.name, item.wire_name}:
                 if (other := self.find(name)) is not None:
                     raise DefinitionError(
@@ -45,6 +48,11 @@ class Toolset:
                         ".replace(name=…), or a whole toolset with .prefixed(…) or .renamed({…}); "
                         "Toolset.replace(tool) puts one in another's place"
                     )
+            if (alike := seen.setdefault(as_seen(item.name), item)) is not item:
+                raise DefinitionError(
+                    f"the names {alike.name!r} and {item.name!r} differ only in case or in letters that look alike; "
+                    "rename one tool with .replace(name=…)"
+                )
             self._by_any_name.update(dict.fromkeys((item.name, item.wire_name), item))
 
     _tools: tuple[Tool, ...]
@@ -100,14 +108,14 @@ class Toolset:
     def meant(self, name: str) -> Tool | None:
         """The one tool that a model can only have meant by a name that none has.
 
-        It may differ in case, in `-` for `_`, and by a namespace before it (`functions.add`, `default_api:add`). Two
-        that fit are none, and so is a name that is another tool's.
+        It may differ in case, in `-` for `_`, and by what providers are known to put before it (`functions.add`,
+        `default_api.add`). Two that fit are none, and so is a name that is another tool's.
         """
         known, whole = self._by_folded, folded(name[:200])
         if whole in known or len(name) > 200:
             return known.get(whole)
-        found = {known[part] for part in map(folded, _without_namespaces(name)) if part in known}
-        return found.pop() if len(found) == 1 else None
+        prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
+        return None if prefix is None else known.get(folded(name.removeprefix(prefix)))
 
     @cached_property
     def _by_folded(self) -> dict[str, Tool | None]:
@@ -192,6 +200,14 @@ class Toolset:
         return f"Toolset([{', '.join(item.name for item in self._tools)}])"
 
 
+def _check_self(item: Tool) -> None:
+    if unfilled_self(item.handling.function):
+        raise DefinitionError(
+            f"tool {item.name!r}: nobody fills the first parameter of {_origin(item)}, a method that was taken off its "
+            "class; take it off an instance, or use Toolset.of(instance)"
+        )
+
+
 def _origin(item: Tool) -> str:
     function = item.handling.function
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
@@ -202,15 +218,8 @@ def _fits(item: Tool, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
 
 
-_NAMESPACE = re.compile(r"[A-Za-z_][\w-]{0,63}[.:/]")
-
-
-def _without_namespaces(name: str) -> Iterator[str]:
-    """What is left of a name without the first namespace before it, the first two, and so on."""
-    start = 0
-    while (match := _NAMESPACE.match(name, start)) is not None:
-        start = match.end()
-        yield name[start:]
+_PREFIXES = ("functions.", "default_api.", "default_api:")
+"""What OpenAI's and Google's models put before names: their own notations for a call."""
 
 
 def _offered_by(thing: object) -> list[ToolInput]:

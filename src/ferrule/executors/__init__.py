@@ -45,11 +45,13 @@ class StartedCall(Protocol):
         fields: The context as plain fields, for where no context can go.
         nested: Whether another call made it.
         chunks: What the handler has yielded so far.
+        refused: With what the executor said that it did not start the handler, which a handler may raise, too.
     """
 
     call: ToolCall
     fields: ContextFields
     chunks: list[object]
+    refused: NotStarted | None
 
     @property
     def context(self) -> ToolContext: ...
@@ -76,7 +78,13 @@ class StartedCall(Protocol):
 
 
 class Executor(Protocol):
-    """Where the handler of one tool runs."""
+    """Where the handler of one tool runs.
+
+    Attributes:
+        shapes: Whether `run` gives `Shaped` for all but the plain values that need no look.
+    """
+
+    shapes: bool = False
 
     @property
     def limiter(self) -> Limiter | None:
@@ -95,7 +103,7 @@ class Executor(Protocol):
         """The handler's value.
 
         Raises:
-            NotStarted: where it was not started.
+            NotStarted: where it was not started; it is `call.refused` then.
             BaseException: whatever the handler raised.
         """
         ...

@@ -7,6 +7,7 @@ from typing import Any
 
 from ferrule.definition.handler import Handler
 from ferrule.executors import Executor, StartedCall
+from ferrule.values.content import as_output
 
 
 class InLoop(Executor):
@@ -51,15 +52,17 @@ async def collect(
     *,
     text: bool,
 ) -> Any:
-    """Add all that `yielded` gives to `chunks`, and announce each; all of them, joined."""
+    """Add all that `yielded` gives to `chunks`, rendered, and announce each; all of them, joined."""
+    given: list[object] = []
     try:
         async for chunk in yielded:
-            chunks.append(chunk)
-            announce({"chunk": chunk})
+            given.append(chunk)
+            chunks.append(chunk if type(chunk) is str else as_output(chunk, strict=False))
+            announce({"chunk": chunks[-1]})
     finally:
         if isinstance(yielded, AsyncGenerator):
             await yielded.aclose()
-    return joined(chunks, text=text)
+    return joined(given, text=text)
 
 
 def joined(chunks: Iterable[Any], *, text: bool = False) -> Any:

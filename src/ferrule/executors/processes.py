@@ -47,7 +47,8 @@ class InProcess(Executor):
             job = isolation.shared().submit(order, tell)
             value = await job.future
         except NotStartedError as error:
-            raise NotStarted(str(error), "failed") from error
+            call.refused = NotStarted(str(error), "failed")
+            raise call.refused from error
         except asyncio.CancelledError:
             if job.kill():
                 call.not_started()

@@ -11,13 +11,14 @@ import inspect
 import os
 import queue
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from ferrule.definition.handler import Handler
+from ferrule.definition.output import Output, Shaped
 from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.scheduling.fair_queue import FairQueue
 
@@ -214,16 +215,29 @@ def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
 
 
 class InThread(Executor):
-    """Runs a blocking handler in the pool, with the context variables copied."""
+    """Runs a blocking handler in the pool, with the context variables copied.
 
-    def __init__(self, handler: Handler) -> None:
+    Args:
+        output: What makes of its value what others see, in the same thread.
+    """
+
+    shapes = True
+
+    def __init__(self, handler: Handler, output: Output) -> None:
         self._handler = handler
+        self._output = output
 
     async def run(self, values: Any, call: StartedCall) -> Any:
-        """The handler's value. Where this is cancelled the function runs on, and is reported as abandoned."""
+        """The handler's value, or `Shaped`. Where this is cancelled the function runs on, and is reported as
+        abandoned."""
         function, handle = self._handler.by_keywords, self._handler.call
         work = partial(handle, values, call.context) if function is None else partial(function, **values)
-        job = shared().submit(work, group=call.group, nested=call.nested)
+        work = partial(self._shaped, work)
+        try:
+            job = shared().submit(work, group=call.group, nested=call.nested)
+        except NotStarted as error:
+            call.refused = error
+            raise
         try:
             value = await job.future
         except asyncio.CancelledError:
@@ -236,4 +250,14 @@ class InThread(Executor):
             if isinstance(value.error, KeyboardInterrupt | GeneratorExit | StopIteration):
                 raise RuntimeError(f"{type(value.error).__name__} raised in a thread") from value.error
             raise value.error
-        return await value if inspect.isawaitable(value) else value
+        return value if isinstance(value, Shaped) or not inspect.isawaitable(value) else await self._awaited(value)
+
+    def _shaped(self, work: Callable[[], object]) -> object:
+        value = work()
+        if type(value) in self._output.ready or inspect.isawaitable(value):
+            return value
+        return self._output.shape(value)
+
+    async def _awaited(self, value: Awaitable[object]) -> object:
+        awaited = await value
+        return awaited if type(awaited) in self._output.ready else self._output.shape(awaited)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask
@@ -17,22 +18,21 @@ _ALTOGETHER = 400
 def ask_before_changes(call: ToolCall, context: ToolContext) -> Decision | None:
     """Ask a person before a call that is not read-only for its arguments, and say what it would do.
 
-    A tool that says nothing about itself changes things. Private parameters are named but not shown.
+    A tool that says nothing about itself changes things. Parameters that no model sees are named but not shown.
     """
     tool = getattr(context, "tool", None)
     if tool is not None and tool.read_only is True:
         return None
-    summary = _summary(call.arguments, tuple(getattr(tool, "private", ())))
+    summary = _summary(starred(call.arguments, getattr(tool, "hidden", ())))
     return ask(f"{_name_text(call.name)} changes things{summary and ': ' + summary}")
 
 
-def _summary(arguments: Mapping[str, Any], private: Iterable[str]) -> str:
+def _summary(arguments: Mapping[str, Any]) -> str:
     """The arguments in one bounded line; what cannot be printed is escaped."""
     shown: list[str] = []
     room = _ALTOGETHER
     for name in arguments:
-        value = "(private)" if name in private else _value_in_line(arguments[name])
-        text = f"{_name_text(name)}={value}"
+        text = f"{_name_text(name)}={_value_in_line(arguments[name])}"
         room -= len(text)
         if room < 0 and shown:
             return f"{', '.join(shown)}, … ({len(arguments) - len(shown)} more arguments)"

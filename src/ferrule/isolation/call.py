@@ -12,7 +12,8 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
 from ferrule.isolation.protocol import Connection, Kind
 from ferrule.isolation.transfer import Plain, SentMapping, unpack_items
-from ferrule.values.call import ToolCall
+from ferrule.values.arguments import Arguments
+from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
 
 
@@ -22,7 +23,8 @@ class WorkerCall:
     Args:
         tool: As the program made it, with the program's `context=`.
         head: The order's, as it was sent.
-        text: The judged arguments.
+        arguments: What was judged.
+        mark: The call's, for what is told of it.
 
     Attributes:
         chunks: What the handler, an async generator, has yielded so far.
@@ -30,21 +32,24 @@ class WorkerCall:
     """
 
     parent: RunningCall | None = None
+    given_up = False
     cancelled = False  # what is cancelled is killed
     inside = True
     runs = 1
+    refusal = None
 
-    def __init__(self, tool: Tool, head: Plain, text: str, connection: Connection) -> None:
+    def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:
         transfer = head["transfer"]
         metadata, secrets = (unpack_items(head[name], transfer) for name in ("metadata", "secrets"))
         self.tool = tool if head["context"] is None else _with_context(tool, unpack_items(head["context"], transfer))
-        self.call = ToolCall(head["id"], tool.name, text, parent=head["parent"])
+        self.call = judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
         who = (head["session"], head["principal"], head["working_directory"])
         self.fields = ContextFields(*who, None, metadata, secrets)
         self.chunks: list[Any] = []
         self.ended = False
         self.deadline: float | None = head["deadline"]
         self._connection = connection
+        self._mark = mark
         self._telling = threading.Lock()
 
     @property
@@ -56,7 +61,7 @@ class WorkerCall:
         """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
         with self._telling, suppress(OSError):  # a forked child has no connection
             if not self.ended:
-                self._connection.send(Kind.PROGRESS, dict(data))
+                self._connection.send(Kind.PROGRESS, dict(data), mark=self._mark)
 
     def end(self) -> None:
         """Tell nothing more."""

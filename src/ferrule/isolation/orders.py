@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 from ferrule.errors import NotStartedError, ToolError
@@ -26,17 +27,19 @@ class Order:
         head: Call and context, as JSON.
         body: The arguments.
         deadline: By the machine's monotonic clock.
+        mark: What every message of the call has.
 
     Raises:
         NotStartedError: where arguments or context cannot be sent.
     """
 
-    __slots__ = ("body", "deadline", "head", "recipe")
+    __slots__ = ("body", "deadline", "head", "mark", "recipe")
 
     def __init__(
         self, recipe: Recipe, call: ToolCall, fields: ContextFields, values: object, remaining: float | None
     ) -> None:
         self.recipe = recipe
+        self.mark = os.urandom(16)
         self.deadline = None if remaining is None else time.monotonic() + remaining
         try:
             self.head = json.dumps(self._head(call, fields))
@@ -49,6 +52,7 @@ class Order:
         return {
             "id": call.id,
             "parent": call.parent,
+            "shown": call.arguments.shown,
             "transfer": transfer,
             "session": fields.session,
             "principal": fields.principal,

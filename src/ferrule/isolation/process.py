@@ -81,7 +81,7 @@ class WorkerProcess:
     def _send(self, order: Order, changed: Surroundings | None) -> None:
         assert self._connection is not None
         with suppress(OSError):
-            self._connection.send(Kind.CALL, [order.recipe.text, changed, order.head], order.body)
+            self._connection.send(Kind.CALL, [order.recipe.text, changed, order.head], order.body, order.mark)
 
     def kill(self) -> None:
         """Have the supervisor end the worker with all that it has started."""
@@ -158,10 +158,12 @@ class WorkerProcess:
 
     def _take(self, message: Message) -> None:
         job = self.job
-        if message.kind == Kind.READY:
+        if message.kind == Kind.READY and not self.ready:
             self._pool.ready(self)
         elif job is None:
             return
+        elif message.mark != job.order.mark:
+            raise EOFError("it sent what belongs to no call that it runs")
         elif message.kind == Kind.STARTED:
             job.started = True
         elif message.kind == Kind.PROGRESS:

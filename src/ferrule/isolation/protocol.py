@@ -1,7 +1,8 @@
 """The messages between a program and its workers, and the connection that they are sent over.
 
-A message is its kind, a head in JSON and a body of bytes. Nothing that a worker sends is ever unpickled, unless the
-program itself asked for `transfer="pickle"`.
+A message is its kind, the mark of the call that it belongs to, a head in JSON and a body of bytes. A mark is random and
+new for each call: a handler that writes to the connection cannot put its text in the place of another call's result.
+Nothing that a worker sends is ever unpickled, unless the program itself asked for `transfer="pickle"`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MOST_RECIPES = 255
 """Tools that a pool and its workers remember: a program may make new ones without end."""
 IN_WORKER = threading.Event()
 """Set where this process is a worker."""
-_SIZES = struct.Struct("!BQQ")
+_HEADER = struct.Struct("!B16sQQ")
+NO_MARK = bytes(16)
 
 
 class Kind(IntEnum):
@@ -48,6 +50,7 @@ class Message(NamedTuple):
     """What was received."""
 
     kind: int
+    mark: bytes
     head: Any
     body: bytes
 
@@ -59,14 +62,14 @@ class Connection:
         self._socket = end
         self._sending = threading.Lock()
 
-    def send(self, kind: Kind, head: object = None, body: bytes = b"") -> None:
+    def send(self, kind: Kind, head: object = None, body: bytes = b"", mark: bytes = NO_MARK) -> None:
         """Send a message and wait until it is on its way; what has no JSON form in its head becomes text.
 
         Raises:
             OSError: where the other end is gone.
         """
         text = json.dumps(head, default=str).encode()
-        data = b"".join((_SIZES.pack(kind, len(text), len(body)), text, body))
+        data = b"".join((_HEADER.pack(kind, mark, len(text), len(body)), text, body))
         with self._sending:
             self._socket.sendall(data)
 
@@ -76,8 +79,8 @@ class Connection:
         Raises:
             EOFError: where the other end is gone.
         """
-        kind, head, body = _SIZES.unpack(self._receive(_SIZES.size))
-        return Message(kind, json.loads(self._receive(head)), self._receive(body))
+        kind, mark, head, body = _HEADER.unpack(self._receive(_HEADER.size))
+        return Message(kind, mark, json.loads(self._receive(head)), self._receive(body))
 
     def _receive(self, size: int) -> bytes:
         data = bytearray(size)

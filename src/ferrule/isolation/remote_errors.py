@@ -6,7 +6,7 @@ import builtins
 import traceback
 
 from ferrule import errors
-from ferrule.errors import RemoteError
+from ferrule.errors import RemoteError, origin_of
 from ferrule.isolation.transfer import Plain
 
 _PLAIN_TYPES = (str, int, float, bool, type(None))
@@ -15,15 +15,16 @@ _MODULES = {"builtins": builtins, "ferrule.errors": errors}
 
 def describe(error: BaseException) -> Plain:
     """What was raised, as data for `rebuild`."""
-    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__ if kind is not object]
-    if isinstance(error, RemoteError):  # of an isolated call that the handler made itself
-        kinds = [*error.kinds]
+    origin = origin_of(error)  # `expose` goes by that
+    kinds = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(origin).__mro__ if kind is not object]
+    if isinstance(origin, RemoteError):  # of an isolated call that the handler made itself
+        kinds = [*origin.kinds]
     retry_after = getattr(error, "retry_after", None)
     formatted = traceback.TracebackException.from_exception(error)  # whatever the author's `__str__` does
     return {
         "kinds": kinds,
         "text": str(formatted),
-        "args": _plain_args(error),
+        "args": _plain_args(error) if error is origin else None,
         "retry_after": retry_after if isinstance(retry_after, int | float) else None,
         "traceback": "".join(formatted.format()),
     }

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
-from ferrule.values.content import Media, Text, clean
+from ferrule.values.content import Media, NotShowable, Text, as_output, clean
 from ferrule.values.result import ToolResult
 
 Transfer: TypeAlias = Literal["json", "pickle"]
@@ -26,6 +26,13 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: where it has no form in which it could be.
     """
     what = "what it returned"
+    if transfer == "json":
+        parts = (value.output, value.metadata) if isinstance(value, ToolResult) else (value,)
+        try:
+            for part in parts:
+                as_output(part)  # to write an iterator as JSON may have no end
+        except NotShowable as error:
+            raise ToolError(f"{what} is {error}") from None
     return pickled(value, what) if transfer == "pickle" else json_bytes(_tagged(value), what)
 
 

@@ -21,6 +21,7 @@ from socket import socket
 from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.definition.tool import Tool
 from ferrule.executors.in_loop import collect
 from ferrule.executors.threads import Raised
@@ -29,6 +30,7 @@ from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Connection, Kind
 from ferrule.isolation.recipes import make_tool
 from ferrule.isolation.remote_errors import describe
 from ferrule.isolation.transfer import Plain, pack
+from ferrule.values.arguments import Arguments
 from ferrule.values.context import CURRENT
 
 _LEFTOVER_SECONDS = 1.0
@@ -65,7 +67,7 @@ class Worker:
                     self._tool(recipe)
             self._connection.send(Kind.READY)
         elif message.kind == Kind.CALL:
-            self._connection.send(Kind.STARTED)
+            self._connection.send(Kind.STARTED, mark=message.mark)
             self._run(message)
 
     def _run(self, message: Message) -> None:
@@ -74,22 +76,23 @@ class Worker:
             self._move(surroundings)
             tool, head = self._tool(recipe), json.loads(order)
             values, text = _handler_values(tool, head, message.body)
-            call = WorkerCall(tool, head, text, self._connection)
+            arguments = Arguments(text, values, tool.handling.parameters, head["shown"])
+            call = WorkerCall(tool, head, arguments, self._connection, message.mark)
         except BaseException as error:
-            self._connection.send(Kind.NOT_STARTED, describe(error))
+            self._connection.send(Kind.NOT_STARTED, describe(error), mark=message.mark)
             return
         outcome: object = copy_context().run(self._handle, call, values)
         if not isinstance(outcome, Raised):
             try:
                 outcome = pack(outcome, head["transfer"])
-            except Exception as error:
+            except BaseException as error:
                 outcome = Raised(error)
         _flush()
         call.end()
         if isinstance(outcome, bytes):
-            self._connection.send(Kind.VALUE, body=outcome)
+            self._connection.send(Kind.VALUE, None, outcome, message.mark)
         elif isinstance(outcome, Raised):
-            self._connection.send(Kind.RAISED, describe(outcome.error))
+            self._connection.send(Kind.RAISED, describe(outcome.error), mark=message.mark)
 
     def _tool(self, recipe: str) -> Tool:
         tool = self._tools.get(recipe)
@@ -152,13 +155,20 @@ async def _cancelled(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 def _handler_values(tool: Tool, head: Plain, body: bytes) -> tuple[object, str]:
-    """What the handler gets, and the judged text."""
+    """What the handler gets, and the text that it was read from.
+
+    Raises:
+        ValueError: where that is not what was judged.
+    """
     if head["transfer"] == "pickle":
         values, text = pickle.loads(body)
         return values, text
     text = body.decode("utf-8", "surrogatepass")
+    parameters = tool.handling.parameters
     try:
-        return tool.handling.parameters.values(text), text
+        return parameters.again(Arguments(text, None, parameters, head["shown"])), text
+    except NoJudgedForm as other:
+        raise ValueError(str(other)) from None
     except ArgumentErrors as refused:
         wrong = "; ".join(f"{'.'.join(map(str, one.path))} {one.expected}".strip() for one in refused.errors[:5])
         raise ValueError(f"the arguments do not fit the handler in its module: {wrong}") from None

@@ -16,7 +16,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext, ToolFacts
-from ferrule.values.result import ToolResult
+from ferrule.values.result import ToolResult, keep_value, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""
@@ -195,10 +195,13 @@ def _for_another(result: ToolResult) -> ToolResult:
 
 
 def _deep_copy(result: ToolResult) -> ToolResult:
-    if type(result.output) in _UNCHANGING and not result.metadata:
+    value = returned(result)
+    if type(value) in _UNCHANGING and not result.metadata:
         return result
-    output, metadata = copy.deepcopy((result.output, dict(result.metadata)))
-    return result.replace(output=output, metadata=metadata, content=result.content)
+    value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
+    copied = result.replace(output=output, metadata=metadata, content=result.content)
+    keep_value(copied, value)
+    return copied
 
 
 def _wake_waiter(waiter: asyncio.Future[_Shared], shared: _Shared) -> None:

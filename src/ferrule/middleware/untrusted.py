@@ -32,11 +32,12 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
 
     The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like
     the envelope's own tags is escaped (`&lt;`), media that are text become text, and the whole is cut to 100,000
-    characters. The runner's own words, of a call that was not run, are left as they are. Put it outermost, so that
-    nothing cuts the envelope itself: `around=[untrusted, limit_output(16_000)]`.
+    characters. The runner's own words, of a call that was not run, are left as they are; those of a middleware, such as
+    a `rate`, are not. Put it outermost, so that nothing cuts the envelope itself:
+    `around=[untrusted, limit_output(16_000)]`.
     """
     result = await next(call, context)
-    if result.status == "suspended" or (result.executed is False and not result.success):
+    if context.is_refusal(result):
         return result
     if result.error is None:
         return result.replace(content=_enveloped(result.content, call.name))

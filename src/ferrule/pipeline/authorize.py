@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
@@ -21,19 +21,20 @@ from ferrule.pipeline.guards import broken, decision_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.suspension import resume_data
-from ferrule.pipeline.tasks import outcome_of, start
+from ferrule.pipeline.suspension import Suspended, pending_record
+from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
-from ferrule.values.call import ToolCall, judged_call
+from ferrule.values.call import ToolCall, judged_call, starred_call
 from ferrule.values.content import clean, cut
 from ferrule.values.decision import ALLOW, Decision, ask, deny
-from ferrule.values.event import emit
+from ferrule.values.event import About, emit
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.json_text import SECRET_STARS, same
 
 log = logging.getLogger("ferrule")
 ROUNDS = 8
 GUARD_SECONDS = 10.0
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
-_NOT_OURS = (KeyboardInterrupt, GeneratorExit)
 
 Authorized: TypeAlias = tuple[ToolCall, Any]
 """The call as it was judged, and the values that its handler gets."""
@@ -63,7 +64,7 @@ def authorize(plan: Plan, call: ToolCall, values: object, state: CallState) -> A
     if found is not None or plan.hidden:
         return _authorize(plan, call, values, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", call, ALLOW)
+        emit(state.observers, "tool:decided", call, ALLOW)  # nothing of it is hidden
     return call, values
 
 
@@ -72,7 +73,7 @@ async def _authorize(
 ) -> Authorized:
     verdict = await _judge(plan, call, values, state, found)
     if plan.guards and state.observers:
-        emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+        emit(state.observers, "tool:decided", state.told, verdict.decision)
     return await decide(plan, verdict, state, plan.runner.approve)
 
 
@@ -86,19 +87,51 @@ async def decide(plan: Plan, verdict: Verdict, state: CallState, approve: Approv
         asked = verdict.decision
         verdict = await _ask(plan, verdict, state, approve)
         if state.observers:
-            emit(state.observers, "tool:decided", verdict.call, verdict.decision)
+            emit(state.observers, "tool:decided", state.told, _told_decision(verdict.decision, state))
         if verdict.decision.kind == "ask":
-            raise Rejected(
-                "suspended",
-                f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}. {NOTHING_RUN}",
-                metadata={"resume": resume_data(verdict.call, state, verdict.decision)},
-            )
+            state.pending = pending_record(verdict.call, state, verdict.decision)
+            what = f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}"
+            raise Rejected("suspended", f"{what}. {NOTHING_RUN}")
     if verdict.decision.kind == "deny":
         raise denied(verdict.decision.reason)
     if plan.hidden and plan.parameters.missing(verdict.call.arguments):
         raise denied(VALUE_MISSING)
     state.call = verdict.call
     return verdict.call, verdict.values
+
+
+def _told_decision(decision: Decision, state: CallState) -> About:
+    if state.answered is None or state.answered.by is None:
+        return decision
+    return {"decision": decision, "by": state.answered.by}
+
+
+async def take_up(plan: Plan, suspended: Suspended) -> None:
+    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there.
+
+    Raises:
+        Rejected: where it was taken up before, has expired, or it is not known.
+    """
+    keeper: Any = plan.runner.journal
+    if not callable(getattr(keeper, "take", None)):
+        keeper = plan.runner.taken_up
+
+    async def take() -> object:
+        return await keeper.take(suspended.key, suspended.expires_at)
+
+    _refuse_expired(suspended)
+    answer = await within_time(take(), GUARD_SECONDS, plan.runner)
+    if isinstance(answer, Raised):
+        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
+        raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
+    _refuse_expired(suspended)  # by now who keeps it may have forgotten it
+    if answer is not True:
+        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
+
+
+def _refuse_expired(suspended: Suspended) -> None:
+    if suspended.expired:
+        raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------
@@ -121,7 +154,7 @@ def next_answer(
                 answer = guards[position][0](call, context)
                 if answer is not None and answer is not ALLOW:
                     return position, answer
-    except _NOT_OURS:
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         return position, Raised(error)
@@ -146,7 +179,7 @@ async def _judge(plan: Plan, call: ToolCall, values: object, state: CallState, f
             try:
                 call, values = _with_arguments(plan, call, answered.arguments, state)
             except Invalid as invalid:
-                log.error("a guard of tool %r changed the arguments to what does not fit: %s", plan.name, invalid)
+                log.error("a guard of tool %r changed the arguments to what does not fit: %r", plan.name, str(invalid))
                 what = f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"
                 return Verdict(deny(what), call, values)
             except Exception as error:  # a mapping of the guard's own may raise anything when it is read
@@ -159,11 +192,11 @@ async def _judge(plan: Plan, call: ToolCall, values: object, state: CallState, f
 async def _decision(plan: Plan, guard: Guard, answer: object, call: ToolCall) -> Decision:
     """What a guard's answer comes to; one that breaks or is late denies."""
     if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-        answer = await _within_time(answer)
+        answer = await within_time(answer, GUARD_SECONDS, plan.runner)
     if not isinstance(answer, Raised):
         try:
             return decision_of(answer, call)
-        except _NOT_OURS:
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
             answer = Raised(error)
@@ -175,20 +208,6 @@ def _guard_broke(plan: Plan, guard: Guard, error: BaseException) -> Decision:
     if decision.reason.startswith("a guard"):
         log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
     return decision
-
-
-async def _within_time(answer: Awaitable[object]) -> object:
-    """A guard's awaited answer, or `Raised`; one that is late is cancelled and not waited for."""
-    task = start(outcome_of(answer), asyncio.get_running_loop())
-    try:
-        await asyncio.wait({task}, timeout=GUARD_SECONDS)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if not task.done():
-        task.cancel()
-        return Raised(TimeoutError())
-    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 
 def _both(one: Decision, other: Decision) -> Decision:
@@ -205,9 +224,10 @@ def _misfit(plan: Plan, invalid: Invalid) -> str:
 
 def _with_arguments(plan: Plan, call: ToolCall, arguments: Mapping[str, object], state: CallState) -> Authorized:
     """The call with other arguments, validated."""
-    values, text, _ = plan.parameters.judge(plan.name, arguments)
-    state.call = changed = judged_call(call, text, values, plan.parameters)
-    return changed, values
+    plan.check_input(arguments)
+    found = plan.parameters.judge(plan.name, arguments, call.arguments)
+    state.call = changed = judged_call(call, found)
+    return changed, found.validated
 
 
 # -- whoever is asked --------------------------------------------------------------------------------------------------
@@ -216,19 +236,21 @@ def _with_arguments(plan: Plan, call: ToolCall, arguments: Mapping[str, object],
 async def _ask(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Verdict:
     """The verdict once somebody has answered the ask; still an ask where it is put off."""
     asked, call, values = verdict
+    given: frozenset[str] = frozenset()
     if approve is None:
         return Verdict(deny(f"nobody is there to ask ({asked.reason})"), call, values)
-    answer = await _ask_approver(plan, approve, call, asked, state)
+    shown = starred_call(call, plan.parameters.hidden - {asked.into}) if plan.hidden else call
+    answer = await _ask_approver(plan, approve, shown, asked, state)
     if answer.kind == "ask":
         return Verdict(ask(answer.reason or asked.reason, into=answer.into or asked.into), call, values)
     if answer.kind == "deny":
         return Verdict(answer, call, values)
     if answer.arguments is not None:
         try:
-            edited = {**call.arguments, **answer.arguments} if asked.into else answer.arguments
+            edited, given = _edited(plan, call, answer.arguments, asked.into)
             call, values = _with_arguments(plan, call, edited, state)
         except Invalid as invalid:
-            log.warning("an answer for tool %r does not fit: %s", plan.name, invalid)
+            log.warning("an answer for tool %r does not fit: %r", plan.name, str(invalid))
             return Verdict(deny(f"the answer's arguments do not fit{_misfit(plan, invalid)}"), call, values)
         except Exception as error:
             log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
@@ -236,9 +258,32 @@ async def _ask(plan: Plan, verdict: Verdict, state: CallState, approve: Approver
     final = await judge(plan, call, values, state)
     if final.decision.kind == "deny":
         return final
-    if final.call is not call:
+    # No record holds what is hidden: on resuming, guards supply theirs again, but for what a person gave.
+    free = frozenset() if state.answered is None else plan.parameters.hidden - given
+    if final.call is not call and not _differs_only_in(free, call.arguments, final.call.arguments):
         return Verdict(deny("a guard would change the arguments after they were approved"), call, values)
-    return Verdict(ALLOW, call, values)
+    return Verdict(ALLOW, final.call, final.values)
+
+
+def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) -> tuple[dict[str, Any], frozenset[str]]:
+    """The arguments as a person wants them, who was shown stars: what is hidden stays as it was, unless it is given;
+    and the names that are given.
+
+    Raises:
+        Invalid: for another value of what is bound, which the program fixes.
+    """
+    hidden = plan.parameters.hidden
+    given = {name: value for name, value in answer.items() if name not in hidden or value != SECRET_STARS}
+    for name in (given.keys() & plan.parameters.bound.keys()) - {into}:
+        if not same(thaw(given[name]), thaw(call.arguments[name])):
+            raise Invalid(f"{name} is bound, and an answer cannot change it")
+    kept = {name: value for name, value in call.arguments.items() if into or name in hidden}
+    return {**kept, **given}, frozenset(given)
+
+
+def _differs_only_in(names: frozenset[str], one: JsonObject, other: JsonObject) -> bool:
+    first, second = ({key: thaw(value[key]) for key in value if key not in names} for value in (one, other))
+    return same(first, second)
 
 
 async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: Decision, state: CallState) -> Decision:
@@ -248,15 +293,13 @@ async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: De
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]
         else:
-            answer = await in_own_thread(lambda: approve(call, asked, context))
+            answer = await _ask_in_thread(lambda: approve(call, asked, context), plan, state)
             if isinstance(answer, Raised):
                 raise answer.error
             if inspect.isawaitable(answer):
                 answer = await answer
-    except GeneratorExit:
-        raise
     except BaseException as error:
-        if task is not None and task.cancelling() > cancels:
+        if state.is_closing(error) or (task is not None and task.cancelling() > cancels):
             raise
         log.error("the approver broke on tool %r", plan.name, exc_info=error)
         return deny("the question could not be asked")
@@ -265,3 +308,22 @@ async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: De
     if isinstance(answer, Decision):
         return answer if answer.kind != "deny" or answer.reason else deny("refused")
     return deny("refused by the person who was asked" if answer is False else "refused")
+
+
+async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:
+    """The answer of a plain function, or `Raised`, from a thread of its own; so many at once, and the others wait."""
+    places = plan.runner.asking
+    await places.acquire(None, state.group)
+
+    def ask_and_leave() -> object:
+        try:
+            return question()
+        finally:
+            places.release()
+
+    try:
+        answer = in_own_thread(ask_and_leave)
+    except RuntimeError:  # no thread can be started
+        places.release()
+        raise
+    return await answer

@@ -205,6 +205,7 @@ class Batch:
         if isinstance(tool.parallel, bool) and not plan.locks:
             return BESIDE if tool.parallel else ALONE
         try:
+            plan.check_input(call.raw)
             arguments = plan.parameters.read_ahead(plan.name, call.raw)
         except Invalid:
             return BESIDE  # it is answered, and nothing runs
@@ -214,7 +215,7 @@ class Batch:
                 return Lane(alone=not parallel, chosen=parallel)
             state = CallState(plan, self._fields, call, call, None, None)
             return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException:
             return ALONE  # what it touches is not known

@@ -19,32 +19,38 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
+from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import acquire, release
-from ferrule.pipeline.authorize import Verdict, authorize, decide
+from ferrule.pipeline.authorize import Verdict, authorize, decide, take_up
 from ferrule.pipeline.hooks import run_hooks
-from ferrule.pipeline.invoke import invoke
+from ferrule.pipeline.invoke import invoke, note_outlived
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.suspension import Answered
+from ferrule.pipeline.suspension import Answered, Suspended, visible
+from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro
+from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.content import clean, cut, jsonable
 from ferrule.values.context import CURRENT, ContextFields
 from ferrule.values.event import EventKind, emit
-from ferrule.values.json_text import dumps
+from ferrule.values.json_text import dumps, same
 from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.batch import Entry
 
 log = logging.getLogger("ferrule")
+JOURNAL_SECONDS = 10.0
+"""Seconds that a journal has for one record. Without the intent the call does not run."""
 
 
 def receive(
@@ -98,8 +104,6 @@ async def answer(
     observers = runner.observers if entry is None else (*runner.observers, *entry.observers)
     if answered is None:
         emit(observers, "tool:pre", named)
-    else:
-        runner.remember_resumed(answered.suspended.key)
     emit(observers, "tool:error", named, result)
     return result
 
@@ -118,10 +122,15 @@ async def run_call(
     loop = get_running_loop()
     if loop is not runner.loop:
         runner.move_to(loop)
-    if parent is None:
-        parent = CURRENT.get()  # type: ignore[assignment]
-    while parent is not None and parent.ended:
-        parent = parent.parent
+    try:
+        if parent is None:
+            parent = CURRENT.get()  # type: ignore[assignment]
+        elif parent.ended:
+            raise Rejected("cancelled", f"The call that made this one has ended. {NOTHING_RUN}")
+        if parent is not None:
+            parent = _nearest_live(parent)
+    except Rejected as rejection:
+        return await answer(runner, sent, rejection.status, rejection.error, entry, answered)
     if runner.closing and parent is None:
         closing = f"The runner is closing. {NOTHING_RUN}"
         return await answer(runner, sent, "cancelled", closing, entry, answered)
@@ -134,28 +143,53 @@ async def run_call(
     live = runner.live
     live.add(state)
     try:
-        if state.observers and answered is None:
-            emit(state.observers, "tool:pre", call)
         try:
+            if state.observers and answered is None:
+                emit(state.observers, "tool:pre", state.told if plan.hidden else call)
             result = await (core(plan, call, state) if plan.around is None else plan.around(call, state.context))
+            result = seal(state, result)
         except BaseException as error:
-            result = _interrupted(state, call, error, entry)
-        result = seal(state, result)
+            result = seal(state, _interrupted(state, error, entry))
         if state.task.cancelling() > state.cancels and not state.took_back():
             # A handler swallowed a cancellation from outside: the caller's wish counts.
-            _cut_off(state, call, entry, result)
+            _cut_off(state, entry, result)
             raise asyncio.CancelledError
     finally:
         live.discard(state)
         state.ended = True
+        if state.given_up and CURRENT.get() is state:  # who goes on in this task is not to be refused for it
+            CURRENT.set(parent)
         state.bound = state.task = state.own_task = None  # no cycle is left for the collector
         if runner.idle is not None and not live and not runner.idle.done():
             runner.idle.set_result(None)
     if state.observers:
-        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), call, result)
+        told = state.told if plan.hidden else state.call
+        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result)
     if plan.journaled:
         await _record_result(runner, result, entry)
     return result
+
+
+MOST_NESTED = 32
+
+
+def _nearest_live(maker: CallState) -> CallState | None:
+    """The nearest call that made this one and is under way; what outlived an ordinary end is a call of its own.
+
+    Raises:
+        Rejected: where a call above it was stopped, or too many are.
+    """
+    found, above, deep = None, cast("CallState | None", maker), 0
+    while above is not None:
+        if not above.ended:
+            found = found or above
+            deep += 1
+        elif above.given_up:
+            raise Rejected("cancelled", f"The call that made this one was stopped. {NOTHING_RUN}")
+        above = above.parent
+    if deep > MOST_NESTED:
+        raise Rejected("limited", f"Calls that are made by calls nest at most {MOST_NESTED} deep. {NOTHING_RUN}")
+    return found
 
 
 _END_KINDS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}
@@ -174,13 +208,13 @@ def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
         text = dumps(call.raw)
     except Exception:  # answered by `validate`
         return call
-    return judged_call(call, text)
+    return judged_call(call, Arguments(text))
 
 
 def _note_origin(state: CallState, entry: Entry | None, answered: Answered | None) -> None:
     """Where the call came from: a batch, a record, or a name that had to be read."""
     name = state.sent.name
-    if name not in state.plan.runner.plans:
+    if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
     if answered is not None:
         state.answered = answered
@@ -190,7 +224,7 @@ def _note_origin(state: CallState, entry: Entry | None, answered: Answered | Non
         entry.state = state
 
 
-def _interrupted(state: CallState, call: ToolCall, error: BaseException, entry: Entry | None) -> ToolResult:
+def _interrupted(state: CallState, error: BaseException, entry: Entry | None) -> ToolResult:
     """What came out of the middleware: a fault of the program, or the end of the task from outside.
 
     Raises:
@@ -200,18 +234,18 @@ def _interrupted(state: CallState, call: ToolCall, error: BaseException, entry: 
     if cancelled and state.rejection is not None and state.took_back():
         return results.rejected(state, state.rejection)
     outside = cancelled and state.task.cancelling() > state.cancels
-    if not outside and not isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if not outside and not isinstance(error, KeyboardInterrupt) and not state.is_closing(error):
         return results.middleware_raised(state, error)
-    _cut_off(state, call, entry, error)
+    _cut_off(state, entry, error)
     raise (state.raised or error) from None
 
 
-def _cut_off(state: CallState, call: ToolCall, entry: Entry | None, cause: BaseException | ToolResult) -> None:
+def _cut_off(state: CallState, entry: Entry | None, cause: BaseException | ToolResult) -> None:
     """A cancellation from outside: the result that the batch keeps, and the terminal event."""
     runner = state.plan.runner
     result = results.cancelled(state, cause)
     state.ended = True
-    emit(state.observers, "tool:error", call, result)
+    emit(state.observers, "tool:error", state.told, result)
     if entry is not None:
         entry.result = result
     if state.plan.journaled and not isinstance(cause, GeneratorExit):
@@ -225,7 +259,9 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     """All that `around` goes round: validate, authorize, acquire, invoke."""
     if state.entered:
         raise DefinitionError("a middleware called `next` while its other `next` was under way; one at a time")
+    _check_not_ended(state)
     state.entered = True
+    state.pending = None
     try:
         if plan.before_hooks:
             changed = run_hooks(plan.before_hooks, call, state.context)
@@ -234,13 +270,13 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
             if call is not state.call:
                 _check_changed(plan, call, state)
             if plan.disabled is not None:
-                _refuse_disabled(plan, state)
+                raise results.denied(plan.disabled)
             if state.answered is not None:
                 values = await _take_up(plan, state, state.answered)
             else:
                 values, text = validate(plan, call, state)
-                if plan.judged:
-                    call = state.call = judged_call(state.call, text, values, plan.parameters)
+                if plan.judged or (plan.form is not None and state.observers):
+                    call = state.call = judged_call(state.call, shown_arguments(plan, text, values))
                     authorized = authorize(plan, call, values, state)
                     _, values = authorized if authorized.__class__ is tuple else await authorized  # type: ignore[misc]
             waiting = acquire(plan, state)
@@ -254,8 +290,10 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
             result = results.rejected(state, state.rejection)
         else:
             try:
+                _check_not_ended(state)
                 if plan.journaled:
                     await _record_intent(state)
+                    _check_not_ended(state)
                 if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
                     raise asyncio.CancelledError
                 state.inside = True
@@ -264,6 +302,8 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
                 result = handling if isinstance(handling, ToolResult) else await handling
             finally:
                 state.inside = False
+                if state.handlers:
+                    note_outlived(state)
                 release(state)
         if plan.after_hooks:
             replaced = run_hooks(plan.after_hooks, result, state.context)
@@ -271,6 +311,11 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         return result
     finally:
         state.entered = False
+
+
+def _check_not_ended(state: CallState) -> None:
+    if state.ended:
+        raise DefinitionError("a middleware called `next`, and its call ended before that had come to the handler")
 
 
 def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:
@@ -286,12 +331,6 @@ def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:
         raise results.problem(call)
 
 
-def _refuse_disabled(plan: Plan, state: CallState) -> None:
-    if state.answered is not None:
-        plan.runner.remember_resumed(state.answered.suspended.key)
-    raise results.denied(plan.disabled or "")
-
-
 def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     """The validated values of what was sent, and the text that they were read from.
 
@@ -302,10 +341,12 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     try:
         if text.__class__ is not str:
             text = dumps(text)
-        return plan.quick(text), text  # type: ignore[misc]
+        if plan.max_input is None or len(text) <= plan.max_input:
+            return plan.quick(text), text  # type: ignore[misc]
     except Exception:  # `decode` says what is wrong, or repairs it
         pass
     try:
+        plan.check_input(call.raw)
         values, text, repairs = plan.parameters.decode(plan.name, call.raw)
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
@@ -316,49 +357,86 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     return values, text
 
 
+def shown_arguments(plan: Plan, text: str, values: object) -> Arguments:
+    """The validated arguments as they are judged.
+
+    Raises:
+        Rejected: where a value has no form to be judged by.
+    """
+    if plan.form is None:
+        return Arguments(text, values, plan.parameters)
+    try:
+        return plan.parameters.arguments(text, values)
+    except NoJudgedForm as error:
+        log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
+        raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
+
+
 async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Any:
     """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now.
 
     Raises:
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
-    if not plan.runner.remember_resumed(answered.suspended.key):
-        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
-    try:
-        values, text, state.repairs = plan.parameters.judge(plan.name, answered.suspended.arguments)
-    except Invalid as invalid:
-        raise Rejected("invalid", str(invalid)) from None
-    state.call = judged_call(state.call, text, values, plan.parameters)
-    verdict = Verdict(answered.suspended.decision, state.call, values)
+    suspended = answered.suspended
+    arguments = _recorded_arguments(plan, suspended)
+    await take_up(plan, suspended)
+    state.call = judged_call(state.call, arguments)
+    verdict = Verdict(suspended.decision, state.call, arguments.validated)
     _, values = await decide(plan, verdict, state, answered.approve)
     return values
+
+
+def _recorded_arguments(plan: Plan, suspended: Suspended) -> Arguments:
+    """The arguments of a suspended call, with objects made anew from what was received.
+
+    Raises:
+        Rejected: where the tool has changed since, or they are not what was judged.
+    """
+    if not suspended.is_of(plan):
+        what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
+        raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
+    try:
+        plan.check_input(suspended.call.raw)
+        arguments = plan.parameters.remade(plan.name, suspended.call.arguments)
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    except NoJudgedForm as error:
+        raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
+    if not same(visible(plan, arguments), suspended.arguments):
+        what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
+        raise Rejected("failed", f"{what}. {NOTHING_RUN}")
+    return arguments
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------
 
 
 async def _record_intent(state: CallState) -> None:
-    call, journal = state.call, state.plan.runner.journal
-    assert journal is not None
-    await journal.intent(
-        {
-            "tool_name": state.plan.name,
-            "tool_call_id": call.id,
-            "input": jsonable(dict(call.arguments)),
-            "session": state.fields.session,
-            "principal": state.fields.principal,
-            "parent": call.parent,
-        }
-    )
+    call, runner = state.call, state.plan.runner
+    assert runner.journal is not None
+    record = {
+        "tool_name": state.plan.name,
+        "tool_call_id": call.id,
+        "input": jsonable(dict(state.told.arguments)),
+        "session": state.fields.session,
+        "principal": state.fields.principal,
+        "parent": call.parent,
+    }
+    outcome = await within_time(runner.journal.intent(record), JOURNAL_SECONDS, runner)
+    if isinstance(outcome, Raised):
+        raise outcome.error
 
 
 async def _record_result(runner: RunnerState, result: ToolResult, entry: Entry | None = None) -> None:
     assert runner.journal is not None
     try:
-        await runner.journal.result(result.record())
+        outcome = await within_time(runner.journal.result(result.record()), JOURNAL_SECONDS, runner)
     except asyncio.CancelledError:
         if entry is not None:
             entry.result = result
         raise
-    except Exception:
-        log.exception("the journal did not take the result of %s", result.tool_name)
+    except Exception as error:
+        outcome = Raised(error)
+    if isinstance(outcome, Raised):
+        log.error("the journal did not take the result of %r", result.tool_name, exc_info=outcome.error)

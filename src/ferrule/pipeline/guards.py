@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from pydantic import AliasChoices
-
-from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
 from ferrule.types import Answer, Guard, GuardFunction
 from ferrule.values.call import ToolCall
-from ferrule.values.content import jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import ALLOW, Decision, allow, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import dumps, loads, same
+from ferrule.values.json_text import same
+from ferrule.values.masking import masked_text
 
 
 def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
@@ -90,9 +88,12 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
             "give it check(call, context)"
         )
 
+    parameters = handling.parameters
+    assert isinstance(parameters, TypedParameters)
+
     async def ask_guard(call: ToolCall, context: ToolContext) -> Answer:
-        instance = handling.parameters.values(str(call.raw))
-        before = _fields(instance)
+        instance = parameters.again(call.arguments)
+        before = parameters.fields_of(instance)
         answer = check(instance)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -100,47 +101,15 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
             answer = instance
         if not isinstance(answer, type(instance)):
             return answer  # type: ignore[return-value]  # `decision_of` looks at it
-        after = _fields(answer)
+        try:
+            after = parameters.fields_of(answer)
+        except NoJudgedForm as error:
+            raise GuardError(f"a guard changed the handler, and {error}") from error
         changed = {key: value for key, value in after.items() if key not in before or not same(before[key], value)}
         removed = before.keys() - after.keys()
-        arguments = {key: value for key, value in call.arguments.items() if key not in removed} | changed
-        if changed:
-            _check_taken(changed, arguments, handling)
-        return allow(arguments)
+        return allow({key: value for key, value in call.arguments.items() if key not in removed} | changed)
 
     return ask_guard
-
-
-def _fields(instance: Any) -> dict[str, object]:
-    """The JSON of each field, under the name that a model fills it by; of what has none a text, in a tuple, which is
-    nobody's JSON."""
-    found = dict(instance.model_extra or {})
-    for name, field in type(instance).model_fields.items():
-        wire = field.validation_alias or field.alias
-        if isinstance(wire, AliasChoices):
-            wire = wire.choices[0]
-        found[wire if isinstance(wire, str) else name] = getattr(instance, name)
-    for key, value in found.items():
-        try:
-            found[key] = loads(dumps(value))
-        except ValueError:
-            found[key] = (jsonable(value),)
-    return found
-
-
-def _check_taken(changed: dict[str, object], arguments: dict[str, object], handling: Handler) -> None:
-    """The handler has to get what the guard meant: bytes without a JSON form would come as another text, and what a
-    field reads from base64 as something else.
-
-    Raises:
-        GuardError: where it would not.
-    """
-    try:
-        taken = _fields(handling.parameters.values(dumps(arguments)))
-    except ArgumentErrors:
-        taken = {}
-    if wrong := [key for key, value in changed.items() if taken.get(key) != value]:
-        raise GuardError(f"a guard changed {wrong[0]!r} to a value that validation does not give back as it is")
 
 
 def decision_of(answer: object, judged: ToolCall) -> Decision:
@@ -159,9 +128,12 @@ def decision_of(answer: object, judged: ToolCall) -> Decision:
 
 
 def broken(guard: Guard, error: BaseException) -> Decision:
-    """The decision for a guard that raised: a `GuardError` is its way to say no, anything else is a fault."""
+    """The decision for a guard that raised: a `GuardError`, or a `PermissionError` that no system call raised, is its
+    way to say no, anything else is a fault."""
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
+    if isinstance(error, PermissionError) and error.errno is None:
+        return deny(masked_text(error) or "not permitted")
     if isinstance(error, TimeoutError):
         return deny("a guard did not answer in time")
     return deny("a guard broke, so the call may not run")

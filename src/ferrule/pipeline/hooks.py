@@ -28,6 +28,11 @@ class Hook:
         self.before = () if before is None else (before,)
         self.after = () if after is None else (after,)
 
+    @property
+    def only_around(self) -> bool:
+        """Whether it stands nowhere else: inside, the arguments are judged and stay."""
+        return bool(self.before)
+
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         changed = run_hooks(self.before, call, context)
         result = await next(changed if isinstance(changed, ToolCall) else await changed, context)

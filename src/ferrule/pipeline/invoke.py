@@ -9,11 +9,15 @@ from contextlib import suppress
 from types import coroutine
 from typing import Any
 
+from ferrule.arguments.argument_errors import ArgumentErrors
+from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import (
+    NOTHING_RUN,
+    Rejected,
     denied,
     handler_raised,
     handler_returned,
@@ -22,7 +26,7 @@ from ferrule.pipeline.results import (
     stopped,
     timed_out,
 )
-from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, state_of
+from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, state_of
 from ferrule.pipeline.tasks import EAGER, outcome_of, start
 from ferrule.scheduling.timer import Timer, wake
 from ferrule.types import Coro
@@ -39,6 +43,14 @@ def invoke(plan: Plan, values: object, state: CallState) -> ToolResult | Awaitab
     """
     seconds = plan.timeout if state.timeout is None else state.timeout
     state.own_task = None  # of an earlier attempt
+    if state.parent is not None:
+        left = _left_above(state)
+        if left is not None and (seconds is None or left < seconds):
+            if left <= 0:
+                late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
+                return rejected(state, Rejected("timeout", late))
+            state.timeout = seconds = left
+            state.inherits = True
     if plan.inside is None:
         handling: Any = run_handler(plan, values, state)
     else:
@@ -60,6 +72,12 @@ def invoke(plan: Plan, values: object, state: CallState) -> ToolResult | Awaitab
     return _within_deadline(task, plan, state, timer)
 
 
+def _left_above(state: CallState) -> float | None:
+    """Seconds until the first deadline of the calls that made this one; what goes round one is not within it."""
+    deadlines = [call.deadline for call in ancestors(state) if call.inside and call.deadline is not None]
+    return min(deadlines) - get_running_loop().time() if deadlines else None
+
+
 def handle_judged(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
     """The end of the chain of `inside`: what was judged is what runs.
 
@@ -79,14 +97,17 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         values: What the handler gets; `None` for those of the judged call, which the first run has and every other one
             validates anew, because the first may have changed its own objects.
     """
+    state.handlers += 1
     try:
         if values is None:
+            if not state.inside:
+                raise DefinitionError("a middleware inside called `next` after its result")
             if state.is_cancelled():  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
             if state.made is not None and not state.may_run_again:
                 return rejected(state, stopped(plan))
             judged = state.call
-            values = plan.parameters.values(str(judged.raw)) if state.runs else judged.arguments.validated
+            values = plan.parameters.again(judged.arguments) if state.runs else judged.arguments.validated
         if plan.disabled is not None:  # since the call had its slot
             return rejected(state, denied(plan.disabled))
         state.executed = None
@@ -94,19 +115,26 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         try:
             running = plan.run(values, state)
             value = await (running if RELIABLE_CANCELLING or _is_alone(plan, state) else _in_own_task(running, state))
+            result = handler_returned(plan, state, value)
         except BaseException as error:
             result = handler_raised(plan, state, error)
-        else:
-            result = handler_returned(plan, state, value)
         if plan.handler_hooks:
             replaced = run_hooks(plan.handler_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
+    except (ArgumentErrors, NoJudgedForm) as error:  # what a validator makes of the same text may change
+        reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else error
+        return rejected(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
     except SystemExit as error:  # in a task of its own it would end the loop
         return middleware_raised(state, error)
     finally:
         if state.waiter is not None and plan.inside is None:
             wake(state.waiter)
+        state.handlers -= 1
+        if state.when_idle and not state.handlers:
+            callbacks, state.when_idle = state.when_idle, ()
+            for callback in callbacks:
+                callback()
 
 
 async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
@@ -194,24 +222,42 @@ async def _stop_handler(task: asyncio.Task[ToolResult], plan: Plan, state: CallS
         with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
             await _wait_for_end(task, state, Timer(get_running_loop(), plan.runner.grace))
         if not task.done():
-            state.abandon(_AbandonedTask(task))
+            state.abandon(_Outlived(state, task))
             return
     if not task.cancelled():
         task.exception()  # marked as seen: the result tells of the deadline
+    if state.handlers:
+        note_outlived(state)
 
 
-class _AbandonedTask:
-    """A task that outlived its deadline."""
+def note_outlived(state: CallState) -> None:
+    """Note that a middleware inside has left a handler running, which keeps the slot until it ends."""
+    if not any(isinstance(job, _Outlived) and job.state is state for job in state.abandoned[state.counted :]):
+        state.abandon(_Outlived(state, None))
 
-    __slots__ = ("_task",)
 
-    def __init__(self, task: asyncio.Task[ToolResult]) -> None:
+class _Outlived:
+    """What goes on of a call after its result: its own task, and handlers that a middleware has shielded."""
+
+    __slots__ = ("_task", "state")
+
+    def __init__(self, state: CallState, task: asyncio.Task[ToolResult] | None) -> None:
+        self.state = state
         self._task = task
 
     def when_done(self, callback: Callable[[], object]) -> None:
         def ended(task: asyncio.Task[ToolResult]) -> None:
             if not task.cancelled():
                 task.exception()  # marked as seen
-            callback()
+            self._when_idle(callback)
 
-        self._task.add_done_callback(ended)
+        if self._task is None:
+            self._when_idle(callback)
+        else:
+            self._task.add_done_callback(ended)
+
+    def _when_idle(self, callback: Callable[[], object]) -> None:
+        if self.state.handlers:
+            self.state.when_idle = (*self.state.when_idle, callback)
+        else:
+            callback()

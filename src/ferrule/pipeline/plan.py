@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
+from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
@@ -17,6 +19,9 @@ from ferrule.pipeline.hooks import After, Before, split_chain
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Guard, GuardFunction, Middleware, Next
+from ferrule.values.context import UNSET
+from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import dumps
 
 T = TypeVar("T")
 
@@ -44,6 +49,7 @@ class Settings:
     timeout: float | None
     expose: tuple[type[BaseException], ...]
     max_output: int
+    max_input: int | None
     disabled: dict[str, str] = field(default_factory=dict)
     runners: WeakSet[SeesSwitches] = field(default_factory=WeakSet)
 
@@ -54,10 +60,11 @@ class Settings:
 
 
 class Mount(NamedTuple):
-    """Where a mounted tool comes from: its runner's settings, and its name there."""
+    """Where a mounted tool comes from: its runner's settings, its name there, and the tools beside it."""
 
     settings: Settings
     name: str
+    tools: Toolset
 
 
 class Plan:
@@ -65,7 +72,8 @@ class Plan:
 
     Attributes:
         runner: What its calls share with all others.
-        run: The executor's.
+        run: The executor's; `shaped` whether what it gives needs no look any more.
+        form: How what validation may change is written down for those who judge.
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
         guards: Each guard as a function, with the guard itself, the runner's first.
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
@@ -77,6 +85,7 @@ class Plan:
         locks: Whether calls lock the keys of `resources`.
         hidden: Whether it has parameters that no model fills.
         has_middleware: Whether a middleware may put another result in the place of the kernel's.
+        max_input: The characters of JSON that are read at most; `None` for no limit.
         disabled: Why calls are denied at present; `None` where they are not.
         judged: Whether anybody reads the judged call.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
@@ -88,11 +97,12 @@ class Plan:
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
         inner_first = outer_first[::-1]
-        self._switches = (Mount(settings, tool.name), *mounts)
+        self._switches = ((settings, tool.name), *((mount.settings, mount.name) for mount in mounts))
         self.runner = runner
         self.tool = tool
         self.name = tool.name
         self.parameters = handler.parameters
+        self.form = handler.parameters.form
         self.quick = handler.parameters.quick
         self.output = tool.output
         self.changes = tool.read_only is not True
@@ -100,6 +110,7 @@ class Plan:
         executor = executor_for(tool)
         executor.prepare()
         self.run = executor.run
+        self.shaped = executor.shapes
         guards = (*(guard for one in outer_first for guard in one.guards), *tool.guards)
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
             (guard_function(guard, tool), guard) for guard in guards
@@ -111,6 +122,8 @@ class Plan:
         self.timeout = _first(tool.timeout, *(one.timeout for one in inner_first))
         self.expose = _first(tool.expose, *(one.expose for one in inner_first)) or ()
         self.max_output = min(one.max_output for one in outer_first)
+        longest = [one.max_input for one in outer_first if one.max_input is not None]
+        self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
         self.hidden = bool(handler.parameters.hidden)
         self.disabled: str | None = None
         self.timer: Any = None
@@ -126,9 +139,23 @@ class Plan:
         self.judged = reads or isolated or self.journaled or callable(tool.parallel)
         self.look_disabled()
 
+    def check_input(self, raw: str | JsonObject | None) -> None:
+        """Refuse arguments that are too long to be read.
+
+        Raises:
+            Invalid: with the text for the model.
+        """
+        try:
+            length = len(raw if isinstance(raw, str) else dumps(raw))
+        except Exception:  # told by what reads them
+            return
+        if self.max_input is not None and length > self.max_input:
+            read = f"have {length:,} characters, and at most {self.max_input:,} are read"
+            raise Invalid(f"The arguments for {self.name} {read}. Nothing was run: send less in one call.")
+
     def link(self, core: Next, handle: Next) -> None:
         """Link the middleware round `core` (decode and what follows) and round `handle` (the handler)."""
-        outer_first = [mount.settings for mount in self._switches]
+        outer_first = [settings for settings, _ in self._switches]
         around = (*(one for settings in outer_first for one in settings.around), *self.tool.around)
         inside = (*(one for settings in outer_first for one in settings.inside), *self.tool.inside)
         self.has_middleware = bool(around or inside)
@@ -136,15 +163,13 @@ class Plan:
         chain, self.before_hooks, self.after_hooks = split_chain(around)
         if chain:
             self.around = _linked(chain, core)
-        chain, early, self.handler_hooks = split_chain(inside)
-        if early:  # a change of the arguments there is a mistake, which the end of a chain finds
-            chain, self.handler_hooks = inside, ()
+        chain, _, self.handler_hooks = split_chain(inside)
         if chain:
             self.inside = _linked(chain, handle)
 
     def look_disabled(self) -> None:
         """See why its calls are denied: what its own runner says, or one that it is mounted from."""
-        found = (mount.settings.disabled.get(mount.name) for mount in self._switches)
+        found = (settings.disabled.get(name) for settings, name in self._switches)
         self.disabled = next((reason for reason in found if reason is not None), None)
 
 
@@ -159,7 +184,7 @@ def executor_for(tool: Tool) -> Executor:
         return InProcess(tool)
     if handler.streams:
         return InChunks(handler, text=tool.output.exact is str)
-    return InLoop(handler) if handler.is_async else InThread(handler)
+    return InLoop(handler) if handler.is_async else InThread(handler, tool.output)
 
 
 def _first(*values: T | None) -> T | None:

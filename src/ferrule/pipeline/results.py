@@ -5,35 +5,50 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ferrule.definition.output import OutputMismatch
-from ferrule.errors import RemoteError, ToolError, WorkerDiedError
+from ferrule.definition.output import Shaped
+from ferrule.errors import RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors import NotStarted
 from ferrule.executors.in_loop import joined
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Text, bound, clean, cut, render, size
-from ferrule.values.result import Status, ToolResult, keep_duration, keep_repairs, success
+from ferrule.values.content import Block, Text, as_output, bound, clean, cut, render, size, text_of
+from ferrule.values.masking import masked_text
+from ferrule.values.result import (
+    Status,
+    Suspension,
+    ToolResult,
+    keep_duration,
+    keep_repairs,
+    keep_suspension,
+    keep_value,
+    returned,
+    success,
+)
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
+_STOPPED = ("timeout", "cancelled")
 _LEAST, _MOST = -(1 << 63), 1 << 63
 _SHORT = frozenset({float, bool, type(None)})
-# A scheme has few characters, or a long text without one would be looked through again from every word of it.
-_CREDENTIALS = re.compile(r"(\b[a-zA-Z][\w+.-]{0,31}://)[^\s/?#]+@")
 
 
 class Rejected(Exception):
-    """A call that ends before its handler is started; raised by a step, and answered as its result."""
+    """A call that ends before its handler is started; raised by a step, and answered as its result.
+
+    Attributes:
+        own_words: Whether the text is the kernel's, and not one that a middleware gave it.
+    """
+
+    own_words = True
 
     def __init__(self, status: Status, error: str, *, metadata: Mapping[str, object] | None = None) -> None:
         super().__init__(error)
@@ -57,6 +72,8 @@ def unsuccessful(
     What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
     """
     content: tuple[Block, ...] | None = None
+    if status in _STOPPED:
+        state.given_up = True
     if keep_chunks and state.chunks:
         output = joined(state.chunks) if output is None else output
         content = (Text(error), *render(output))
@@ -87,18 +104,24 @@ def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     elif state.executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
     keep = not state.plan.has_middleware
-    return unsuccessful(state, rejection.status, error, metadata=rejection.metadata, keep_chunks=keep)
+    result = unsuccessful(state, rejection.status, error, metadata=rejection.metadata, keep_chunks=keep)
+    if state.executed is False and rejection.own_words:
+        state.refusal = result
+    return result
 
 
 def problem(call: ToolCall) -> Rejected:
     """The end of a call of which its sender, or a middleware, says why it must not run."""
     text = cut(clean(call.problem or ""), 500)
-    return Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}")
+    rejection = Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}")
+    rejection.own_words = False
+    return rejection
 
 
 def denied(reason: str) -> Rejected:
     """The end of a call that may not run."""
-    return Rejected("denied", f"Denied: {cut(clean(reason), 500).rstrip('.')}. {NOTHING_RUN}")
+    why = cut(clean(reason), 500).rstrip(".") or "not permitted"
+    return Rejected("denied", f"Denied: {why}. {NOTHING_RUN}")
 
 
 def busy(plan: Plan, why: str) -> Rejected:
@@ -117,20 +140,24 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     Raises:
         CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
     """
-    if isinstance(error, KeyboardInterrupt | GeneratorExit):
+    if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
         raise error
     if state.is_cancelled():
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             state.raised = error
         raise asyncio.CancelledError from None
-    if isinstance(error, NotStarted):
-        return _not_started(plan, state, error)
+    if error is state.refused:
+        return _not_started(plan, state, state.refused)
     state.executed = None if isinstance(error, WorkerDiedError) else True
-    log.warning("tool %r raised", plan.name, exc_info=error)
-    text = safe_text(error, plan.expose)
+    try:
+        log.warning("tool %r raised", plan.name, exc_info=error)
+        text, metadata = safe_text(error, plan.expose), _retry_after(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # raised by a method of what was raised
+        text, metadata = type(error).__name__, None
     after = f" {_MAY_HAVE}" if plan.changes else ""
     error_text = f"{plan.name} failed: {text}.{after}"
-    metadata = _retry_after(error)
     return unsuccessful(state, "failed", error_text, metadata=metadata, exception=error, keep_chunks=True)
 
 
@@ -152,35 +179,27 @@ def _retry_after(error: BaseException) -> dict[str, object] | None:
     return {"retry_after": float(seconds)}
 
 
-def handler_returned(plan: Plan, state: CallState, value: object) -> ToolResult:
-    """The value that a handler returned becomes a result; the output schema is checked."""
+def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
+    """The value that a handler returned becomes a result, rendered; the output schema is checked.
+
+    Raises:
+        BaseException: whatever the methods of the value raise.
+    """
     state.executed = True
-    output = plan.output
-    if type(value) is not output.exact:
-        if isinstance(value, ToolResult):
-            return _built_by_handler(plan, state, value)
-        if hasattr(type(value), "__next__"):
-            text = f"{plan.name} was run, but it returned an iterator, which could be read only once, and no list"
-            return unsuccessful(state, "failed", text)
-        if not output.free:
-            try:
-                output.check(value)
-            except OutputMismatch as mismatch:
-                text = f"{plan.name} was run, but what it returned does not fit its output schema: {mismatch}"
-                return unsuccessful(state, "failed", cut(clean(text), 500), output=value)
-    result = state.made = success(value, state.sent, plan.name)
+    if type(value) not in plan.output.ready:
+        shaped: Shaped = value if plan.shaped else plan.output.shape(value)
+        if shaped.problem:
+            output = None if shaped.result is None else shaped.result.output
+            return unsuccessful(
+                state, "failed", cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500), output=output
+            )
+        assert shaped.result is not None
+        status: Status = "ok" if shaped.result.error is None else "failed"
+        result = shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
+    else:
+        result = success(value, state.sent, plan.name)
+    state.made = result
     return result
-
-
-def _built_by_handler(plan: Plan, state: CallState, value: ToolResult) -> ToolResult:
-    """A result that the handler built itself."""
-    status: Status = "ok" if value.error is None else "failed"
-    return value.replace(
-        call=state.sent,
-        tool_name=plan.name,
-        status=status,
-        executed=True,
-    )
 
 
 def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
@@ -212,8 +231,14 @@ def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult
 
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
-    log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
-    text = str(error) if isinstance(error, ToolError) else f"{type(error).__name__} outside the tool itself"
+    try:
+        log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # raised by a method of what was raised
+        log.error("a middleware of tool %r raised what cannot be shown", state.plan.name)
+    meant = isinstance(error, ToolError) and origin_of(error) is error
+    text = text_of(error) if meant else f"{type(error).__name__} outside the tool itself"
     what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
     text = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
     return unsuccessful(state, "failed", text, exception=error)
@@ -221,18 +246,18 @@ def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
 
 def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> str:
     """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
-    without credentials in URLs, else the type."""
-    if isinstance(error, RemoteError):
-        name, matches = error.name, error.matches
+    without credentials, else the type. What a tool raised that the handler called is judged as if it had raised it."""
+    origin = origin_of(error)
+    if isinstance(origin, RemoteError):
+        name, matches = origin.name, origin.matches
     else:
-        name, matches = type(error).__name__, partial(isinstance, error)
+        name, matches = type(origin).__name__, partial(isinstance, origin)
     if matches((ToolError,)):
-        return clean(str(error)) or name
+        return text_of(error) or name
     if not matches(expose):
-        return name
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    text = _CREDENTIALS.sub(r"\1***@", clean(text))[:500]
-    return f"{name}: {text}" if text else name
+        return name if error is origin else f"a tool that it called raised {name}"
+    text = masked_text(error)
+    return f"{name}: {text}" if text and error is origin else text or name
 
 
 def fits(result: ToolResult, limit: int) -> bool:
@@ -254,6 +279,9 @@ def seal(state: CallState, result: object) -> ToolResult:
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep_repairs(sealed, state.repairs)
+    if state.pending is not None or state.answered is not None:
+        by = None if state.answered is None else state.answered.by
+        keep_suspension(sealed, Suspension(state.pending, by))
     return sealed
 
 
@@ -261,16 +289,24 @@ def _copied(state: CallState, result: object) -> ToolResult:
     """A result from elsewhere, perhaps a cache that will give it again: it is copied, not filled in."""
     plan = state.plan
     if not isinstance(result, ToolResult):
-        wrong = TypeError(f"a middleware of {plan.name!r} returned {result!r}, which is no ToolResult")
+        wrong = TypeError(f"a middleware of {plan.name!r} returned {type(result).__name__}, which is no ToolResult")
         result = middleware_raised(state, wrong)
     executed = state.executed if result.executed is False else result.executed  # who says so may not know
     found: ToolResult = result
-    return found.replace(call=state.sent, tool_name=plan.name, repairs=(), executed=executed)
+    copied = found.replace(call=state.sent, tool_name=plan.name, repairs=(), executed=executed)
+    keep_suspension(copied, Suspension(None, None))  # perhaps another call's
+    made = state.made
+    if type(found.output) in _SHORT or type(found.output) is str or (made is not None and found.output is made.output):
+        return copied
+    shown = copied.replace(output=as_output(found.output, strict=False), content=copied._content)
+    keep_value(shown, returned(found))
+    return shown
 
 
 def _bounded(result: ToolResult, limit: int) -> ToolResult:
-    if result.error is not None and (len(result.error) > limit or not result.error.isascii()):
-        result = result.replace(error=cut(clean(result.error), limit))
+    error = result.error
+    if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
+        result = result.replace(error=cut(clean(error), limit))
     if size(result.content) > limit:
         result = result.replace(content=bound(result.content, limit))
     return result

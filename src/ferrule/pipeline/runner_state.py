@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from heapq import heappop, heappush
+from threading import Lock
+from time import time as now
 from typing import TYPE_CHECKING, TypeAlias
 
+from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
+from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
@@ -17,12 +23,32 @@ from ferrule.values.context import ContextFields
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from ferrule.pipeline.plan import Plan
+    from ferrule.pipeline.plan import Mount, Plan
     from ferrule.pipeline.state import CallState
 
-_MOST_RESUMED = 10_000
 Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, "CallState"], Coro[ToolResult]]
 Failure: TypeAlias = Callable[["Plan", "CallState", BaseException], ToolResult]
+
+
+class TakenUp:
+    """The records of suspended calls that were taken up, each until it expires. Runners of the same settings share it,
+    perhaps in several threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._keys: set[str] = set()
+        self._by_expiry: list[tuple[float, str]] = []
+
+    async def take(self, key: str, expires_at: float) -> bool:
+        """Note that a record is taken up; whether it had not been."""
+        with self._lock:
+            while self._by_expiry and self._by_expiry[0][0] <= now():
+                self._keys.discard(heappop(self._by_expiry)[1])
+            if key in self._keys:
+                return False
+            self._keys.add(key)
+            heappush(self._by_expiry, (expires_at, key))
+            return True
 
 
 class RunnerState:
@@ -32,6 +58,7 @@ class RunnerState:
         tools: What there is to call.
         receive: Takes a call in; see `pipeline/call.py`, which imports this.
         failure: The result of a handler that raised; see `pipeline/results.py`.
+        asking: How many questions to an approver that is a plain function may be open.
         loop: The one event loop on which calls run at present; `None` while none does.
         live: The calls that are under way.
         locks: By the keys of `resources`.
@@ -40,7 +67,11 @@ class RunnerState:
         writing: The journal's writes of calls that were cut off.
         closing: Whether no new calls are taken.
         idle: Who waits for the last call to end.
-        resumed: The keys of suspended calls that were taken up.
+        compile: Makes the plan of a tool.
+        views: This runner as mounted tools see it, by the settings of the runners that they come from.
+        resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
+        resume_within: Seconds in which a suspended call can be taken up.
+        taken_up: Those that were.
     """
 
     def __init__(
@@ -52,6 +83,9 @@ class RunnerState:
         journal: Journal | None,
         grace: float,
         queue_timeout: float | None,
+        askers: int,
+        resume_keys: tuple[bytes, ...],
+        resume_within: float,
         receive: Receive,
         failure: Failure,
     ) -> None:
@@ -61,12 +95,17 @@ class RunnerState:
         self.journal = journal
         self.grace = grace
         self.queue_timeout = queue_timeout
+        self.asking = Limiter(askers)
+        self.resume_keys = resume_keys
+        self.resume_within = resume_within
         self.receive = receive
         self.failure = failure
         self.plans: dict[str, Plan] = {}
+        self.compile: Callable[[Tool], Plan]
+        self.views: dict[tuple[int, ...], RunnerState] = {}
         self.closing = False
-        self.resumed: dict[str, None] = {}
-        self.abandoned: dict[Job, tuple[Callable[[], None], ...]] = {}
+        self.taken_up = TakenUp()
+        self.abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = {}
         self._have_no_loop()
 
     def _have_no_loop(self) -> None:
@@ -80,9 +119,42 @@ class RunnerState:
     def like_this(self) -> RunnerState:
         """One that has the same settings and the same records of what was taken up, and runs nothing yet."""
         made = copy.copy(self)
-        made.plans, made.closing, made.abandoned = {}, False, {}
+        made.plans, made.views, made.closing, made.abandoned = {}, {}, False, {}
         made._have_no_loop()
         return made
+
+    def view_of(self, mounts: Sequence[Mount]) -> RunnerState:
+        """This runner for a tool that is mounted by `mounts`: what it calls are the tools beside it, of the innermost
+        runner, mounted like itself."""
+        if not mounts:
+            return self
+        path = tuple([id(mount.settings) for mount in mounts])
+        view = self.views.get(path)
+        if view is None:
+            view = copy.copy(self)
+            view.tools, view.plans = mounts[-1].tools, {}
+            for tool in view.tools:
+                plan = self._plan_of(self._mounted(tool, mounts))
+                view.plans[tool.name] = view.plans[tool.wire_name] = plan
+            self.views[path] = view
+        return view
+
+    def _mounted(self, tool: Tool, mounts: Sequence[Mount]) -> Tool:
+        """A tool of the innermost of these runners as this one runs it: under its own name here, where it has one."""
+        around = [self.tools, *(mount.tools for mount in mounts)]
+        for level in range(len(mounts) - 1, -1, -1):
+            mounted = tool.mounted(mounts[level]._replace(name=tool.name))
+            tool = next((known for known in around[level] if known.mounts == mounted.mounts), mounted)
+        return tool
+
+    def _plan_of(self, tool: Tool) -> Plan:
+        plan = self.plans.get(tool.name)
+        return plan if plan is not None and plan.tool is tool else self.compile(tool)
+
+    def all_plans(self) -> Iterator[Plan]:
+        """The plans of its tools, and of what mounted tools call."""
+        for state in (self, *self.views.values()):
+            yield from state.plans.values()
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run calls on `loop` from now on.
@@ -113,18 +185,15 @@ class RunnerState:
                     ended()
         self._have_no_loop()
 
+    def count_left(self, task: asyncio.Task[object]) -> None:
+        """Count a task that was cancelled and is not waited for, until it ends."""
+        ended = partial(self.abandoned.pop, task, None)
+        self.abandoned[task] = (ended,)
+        task.add_done_callback(lambda _: ended())
+
     def let_go_of_loop(self) -> None:
         """Keep no loop alive while nothing runs."""
         if not self.live and not self.abandoned:
             self.loop = None
-            for plan in self.plans.values():
+            for plan in self.all_plans():
                 plan.timer = None
-
-    def remember_resumed(self, key: str) -> bool:
-        """Note that a suspended call was taken up; whether it had not been."""
-        if key in self.resumed:
-            return False
-        self.resumed[key] = None
-        if len(self.resumed) > _MOST_RESUMED:
-            del self.resumed[next(iter(self.resumed))]
-        return True

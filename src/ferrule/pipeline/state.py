@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
-from ferrule.executors import Job
+from ferrule.executors import Job, NotStarted
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.scheduling.timer import wake
 from ferrule.types import Coro, Observer
-from ferrule.values.call import ToolCall, new_id
+from ferrule.values.call import ToolCall, new_id, starred_call
 from ferrule.values.content import jsonable
 from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import emit
-from ferrule.values.frozen import freeze
+from ferrule.values.frozen import FrozenDict, freeze
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -70,14 +70,21 @@ class CallState:
         counted: How many of these the runner counts already, with what an earlier attempt had.
         raised: What the handler made of a cancellation from outside.
         answered: The answer to a suspended call.
+        pending: What it takes to take the call up again, while it is suspended.
         beside: Whether its batch lets it run beside others because of its arguments.
         chunks: What the handler has yielded so far.
         own_task: The task of its own in which the handler, or what goes round it inside, runs at present.
         stopped: The tasks of its own that the kernel has cancelled, one for each attempt.
+        refusal: The result that says, in the kernel's words alone, why nothing was run.
         rejection: The answer with which the runner has stopped the call from outside.
         uncancelled: Whether the cancellation by which it did so has been taken back.
         stopping: Whether its batch starts nothing more.
         pausing: What to wake it by where it waits between two runs of its handler.
+        inherits: Whether its deadline is that of a call which made it.
+        given_up: Whether a run of it was stopped: what goes on of it may run nothing more once the call has ended.
+        handlers: How many runs of the handler are under way.
+        when_idle: What to do once none is.
+        refused: What the executor raised when it did not start the handler.
     """
 
     repairs: tuple[str, ...] = ()
@@ -88,12 +95,19 @@ class CallState:
     counted: int = 0
     raised: BaseException | None = None
     answered: Answered | None = None
+    pending: FrozenDict | None = None
     chunks: Any = ()
     stopped: tuple[asyncio.Task[Any], ...] = ()
+    refusal: ToolResult | None = None
     rejection: Rejected | None = None
     uncancelled: bool = False
     stopping: bool = False
     pausing: asyncio.Future[None] | None = None
+    given_up: bool = False
+    inherits: bool = False
+    handlers: int = 0
+    when_idle: tuple[Callable[[], object], ...] = ()
+    refused: NotStarted | None = None
 
     def __init__(
         self,
@@ -134,6 +148,11 @@ class CallState:
             context = self.bound = bound_context(self.fields, self)
         return context
 
+    @property
+    def told(self) -> ToolCall:
+        """The call as observers and the journal see it."""
+        return starred_call(self.call, self.plan.parameters.hidden) if self.plan.hidden else self.call
+
     # -- what a context asks ------------------------------------------------------------------------------------------
 
     @property
@@ -156,13 +175,15 @@ class CallState:
 
     def remaining(self, *, own: bool) -> float | None:
         loop = self.plan.runner.loop
+        if own and self.inherits:
+            return None
         calls = (self,) if own else (self, *ancestors(self))
         deadlines = [call.deadline for call in calls if call.deadline is not None]
         return max(0.0, min(deadlines) - loop.time()) if deadlines and loop is not None else None
 
     def run_nested(self, name: str, arguments: Mapping[str, object] | str | None) -> Coro[ToolResult]:
-        """Run another call as a child of this one."""
-        runner = self.plan.runner
+        """Run another call as a child of this one: of a tool of the runner that this one belongs to."""
+        runner = self.plan.runner.view_of(self.plan.tool.mounts)
         return runner.receive(runner, ToolCall(new_id(), name, arguments, parent=self.call.id), self.fields, self)
 
     async def pause(self, sleeping: Awaitable[object]) -> bool:
@@ -183,11 +204,11 @@ class CallState:
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        told = freeze(jsonable(dict(data)))  # the handler may change a chunk, and no observer may
+        told = freeze(jsonable(data))  # the handler may change a chunk, and no observer may
 
         def tell() -> None:
             if not self.ended:
-                emit(self.observers, "tool:progress", self.call, told)
+                emit(self.observers, "tool:progress", self.told, told)
 
         try:
             here = asyncio.get_running_loop() is loop
@@ -239,6 +260,14 @@ class CallState:
             return bool(task.cancelling() > self.cancels)
         reliable = RELIABLE_CANCELLING or self.plan.inside is not None or self.deadline is None
         return task in self.stopped or (reliable and task.cancelling() > 0)
+
+    def is_closing(self, error: BaseException) -> bool:
+        """Whether a `GeneratorExit` closes the call's coroutine, whose loop was left; else somebody has raised it."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        return isinstance(error, GeneratorExit) and (self.task is None or self.task.get_loop() is not here)
 
     def interrupt(self, rejection: Rejected) -> None:
         """Stop the call from outside: its task is cancelled, and it takes that back and answers with `rejection`."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ferrule.executors.threads import Raised
 from ferrule.types import Coro
+
+if TYPE_CHECKING:
+    from ferrule.pipeline.runner_state import RunnerState
 
 _T = TypeVar("_T")
 
@@ -28,12 +31,26 @@ else:
         return asyncio.Task(coroutine, loop=loop)
 
 
+async def within_time(awaited: Awaitable[object], seconds: float, runner: RunnerState) -> object:
+    """What comes of it, or `Raised`. What is late is cancelled and not waited for, and counted until it ends."""
+    task = start(outcome_of(awaited), asyncio.get_running_loop())
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    finally:
+        if not task.done():
+            task.cancel()
+            runner.count_left(task)
+    if not task.done():
+        return Raised(TimeoutError(f"it took more than {seconds:g} s"))
+    return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
+
+
 async def outcome_of(awaited: Awaitable[object]) -> object:
     """What comes of it, or `Raised`, for a task: a `SystemExit` that leaves a task ends the loop, and a
     `CancelledError` would be taken for a cancellation of the task."""
     try:
         return await awaited
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         return Raised(error)

@@ -14,12 +14,12 @@ from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
 from ferrule.arguments.exporting import UNEXPORTABLE
-from ferrule.definition.output import OutputMismatch
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.testing.values import Unmet, below, fitting, words
 from ferrule.values.call import ToolCall
+from ferrule.values.content import jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 
@@ -111,12 +111,10 @@ def _given(tool: Tool, answer: Any) -> Answer:
     """What the caller wants to be answered."""
     if callable(answer):
         return lambda call: answer(call.arguments)
-    try:
-        tool.output.check(answer)
-    except OutputMismatch as mismatch:
+    if misfit := tool.output.misfit(answer, jsonable(answer)):
         raise DefinitionError(
-            f"fake: the answer of {tool.name!r} does not fit its output schema: {mismatch}; it is {answer!r}"
-        ) from None
+            f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
+        )
     return lambda call: copy.deepcopy(answer)
 
 
@@ -167,7 +165,8 @@ class _Made:
         adapter = output.adapter
         try:
             finished = value if adapter is None else adapter.validate_json(json.dumps(value), strict=True)
-            output.check(finished)
-        except (PydanticError, OutputMismatch) as error:
+        except PydanticError as error:
             raise Unmet((), f"{value!r:.200} does not fit: {error}") from None
+        if misfit := output.misfit(finished, jsonable(finished)):
+            raise Unmet((), f"{value!r:.200} does not fit: {misfit}")
         return finished

@@ -1,7 +1,8 @@
 """Reading, writing, editing, listing and searching files, without ever following a symbolic link.
 
 Paths start at `context.working_directory`. Nothing here keeps a path inside it: that is `ferrule.guards.within`, which
-also turns links into the real paths that these tools then open exactly.
+also turns links into the real paths that these tools then open exactly. `refusing_hard_links` makes tools that read no
+file that has another name elsewhere; none of them writes into such a file.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
-from ferrule.values.context import ToolContext, running
+from ferrule.values.context import CONTEXT, ToolContext, running
 
-_MOST_BYTES: Final = 50_000_000
+_MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
+_MOST_REPLACED: Final = 5_000_000
 _MOST_SEARCHED_BYTES: Final = 5_000_000
 _MOST_SEARCHED_FILES: Final = 20_000
 _MOST_ENTRIES: Final = 100_000
@@ -75,8 +77,13 @@ def _same_file(arguments: Mapping[str, Any]) -> list[str]:
     return [f"file:{unicodedata.normalize('NFC', full).casefold()}"]
 
 
+def _takes_hard_links() -> bool:
+    own: Mapping[str, bool] = CONTEXT.get()
+    return own.get("hard_links", True)
+
+
 def _read_whole(full: str, shown: str) -> tuple[bytes, os.stat_result]:
-    with os.fdopen(open_exactly(full), "rb") as file:
+    with os.fdopen(open_exactly(full, hard_links=_takes_hard_links()), "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_size > _MOST_BYTES:
             raise ValueError(f"{shown!r} has {found.st_size} bytes; at most {_MOST_BYTES} are read")
@@ -143,7 +150,9 @@ def write_file(path: Path, content: str, context: ToolContext) -> str:
     if path.endswith(("/", os.sep)):
         raise ValueError(f"{path[:200]!r} names a directory; give the file a name")
     full = _located(path, context.working_directory)
-    new = write_exactly(full, _encoded("content", content), make_directories=True)
+    data = _encoded("content", content)
+    _check_size(len(data))
+    new = write_exactly(full, data, make_directories=True)
     lines = len(_lines(content)) if content else 0
     return f"{'made' if new else 'replaced'} {_shown(full, context)!r}: {lines} lines"
 
@@ -153,6 +162,11 @@ def _encoded(name: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{name} holds a lone surrogate at character {error.start}, which UTF-8 cannot") from None
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise ValueError(f"the file would have up to {size} bytes, and at most {_MOST_BYTES} are written")
 
 
 @tool(destructive=True, open_world=False, resources=_same_file)
@@ -177,7 +191,7 @@ def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all:
     except UnicodeDecodeError as error:
         raise ValueError(f"{shown!r} is not UTF-8 text (byte {error.start}); it was not changed") from None
     wanted = old.replace("\r\n", "\n")
-    places = list(islice(_places(document.flat, wanted), None if replace_all else _MOST_COUNTED + 1))
+    places = list(islice(_places(document.flat, wanted), (_MOST_REPLACED if replace_all else _MOST_COUNTED) + 1))
     if not places:
         raise ValueError(f"old does not occur in {shown!r}, which was not changed; {_nearest(document.flat, wanted)}")
     if not replace_all and document.flat.find(wanted, places[0] + 1) >= 0:
@@ -187,7 +201,12 @@ def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all:
             f"{', '.join(str(document.line(place)) for place in places[:5])}: take in more of what is around it, or "
             "set replace_all"
         )
-    changed = document.replaced(places, len(wanted), new.replace("\r\n", "\n"))
+    if len(places) > _MOST_REPLACED:
+        raise ValueError(f"old occurs more than {_MOST_REPLACED} times in {shown!r}, which was not changed")
+    put = new.replace("\r\n", "\n")
+    # From above: each line end in it may become CR LF, and what is taken out has no fewer bytes than `wanted`.
+    _check_size(len(data) + len(places) * (len(_encoded("new", put)) + put.count("\n") - len(_encoded("old", wanted))))
+    changed = document.replaced(places, len(wanted), put)
     write_exactly(full, _encoded("new", changed), expected=found)
     often = "once" if len(places) == 1 else f"{len(places)} times"
     return f"replaced {often} in {shown!r}, at line {document.line(places[0])}"
@@ -458,11 +477,12 @@ def search_files(
     """
     full = _located(path, context.working_directory)
     search = _Search(pattern, limit)
+    hard_links = _takes_hard_links()
     shown = _shown(full, context)
     try:
         directory = open_directory(full)
     except NotADirectoryError:
-        search.look(open_exactly(full), shown)
+        search.look(open_exactly(full, hard_links=hard_links), shown)
         return search.report(pattern)
     fits = _matcher(glob)
     with directory:
@@ -476,7 +496,10 @@ def search_files(
             if entry.kind != "file" or not fits(entry):
                 continue
             try:
-                search.look(entry.parent.open(entry.name), os.path.normpath(os.path.join(shown, entry.place)))
+                search.look(
+                    entry.parent.open(entry.name, hard_links=hard_links),
+                    os.path.normpath(os.path.join(shown, entry.place)),
+                )
             except OSError:  # it may be gone by now, or not be readable
                 search.skipped += 1
     return search.report(pattern)
@@ -484,3 +507,8 @@ def search_files(
 
 tools: list[Tool] = [read_file, write_file, edit_file, list_files, search_files]
 """All of them, in this order."""
+
+
+def refusing_hard_links() -> list[Tool]:
+    """The same tools, which read and edit no file that has several hard links: no path tells where the others are."""
+    return [one.replace(context={"hard_links": False}) for one in tools]

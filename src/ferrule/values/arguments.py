@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from pydantic_core import from_json
 
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
-from ferrule.values.json_text import Malformed, to_object
+from ferrule.values.json_text import SECRET_STARS, Malformed, to_object
+
+Place: TypeAlias = tuple[str | int, ...]
+"""Where a value is in arguments: the keys and positions that lead to it, such as `("files", 0, "to")`."""
+
+
+class FoundPath(NamedTuple):
+    """A path in the arguments of a call."""
+
+    place: Place
+    text: str
+    is_key: bool
+    """Whether it is the key that ends `place`, and not the value under it."""
+
+
+class Places(NamedTuple):
+    """What is known of the places in the arguments of a call."""
+
+    paths: tuple[FoundPath, ...]
+    unnamed: frozenset[Place]
+    """Those of the keys that no schema names: a model has made them up."""
 
 
 class Shape(Protocol):
@@ -17,6 +37,8 @@ class Shape(Protocol):
     Attributes:
         direct: The names whose validated value is their JSON value.
         defaults: The JSON values of what may be left out.
+        hidden: The names that no model sees.
+        whole: Whether validation may have changed all of them, and what is shown is all that there is.
     """
 
     @property
@@ -24,6 +46,14 @@ class Shape(Protocol):
 
     @property
     def defaults(self) -> JsonObject: ...
+
+    def places(self, arguments: Arguments) -> Places: ...
+
+    @property
+    def hidden(self) -> frozenset[str]: ...
+
+    @property
+    def whole(self) -> bool: ...
 
 
 if TYPE_CHECKING:
@@ -45,28 +75,78 @@ class Arguments(_Mapping):
     `direct` is read off these, so that a guard which reads one number of a large order does not pay for the order.
 
     Attributes:
+        raw: What was received: text, a mapping, or nothing.
         validated: The values that were read from the text, for the handler's first run.
+        shown: The JSON text of those values that validation may have changed; `None` where there are none.
     """
 
-    __slots__ = ("_json", "_raw", "_shape", "validated")
+    __slots__ = ("_json", "_places", "_rewritten", "_shape", "raw", "shown", "validated")
+    raw: Any
     validated: Any
+    shown: str | None
 
-    def __init__(self, raw: str | JsonObject | None, validated: Any = None, shape: Shape | None = None) -> None:
-        self._raw = raw
+    def __init__(
+        self,
+        raw: str | JsonObject | None,
+        validated: Any = None,
+        shape: Shape | None = None,
+        shown: str | None = None,
+    ) -> None:
+        self.raw = raw
         self.validated = validated
+        self.shown = shown
         self._shape = shape
         self._json: FrozenDict | None = None
+        self._rewritten: FrozenDict | None = None
+        self._places: Places | None = None
+
+    @property
+    def places(self) -> Places | None:
+        """Where paths are; `None` where nothing was validated yet, so that nobody knows.
+
+        Raises:
+            Exception: where it cannot be told.
+        """
+        if self._places is None and self._shape is not None:
+            self._places = self._shape.places(self)
+        return self._places
 
     def _read(self) -> FrozenDict:
         """The JSON values, read once."""
         read = self._json
         if read is None:
-            read = self._json = _received(self._raw) if self._shape is None else _judged(self._raw, self._shape)
+            read = self._json = _received(self.raw) if self._shape is None else self._judged(self._shape)
         return read
 
+    def _read_rewritten(self, shown: str) -> FrozenDict:
+        """The JSON of what validation may have changed, read once."""
+        read = self._rewritten
+        if read is None:
+            read = self._rewritten = FrozenDict(from_json(shown))
+        return read
+
+    def _judged(self, shape: Shape) -> FrozenDict:
+        """What text that was validated says, of keys that came twice the last, as the handler has it; the defaults; and
+        what validation may have changed as it has left it."""
+        if shape.whole and self.shown is not None:
+            return self._read_rewritten(self.shown)
+        try:
+            values = from_json(self.raw)
+        except (TypeError, ValueError):  # a mapping, or text that nobody validated
+            return _received(self.raw)
+        for name, value in shape.defaults.items():
+            if name not in values:
+                values[name] = value
+        if self.shown is not None:
+            values.update(self._read_rewritten(self.shown))
+        return FrozenDict(values)
+
     def __getitem__(self, name: str) -> Any:
-        if self._json is None and self._shape is not None and name in self._shape.direct and name in self.validated:
-            return self.validated[name]
+        if self._json is None and self._shape is not None:
+            if name in self._shape.direct and name in self.validated:
+                return self.validated[name]
+            if self.shown is not None and name in (rewritten := self._read_rewritten(self.shown)):
+                return rewritten[name]
         return self._read()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -75,8 +155,13 @@ class Arguments(_Mapping):
     def __len__(self) -> int:
         return len(self._read())
 
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The names that no model sees, as far as it is known whose arguments these are."""
+        return frozenset() if self._shape is None else self._shape.hidden
+
     def __repr__(self) -> str:
-        return repr(self._read())
+        return repr(starred(self._read(), self.hidden))
 
     def __deepcopy__(self, memo: dict[int, object]) -> dict[str, Any]:
         return self._read().__deepcopy__(memo)
@@ -88,16 +173,9 @@ class Arguments(_Mapping):
 Mapping.register(Arguments)
 
 
-def _judged(raw: Any, shape: Shape) -> FrozenDict:
-    """What text that was validated says, of keys that came twice the last, as the handler has it; and the defaults."""
-    try:
-        values = from_json(raw)
-    except (TypeError, ValueError):  # a mapping, or text that nobody validated
-        return _received(raw)
-    for name, value in shape.defaults.items():
-        if name not in values:
-            values[name] = value
-    return FrozenDict(values)
+def starred(arguments: JsonObject, hidden: Collection[str]) -> JsonObject:
+    """Arguments as they are written down: stars in the place of what is bound or private."""
+    return {**arguments, **{name: SECRET_STARS for name in hidden if name in arguments}}
 
 
 def _received(raw: str | JsonObject | None) -> FrozenDict:

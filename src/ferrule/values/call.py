@@ -7,8 +7,8 @@ import os
 from operator import attrgetter
 from typing import Any, cast
 
-from ferrule.values.arguments import Arguments, Shape
-from ferrule.values.frozen import JsonObject, frozen
+from ferrule.values.arguments import Arguments, starred
+from ferrule.values.frozen import JsonObject, freeze, frozen
 
 
 class _CallFields:
@@ -77,7 +77,9 @@ class ToolCall(_CallFields):
         return hash((self.id, self.name))
 
     def __repr__(self) -> str:
-        return f"ToolCall({self.id!r}, {self.name!r}, {self.raw!r})"
+        arguments = self._arguments
+        shown = self.raw if arguments is None or not arguments.hidden else arguments
+        return f"ToolCall({self.id!r}, {self.name!r}, {shown!r})"
 
 
 _compared = attrgetter("id", "name", "raw", "problem", "data", "parent")
@@ -94,15 +96,22 @@ def new_id() -> str:
     return f"call_{_PREFIX}_{next(_ids)}"
 
 
-def judged_call(call: ToolCall, raw: str, validated: Any = None, shape: Shape | None = None) -> ToolCall:
+def judged_call(call: ToolCall, arguments: Arguments) -> ToolCall:
     """`call` with the arguments that are judged and run, as the constructor makes it."""
     judged: Any = _CallFields()
     judged.id = call.id
     judged.name = call.name
-    judged.raw = raw
+    judged.raw = arguments.raw
     judged.problem = None
     judged.data = call.data
     judged.parent = call.parent
-    judged._arguments = Arguments(raw, validated, shape)
+    judged._arguments = arguments
     judged.__class__ = _FrozenCall
     return judged  # type: ignore[no-any-return]
+
+
+def starred_call(call: ToolCall, hidden: frozenset[str]) -> ToolCall:
+    """`call` as it leaves the kernel, with nothing but stars of the parameters in `hidden`."""
+    if hidden.isdisjoint(call.arguments):
+        return call
+    return call.replace(arguments=freeze(starred(call.arguments, hidden)))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, Literal, TypeAlias, TypeVar
+from enum import Enum
+from itertools import accumulate, islice
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import SchemaSerializer, core_schema, from_json, to_json, to_jsonable_python
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Text:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise TypeError(f"Text holds a string, not {self.text!r}")
-        if not self.text.isascii():
+        if type(self.text) is not str or not self.text.isascii():
             object.__setattr__(self, "text", clean(self.text))
 
 
@@ -52,7 +52,9 @@ class Media:
             raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
         if not _is_mime_type(self.mime_type):
             raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
-        for name in ("uri", "name"):
+        if self.data is not None and type(self.data) is not bytes:
+            object.__setattr__(self, "data", memoryview(self.data).tobytes())
+        for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else clean(str(value)))
 
@@ -70,7 +72,10 @@ _LONGEST_MIME_TYPE = 255
 
 
 def clean(text: str) -> str:
-    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD."""
+    """`text` as a plain string that UTF-8 can hold: lone surrogates become U+FFFD, and no method of a class of somebody
+    else's is called."""
+    if type(text) is not str:
+        text = str.__str__(text)
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -78,63 +83,202 @@ def clean(text: str) -> str:
     return text
 
 
+MOST_VALUES = 1_000_000
+MOST_CHARACTERS = 10_000_000
+"""What one value may hold where it is shown, counted at each place where it stands."""
+
+
+class NotShowable(Exception):
+    """A value that no result can hold; the text says what is wrong with it and what to return instead."""
+
+
 def jsonable(value: object) -> Any:
-    """`value` as plain JSON data that any parser reads: what has no JSON form becomes text. Never raises."""
-    try:
-        return _clean_json(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=_foreign))
-    except Exception:  # a lazy mapping or an iterator of the author's own may raise anything
+    """`value` as plain JSON data that any parser reads: what has no JSON form becomes text, and what is too much `…`.
+
+    Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator.
+    """
+    return _Rendering(strict=False).render(value, ())
+
+
+def plain(value: object) -> Any:
+    """`value` as `jsonable` gives it, a copy that runs nobody's code when it is read.
+
+    Raises:
+        NotShowable: for an iterator in it, which could be read only once, perhaps without end, and for too much.
+    """
+    return _Rendering(strict=True).render(value, ())
+
+
+class _Rendering:
+    """One way through a value, with what it may still take."""
+
+    __slots__ = ("characters", "problem", "strict", "values")
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
+        self.problem: NotShowable | None = None
+
+    def render(self, value: Any, above: tuple[int, ...]) -> Any:
+        kind = type(value)
+        if kind is str:
+            self.characters -= len(value)
+            return value if value.isascii() else clean(value)
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            return self._integer(value)
+        if kind is float:
+            return value if math.isfinite(value) else str(value)
+        if len(above) > _MOST_DEPTH or id(value) in above:  # nested without end
+            return "…"
+        inside = (*above, id(value))
+        if issubclass(kind, dict):
+            return self._object(dict.items(value), inside)
+        for sequence in _SEQUENCES:
+            if issubclass(kind, sequence):
+                return self._array(sequence.__iter__(value), inside)
         try:
-            return _clean_json(value)
-        except Exception:
-            return f"<{type(value).__name__}>"
+            return self._of_a_class(value, kind, inside)
+        except (KeyboardInterrupt, NotShowable):
+            raise
+        except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
+            if self.problem is not None:
+                raise self.problem from None
+            return text_of(value)
 
-
-def _foreign(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    try:
-        return str(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
-
-
-def _clean_json(value: object, above: tuple[int, ...] = ()) -> Any:
-    if value is None or isinstance(value, bool):
+    def _integer(self, value: int) -> int | str:
+        if -_SMALL < value < _SMALL:
+            return value
+        self.characters -= value.bit_length() // 3
+        try:
+            str(value)
+        except ValueError:  # CPython's limit on digits, sys.set_int_max_str_digits
+            return hex(value)
         return value
-    if isinstance(value, str):
-        return clean(str(value))
-    if isinstance(value, int):
-        return _writable_int(int(value))
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(value)
-    if len(above) > 100 or id(value) in above:  # nested without end
-        return "…"
-    if isinstance(value, Mapping):
-        inside = (*above, id(value))
-        return {clean(str(key)): _clean_json(item, inside) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        inside = (*above, id(value))
-        return [_clean_json(item, inside) for item in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return clean(str(_foreign(value)))
+
+    def _has_room(self) -> bool:
+        self.values -= 1
+        if self.values >= 0 and self.characters >= 0:
+            return True
+        if self.strict:
+            raise self._not_showable(
+                f"more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters; return fewer of them at a time"
+            )
+        return False
+
+    def _not_showable(self, why: str) -> NotShowable:
+        self.problem = NotShowable(why)  # Pydantic tells of no exception that was raised beneath it
+        return self.problem
+
+    def _object(self, items: Iterable[tuple[Any, Any]], inside: tuple[int, ...]) -> dict[str, Any]:
+        found = {}
+        for key, item in items:
+            if not self._has_room():
+                found["…"] = "…"
+                break
+            if type(key) is not str or not key.isascii():
+                key = clean(_key(key))
+            self.characters -= len(key)
+            found[key] = self.render(item, inside)
+        return found
+
+    def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
+        found = []
+        for item in items:
+            if not self._has_room():
+                found.append("…")
+                break
+            found.append(self.render(item, inside))
+        return found
+
+    def _of_a_class(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
+        """What is no plain data, by the methods of its class."""
+        self._check_class(kind)
+        if not self._has_room():
+            return "…"
+        if issubclass(kind, Enum):
+            return self.render(value.value, inside)
+        for plain_kind, exactly in _PLAIN_KINDS:
+            if issubclass(kind, plain_kind):
+                return self.render(exactly(value), inside)
+        if issubclass(kind, Mapping):
+            return self._object(value.items(), inside)
+        if hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__"):
+            self._check(_TO_PYTHON(value), inside)
+
+        def foreign(inner: object) -> Any:
+            return clean(str(value)) if inner is value else self.render(inner, inside)
+
+        found = to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=foreign)
+        return self.render(found, inside)
+
+    def _check_class(self, kind: type) -> None:
+        if not any(hasattr(kind, name) for name in ("__next__", "__anext__", "__await__")):
+            return
+        if self.strict:
+            raise self._not_showable(f"an iterator or awaitable ({kind.__name__}), and no list or value")
+        raise TypeError  # it becomes text
+
+    def _check(self, value: Any, inside: tuple[int, ...]) -> None:
+        """Look at what Pydantic makes of the object of a class, lazily, before it makes it all."""
+        kind = type(value)
+        if kind in _NOTHING_INSIDE or len(inside) > _MOST_DEPTH:
+            return
+        inside = (*inside, id(value))
+        if issubclass(kind, dict | list | tuple | set | frozenset):
+            for item in value.values() if issubclass(kind, dict) else value:
+                if self._has_room():
+                    self._check(item, inside)
+        else:
+            self._check_class(kind)
 
 
-def _writable_int(value: int) -> int | str:
+_MOST_DEPTH = 100
+_SMALL = 1 << 63
+_SEQUENCES: tuple[type[Iterable[Any]], ...] = (list, tuple, set, frozenset)
+_PLAIN_KINDS: tuple[tuple[type, Callable[[Any], object]], ...] = (
+    (str, str.__str__),
+    (int, int.__int__),
+    (float, float.__float__),
+)
+_NOTHING_INSIDE = frozenset({str, int, float, bool, type(None)})
+_TO_PYTHON = SchemaSerializer(core_schema.any_schema()).to_python
+
+
+def _key(key: object) -> str:
+    """A key of an object as Pydantic writes it."""
+    if isinstance(key, str) and not isinstance(key, Enum):
+        return key
     try:
-        str(value)
-    except ValueError:  # CPython's limit on digits, sys.set_int_max_str_digits
-        return hex(value)
-    return value
+        return str(next(iter(to_jsonable_python({key: None}, fallback=str))))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return text_of(key)
+
+
+def text_of(value: object) -> str:
+    """What `str` says of it, whatever its class makes of that."""
+    try:
+        return clean(str(value))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return f"<{type(value).__name__}>"
 
 
 def to_text(value: object) -> str:
     """JSON text of `value`, whatever it is."""
-    return json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False)
+    return _json_text(jsonable(value))
+
+
+def _json_text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
-    """The blocks of a result that a handler or a middleware made.
+    """The blocks of a result that a handler or a middleware made, as blocks of no class of their own.
 
     Raises:
         TypeError: for what is no `Text` and no `Media`.
@@ -143,20 +287,50 @@ def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
     for block in found:
         if not isinstance(block, Text | Media):
             raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
-    return found
+    return tuple([block if type(block) in (Text, Media) else _plain_block(block) for block in found])
 
 
-def render(value: object) -> tuple[Block, ...]:
-    """The blocks for what a handler returned: text as it is, blocks as they are, all else as JSON."""
-    if isinstance(value, str):
-        return (Text(str(value)),)
+def _plain_block(block: Block) -> Block:
+    if isinstance(block, Text):
+        return Text(block.text)
+    return Media(block.kind, block.data, block.mime_type, block.uri, block.name)
+
+
+def as_output(value: object, *, strict: bool = True) -> Any:
+    """What a handler gives as others see it: blocks and bytes as they are, all else as plain JSON data.
+
+    Raises:
+        NotShowable: where it is `strict`, as `plain` does.
+    """
     if isinstance(value, Text | Media):
-        return (value,)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, Text | Media) for item in value):
-        return tuple(value)
+        return checked((value,))[0]
+    if is_blocks(value):
+        return list(checked(value))
+    if isinstance(value, bytes | bytearray):
+        return memoryview(value).tobytes()
+    return plain(value) if strict else jsonable(value)
+
+
+def render(value: object, *, is_plain: bool = False) -> tuple[Block, ...]:
+    """The blocks for what a handler returned: text as it is, blocks as they are, all else as JSON.
+
+    Args:
+        is_plain: Whether `as_output` made it.
+    """
+    if isinstance(value, str) and not isinstance(value, Enum):
+        return (Text(value),)
+    if isinstance(value, Text | Media):
+        return checked((value,))
+    if is_blocks(value):
+        return checked(value)
     if isinstance(value, bytes | bytearray):
         return _render_bytes(bytes(value))
-    return (Text(to_text(value)),)
+    return (Text(_json_text(value) if is_plain else to_text(value)),)
+
+
+def is_blocks(value: object) -> TypeGuard[list[Block] | tuple[Block, ...]]:
+    """Whether it is a list of blocks, and of nothing else."""
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Text | Media) for item in value)
 
 
 def _render_bytes(value: bytes) -> tuple[Block, ...]:
@@ -272,17 +446,18 @@ def _fit_string(value: str, limit: int) -> str:
 
 
 def _fit_parts(value: dict[str, object] | list[object], limit: int, depth: int) -> str:
-    """The first items, each in its share, and how many more there are."""
+    """The first items, each in its share, and how many more there are. Of more items than characters most cannot be
+    shown: they are not looked at."""
     if isinstance(value, dict):
         note = "[cut]"
         while note in value:
             note = f"[{note}]"
         brackets, rest = "{}", f'"{note}":"%d more"'
-        parts = [(f"{_dumps(key)}:", item) for key, item in value.items()]
+        parts = [(f"{_dumps(key)}:", item) for key, item in islice(value.items(), limit)]
     else:
         brackets, rest = "[]", '"[cut: %d more]"'
-        parts = [("", item) for item in value]
-    room = limit - len(brackets) - len(rest % len(parts))
+        parts = [("", item) for item in value[:limit]]
+    room = limit - len(brackets) - len(rest % len(value))
     if room < 0:
         return _least(limit)
     sized = [((key, item), len(key) + len(_dumps(item)) + 1) for key, item in parts]
@@ -292,7 +467,7 @@ def _fit_parts(value: dict[str, object] | list[object], limit: int, depth: int) 
         if left < 1:  # a key as long as its share
             break
         shown.append(key + _fit(item, left, depth - 1))
-    if more := len(parts) - len(shown):
+    if more := len(value) - len(shown):
         shown.append(rest % more)
     return brackets[0] + ",".join(shown) + brackets[1]
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 # TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import TypeVar
 
+from ferrule.values.arguments import FoundPath
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean
 from ferrule.values.frozen import FrozenDict, frozen
@@ -50,6 +51,9 @@ class RunningCall(Protocol):
     inside: bool
 
     @property
+    def refusal(self) -> ToolResult | None: ...
+
+    @property
     def parent(self) -> RunningCall | None: ...
 
     @property
@@ -78,7 +82,7 @@ class RunningCall(Protocol):
 
 
 _DESCRIBED = frozenset(
-    ("name", "description", "title", "version", "tags", "metadata", "private", "input_schema", "fingerprint")
+    ("name", "description", "title", "version", "tags", "metadata", "private", "hidden", "input_schema", "fingerprint")
 )
 _JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "parallel"))
 
@@ -86,9 +90,9 @@ _JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "pa
 class Traits:
     """What the tool of a call is and does, for the arguments of that very call.
 
-    It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `input_schema` and
-    `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world` and `parallel` as bools; and the tool itself
-    as `definition`.
+    It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `hidden`,
+    `input_schema` and `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world` and `parallel` as bools;
+    and the tool itself as `definition`.
     """
 
     __slots__ = ("_arguments", "definition")
@@ -112,7 +116,7 @@ class _ContextFields:
 
 
 class ToolContext(_ContextFields, Generic[Deps]):
-    """What a run may use besides its arguments; frozen.
+    """What a run may use besides its arguments; frozen, and made with keywords alone.
 
     Args:
         session: The conversation that this call belongs to.
@@ -133,6 +137,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     def __init__(
         self,
+        *,
         session: str | None = None,
         principal: str | None = None,
         working_directory: str | os.PathLike[str] | None = None,
@@ -192,6 +197,20 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return None if self.running is None else Traits(self.running.tool, self.running.call.arguments)
 
     @property
+    def paths(self) -> tuple[FoundPath, ...]:
+        """Where the arguments of this call hold paths, for guards: every `os.PathLike` among the validated values, keys
+        too, and all text whose schema has the format `path`, `file-path` or `directory-path`. Each has its `place`,
+        such as `("files", 0, "to")`, its `text`, and `is_key`. Text that says nothing of the kind is not among them.
+
+        Raises:
+            RuntimeError: where this context belongs to no call, or its arguments are not validated yet.
+        """
+        places = None if self.running is None else self.running.call.arguments.places
+        if places is None:
+            raise RuntimeError("context.paths works inside a call, once its arguments have been validated")
+        return places.paths
+
+    @property
     def runs(self) -> int:
         """How often the handler of this call has been started, which no middleware can say otherwise."""
         return 0 if self.running is None else self.running.runs
@@ -201,6 +220,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
         """Whether the call has its slot and its deadline: what stands `inside` sees True, what stands `around` False.
         Where the context belongs to no call, as in a test of a middleware by itself, it is True."""
         return self.running is None or self.running.inside
+
+    def is_refusal(self, result: ToolResult) -> bool:
+        """Whether `result` is the runner's own word on this call, that nothing was run: no tool, no middleware and no
+        cache had a hand in it, and a copy is none."""
+        return self.running is not None and self.running.refusal is result
 
     @property
     def cancelled(self) -> bool:

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Literal, NoReturn
 
 from ferrule.errors import DefinitionError
+from ferrule.values.content import text_of
 from ferrule.values.frozen import JsonObject, frozen
 
 
@@ -32,7 +33,8 @@ class Decision:
         if kind not in _STRICTNESS:
             raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {kind!r}")
         self.kind = kind
-        self.reason = reason
+        given: object = reason
+        self.reason = "" if given is None else reason if type(given) is str else text_of(given)
         self.arguments = arguments
         self.into = into
         self.__class__ = _FrozenDecision

@@ -50,10 +50,11 @@ class Event(_EventFields):
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event; the
-        `decision` of a `tool:decided` and a `tool:suspended`; of a `tool:progress` `done`, `total` and `message`, or
-        the `chunk` that the handler yielded, or the `attempt` that failed with its `status`, `error` and `wait`, or the
-        `fault` that a test made."""
+        """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event and of a
+        `tool:suspended`; the `decision` of a `tool:decided`, and by whom (`by`) where `resume` was told; of a
+        `tool:progress` `done`, `total` and `message`, or the `chunk` that the handler yielded, or the `attempt` that
+        failed with its `status`, `error` and `wait`, or the `fault` that a test made. What is bound or private is
+        stars in `input` and in `call`."""
         data = self._data
         if data is None:
             data = FrozenDict(self._build())
@@ -96,7 +97,7 @@ def emit(observers: tuple[Callable[[Event], object], ...], kind: EventKind, call
     for observer in observers:
         try:
             observer(event)
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:
             raise
         except BaseException:
-            log.exception("an observer broke on %s of %s", kind, call.name)
+            log.exception("an observer broke on %s of %r", kind, call.name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Text, checked, jsonable, render
-from ferrule.values.frozen import FrozenDict, JsonObject, frozen
+from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render
+from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
@@ -16,11 +16,23 @@ Status: TypeAlias = Literal[
 _EMPTY: JsonObject = FrozenDict()
 
 
+class Suspension(NamedTuple):
+    """What the kernel adds to the result of a call that was suspended, or taken up again."""
+
+    pending: JsonObject | None
+    answered_by: str | None
+
+
+_NONE = Suspension(None, None)
+
+
 class _ResultFields:
     """The slots of a result. A class without `__init__` is filled a third faster (Python 3.13)."""
 
     __slots__ = (
         "_content",
+        "_suspension",
+        "_value",
         "call",
         "duration_ms",
         "error",
@@ -43,7 +55,8 @@ class ToolResult(_ResultFields):
         call: The call as the model sent it; `None` until the runner has it.
         tool_name: The tool's own name.
         status: `"ok"` or what stood in the way.
-        output: The value as the handler gave it. No middleware has bounded it: providers never read it.
+        output: What the handler gave, as plain JSON data (or bytes, or blocks), so that reading it runs nobody's code;
+            `await some_tool(…)` gives the value itself. No middleware has bounded it: providers never read it.
         error: A text for the model (what was wrong, what would be right, whether anything was run), or `None`.
         executed: Whether the effect may have happened: `True`, `False`, or `None` for not known.
         repairs: What was repaired in the arguments, in words.
@@ -96,6 +109,16 @@ class ToolResult(_ResultFields):
         return content
 
     @property
+    def pending(self) -> JsonObject | None:
+        """Of a suspended call, all that `Runner.resume` needs, read-only; no handler and no middleware can make it."""
+        return getattr(self, "_suspension", _NONE).pending if self.status == "suspended" else None
+
+    @property
+    def answered_by(self) -> str | None:
+        """Who answered, where the call was suspended and `resume(…, by=…)` took it up."""
+        return getattr(self, "_suspension", _NONE).answered_by
+
+    @property
     def call_id(self) -> str:
         """The id as the model sent it."""
         return self.call.id if self.call is not None else ""
@@ -112,16 +135,21 @@ class ToolResult(_ResultFields):
 
     def replace(self, **changes: Any) -> ToolResult:
         """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
-        kept = {name: getattr(self, name) for name in _ResultFields.__slots__ if name != "_content"}
+        kept = {name: getattr(self, name) for name in _ResultFields.__slots__ if name[0] != "_"}
         if "output" not in changes and "error" not in changes:
             kept["content"] = self._content
-        return ToolResult(**{**kept, **changes})
+        made = ToolResult(**{**kept, **changes})
+        if "output" not in changes and hasattr(self, "_value"):
+            keep_value(made, self._value)
+        if hasattr(self, "_suspension"):
+            keep_suspension(made, self._suspension)
+        return made
 
     def record(self) -> dict[str, Any]:
         """A JSON-safe record of the execution.
 
-        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`. That of a
-        suspended call has all that `Runner.resume` needs.
+        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`. `pending`
+        is all that `Runner.resume` reads, and `None` where the call is not suspended.
         """
         return {
             "tool_name": self.tool_name,
@@ -134,6 +162,8 @@ class ToolResult(_ResultFields):
             "executed": self.executed,
             "repairs": list(self.repairs),
             "metadata": jsonable(dict(self.metadata)),
+            "answered_by": self.answered_by,
+            "pending": thaw(self.pending),
         }
 
     def __repr__(self) -> str:
@@ -145,6 +175,9 @@ _keep_content = cast("Any", _ResultFields.__dict__["_content"]).__set__
 _FrozenResult = frozen(ToolResult)
 keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """For the kernel alone, which fills this and the repairs in at the end of a call."""
+keep_value = cast("Any", _ResultFields.__dict__["_value"]).__set__
+"""The value that `returned` gives, for who copies a result."""
+keep_suspension = cast("Any", _ResultFields.__dict__["_suspension"]).__set__
 keep_repairs = cast("Any", _ResultFields.__dict__["repairs"]).__set__
 
 
@@ -162,6 +195,32 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
     result.duration_ms = 0.0
     result.__class__ = _FrozenResult
     return result  # type: ignore[no-any-return]
+
+
+def rendered(value: Any) -> ToolResult:
+    """What a handler returned, perhaps a result that it built itself, as a result whose reading runs no code of the
+    handler's. The value itself is kept for `returned`.
+
+    Raises:
+        NotShowable: where no result can hold it.
+    """
+    if isinstance(value, ToolResult):
+        error = None if value.error is None else clean(value.error)
+        metadata, content = jsonable(value.metadata), value._content
+        value = getattr(value, "_value", value.output)
+    else:
+        error, metadata, content = None, None, None
+    output = as_output(value)
+    if error is None and content is None:
+        content = render(output, is_plain=True)
+    made = ToolResult(output, error, metadata, content)
+    keep_value(made, value)
+    return made
+
+
+def returned(result: ToolResult) -> Any:
+    """The value that the handler returned, or a middleware put in its place."""
+    return getattr(result, "_value", result.output)
 
 
 def limited(error: str, retry_after: float | None = None) -> ToolResult:

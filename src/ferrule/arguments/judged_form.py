@@ -1,0 +1,441 @@
+"""What guards are shown of parameters that validation may change: the JSON of the validated values.
+
+A parameter is *exact* where its closed core schema holds only nodes that are known to keep what they read: there the
+decoded JSON is what the handler gets. Of every other one the validated value is written down, by a serializer made from
+the same core without what hides or decorates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic_core import (
+    CoreConfig,
+    PydanticSerializationError,
+    PydanticSerializationUnexpectedValue,
+    SchemaSerializer,
+    from_json,
+    to_json,
+)
+
+from ferrule.arguments.closing import KEEPS, NESTED, CoreSchema, root_fields
+from ferrule.errors import DefinitionError
+from ferrule.values.json_text import SECRET_STARS, dumps
+
+_SECRETS = (Secret, SecretStr, SecretBytes)
+_LEAVES = frozenset({"any", "none", "bool", "int", "float", "bytes", "literal", "str", "enum"})
+_HOLDING = frozenset(
+    {"nullable", "default", "definitions", "definition-ref", "list", "tuple", "dict", "union", "tagged-union"}
+    | {"model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"}
+    | {"typed-dict", "typed-dict-field", "json-or-python", "lax-or-strict"}
+)
+"""What keeps what it holds; a set does not keep how often, and in which order."""
+_MAKES_EMPTY = (None, list, tuple, set, frozenset, dict)
+"""What may make a default: another factory may make another one at the next attempt."""
+_TEXT_KEYS = frozenset({"type", "ref", "metadata", "serialization", "strict", "pattern", "regex_engine"}) | {
+    *("min_length", "max_length", "ascii_only")
+}
+"""What may be said of a string that is kept as it is."""
+_REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_numbers_to_str")
+_KEY_KINDS = frozenset({"str", "literal", "enum"})
+_READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
+"""Which part of a node validates strict JSON."""
+_VALIDATORS = frozenset({"function-before", "function-after", "function-wrap", "custom-error", "chain"})
+"""What may make anything of a value that the node within has read."""
+_STRUCTURES: dict[str, type] = {
+    "list": list,
+    "generator": list,
+    "tuple": tuple,
+    "named-tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    **dict.fromkeys(("dict", "typed-dict", "ordered-dict", "counter"), dict),
+    **dict.fromkeys(("model", "dataclass", "definition-ref", "frozendict"), object),
+}
+"""Kinds that Pydantic writes down by their parts, with the class of what they read; models have their own."""
+_KNOWN = (
+    _STRUCTURES.keys()
+    | (_LEAVES - {"any"})
+    | {
+        *("date", "time", "datetime", "timedelta", "decimal", "fraction", "uuid", "url", "multi-host-url", "complex"),
+        *("json", "missing-sentinel", "union", "tagged-union"),
+    }
+)
+"""Kinds whose values Pydantic writes down by what the schema says of them."""
+_WRAPPING = (_HOLDING | _VALIDATORS | {"named-tuple-field"}) - _KNOWN
+"""Kinds that leave that to a node within. A value of any other is written down by what it is."""
+_CONFIG: CoreConfig = {"ser_json_inf_nan": "constants"}
+_SHAPING = {"extra_fields_behavior": "extra_fields_behavior", "val_json_bytes": "ser_json_bytes"}
+"""What of a node's configuration a serializer needs to find all fields, and to write bytes as they are read."""
+
+
+class NoJudgedForm(Exception):
+    """What guards would be shown of a value cannot be made; the message names the parameter and the way out."""
+
+
+class JudgedForm:
+    """The JSON of the validated values of the parameters that are not exact; false where all of them are.
+
+    Args:
+        core: The closed core schema of all parameters: a typed dict or a model.
+        whole: Whether to take all of them as one, in any case.
+
+    Attributes:
+        names: The parameters, as a model names them, with their names in Python.
+        whole: Whether more than the parameters' own types has a say in what they come to, such as a validator of the
+            model: then they are one.
+
+    Raises:
+        DefinitionError: for an `InitVar`, or further keys of a dataclass, which nobody could be shown.
+    """
+
+    def __init__(self, core: CoreSchema, *, whole: bool = False) -> None:
+        _refuse_hidden(core)
+        exactness = _Exactness(core)
+        self._core = core
+        self.whole = whole or not exactness.of_root()
+        self.names = {
+            field.get("validation_alias") or name: name
+            for name, field in root_fields(core).items()
+            if self.whole or not exactness.of_parameter(field["schema"])
+        }
+        self._config = exactness.config
+
+    def __bool__(self) -> bool:
+        return self.whole or bool(self.names)
+
+    @cached_property
+    def _serializer(self) -> SchemaSerializer:
+        core = _writing_all(self._core, set())
+        if not self.whole:
+            fields = root_fields(core)
+            chosen = {
+                wire: {"type": "typed-dict-field", "schema": fields[name]["schema"], "required": False}
+                for wire, name in self.names.items()
+            }
+            typed_dict = {"type": "typed-dict", "fields": chosen}
+            core = {**core, "schema": typed_dict} if core["type"] == "definitions" else typed_dict
+        return SchemaSerializer(core, _writing(self._config), _use_prebuilt=False)
+
+    def text(self, values: Any, *, checked: bool = True) -> str:
+        """The JSON text of validated values, by the names that a model uses.
+
+        Args:
+            checked: Whether each value has to be of its declared type.
+
+        Raises:
+            NoJudgedForm: where there is none, or a value is not of its declared type.
+        """
+        chosen, warnings = self._chosen(values), "error" if checked else "none"
+        try:
+            text = self._json(chosen, warnings=warnings)
+            if SECRET_STARS in text:
+                text = dumps(_revealed(from_json(text), from_json(self.sent(values))))
+            return text
+        except Exception as error:  # whatever a type of the author's own raises
+            raise NoJudgedForm(self._why(chosen)) from error
+
+    def sent(self, values: Any) -> str:
+        """The same without what models have filled in by themselves, and with secrets written out."""
+        chosen = self._chosen(values, sent=True)
+        return self._json(chosen, warnings="none", exclude_unset=True, context=_WITH_SECRETS)
+
+    def values(self, values: Any) -> Any:
+        """The same as Python values, in which paths are still paths.
+
+        Raises:
+            NoJudgedForm: where they cannot be made.
+        """
+        chosen = self._chosen(values)
+        try:
+            return self._serializer.to_python(chosen, by_alias=True, warnings=False)
+        except Exception as error:
+            raise NoJudgedForm(self._why(chosen)) from error
+
+    def _chosen(self, values: Any, *, sent: bool = False) -> Any:
+        """What of the validated values is written down; of a model perhaps only what was sent."""
+        if self.whole:
+            return values
+        given = values if isinstance(values, dict) else values.__dict__
+        named = given if given is values or not sent else values.__pydantic_fields_set__
+        return {wire: given[name] for wire, name in self.names.items() if name in given and name in named}
+
+    def _json(self, chosen: Any, **options: Any) -> str:
+        text = self._serializer.to_json(chosen, by_alias=True, **options).decode()
+        if "NaN" in text or "Infinity" in text:
+            from_json(text, allow_inf_nan=False)
+        return text
+
+    def _why(self, chosen: Any) -> str:
+        where = "its arguments have"
+        for wire, name in self.names.items():
+            try:
+                self._json(chosen, warnings="error", include={name if self.whole else wire})
+            except Exception:
+                where = f"its parameter {wire!r} has"
+                break
+        return f"{where} no JSON form to be judged by: give the type a PlainSerializer"
+
+
+_WITH_SECRETS = {"ferrule": "secrets that were sent"}
+"""The serializer's context where secrets are written out."""
+
+
+def _revealed(starred: Any, sent: Any) -> Any:
+    """`starred` with what was sent written out."""
+    if isinstance(starred, dict) and isinstance(sent, dict):
+        if sent.keys() <= starred.keys():  # else secrets are among the keys
+            return {key: _revealed(value, sent[key]) if key in sent else value for key, value in starred.items()}
+    if isinstance(starred, list) and isinstance(sent, list) and len(starred) == len(sent):
+        return [_revealed(one, other) for one, other in zip(starred, sent, strict=True)]
+    return sent
+
+
+# -- which parameters are exact ----------------------------------------------------------------------------------------
+
+
+class _Exactness:
+    """Which nodes of a closed core schema keep what they read."""
+
+    def __init__(self, core: CoreSchema) -> None:
+        listed = core["definitions"] if core["type"] == "definitions" else ()
+        self._definitions: dict[str, CoreSchema] = {node["ref"]: node for node in listed}
+        self._root = core
+        self.config: dict[str, object] = {}
+
+    def of_root(self) -> bool:
+        """Whether the root only puts its parameters together."""
+        node = self._root
+        while self._keeps(node, {}):
+            self.config |= node.get("config") or {}
+            if "fields" in node:
+                return all(
+                    self.of_parameter(node[key]) for key in ("extras_schema", "extras_keys_schema") if key in node
+                )
+            if "schema_ref" not in node and "schema" not in node:  # a root model of a union
+                return self.of_parameter(node)
+            node = self._definitions[node["schema_ref"]] if "schema_ref" in node else node["schema"]
+        return False
+
+    def of_parameter(self, node: CoreSchema) -> bool:
+        """Whether the value of a parameter is the JSON that it was read from."""
+        return self._is_exact(node, self.config, set())
+
+    def _is_exact(self, node: CoreSchema, config: Mapping[str, object], seen: set[str]) -> bool:
+        config = {**config, **(node.get("config") or {})}
+        if node["type"] == "definition-ref":
+            ref = node["schema_ref"]
+            if ref in seen:
+                return True
+            seen.add(ref)
+            return self._is_exact(self._definitions[ref], config, seen)
+        return self._keeps(node, config) and all(self._is_exact(inner, config, seen) for inner in _inner(node))
+
+    def _keeps(self, node: CoreSchema, config: Mapping[str, object]) -> bool:
+        """Whether the node itself, without those in it, changes nothing."""
+        kind = node["type"]
+        if kind == "str":
+            return not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
+        if kind == "bytes":
+            return config.get("val_json_bytes", "utf8") == "utf8"
+        if kind == "enum":
+            plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
+            return plain and _has_no_missing(node["cls"])
+        if kind == "function-before":
+            return (node.get("metadata") or {}).get("ferrule") is KEEPS
+        if kind == "dict" and "keys_schema" in node and not self._are_plain_keys(node["keys_schema"]):
+            return False
+        if kind == "default" and node.get("default_factory") not in _MAKES_EMPTY:
+            return False
+        changes = node.get("custom_init") or node.get("post_init") or node.get("extra_behavior") == "ignore"
+        return kind in _LEAVES | _HOLDING and not changes and node.get("on_error", "raise") == "raise"
+
+    def _are_plain_keys(self, node: CoreSchema) -> bool:
+        """Whether they are strings; of numbers, `1` and `01` would be one key."""
+        if node["type"] == "definition-ref":
+            node = self._definitions[node["schema_ref"]]
+        while node["type"] == "function-before":
+            node = node["schema"]
+        members = [getattr(one, "value", one) for one in node.get("expected") or node.get("members") or ()]
+        return node["type"] in _KEY_KINDS and all(isinstance(one, str) for one in members)
+
+
+def _has_no_missing(enum: type[Enum]) -> bool:
+    """Whether only the values of its members give a member."""
+    return getattr(enum._missing_, "__func__", None) is Enum._missing_.__func__  # type: ignore[attr-defined]
+
+
+def _inner(node: CoreSchema) -> Iterator[CoreSchema]:
+    """The nodes right below one that validate JSON."""
+    if node["type"] in _READ_AS:
+        yield node[_READ_AS[node["type"]]]
+        return
+    for key in node.keys() & NESTED:
+        below = node[key]
+        if isinstance(below, dict):
+            yield from [below] if isinstance(below.get("type"), str) else below.values()
+        else:
+            nodes = (item[0] if isinstance(item, tuple) else item for item in below)
+            yield from (one for one in nodes if isinstance(one, dict))  # a dataclass has names there
+
+
+def _leaf(node: CoreSchema) -> CoreSchema:
+    """The node that reads the value in the end."""
+    while True:
+        kind: str = node["type"]
+        inner = node.get(_READ_AS.get(kind, "schema")) or (node["steps"][-1] if kind == "chain" else None)
+        if inner is None or kind in _STRUCTURES:
+            return node
+        node = inner
+
+
+def _refuse_hidden(node: object) -> None:
+    """Refuse what no serializer sees: an `InitVar`, which the object does not keep, and further keys of a dataclass."""
+    if isinstance(node, list | tuple):
+        for item in node:
+            _refuse_hidden(item)
+    elif isinstance(node, dict):
+        if node.get("type") == "dataclass-field" and node.get("init_only"):
+            raise DefinitionError(
+                f"the field {node['name']!r} of a dataclass is an InitVar, which guards could not be shown; "
+                "make it a field"
+            )
+        if node.get("type") == "dataclass-args" and node.get("extra_behavior") == "allow":
+            raise DefinitionError(
+                f"the dataclass {node['dataclass_name']!r} takes keys that it does not declare, which guards could not "
+                "be shown; make it a model"
+            )
+        for key, value in node.items():
+            if key in NESTED or not isinstance(node.get("type"), str):
+                _refuse_hidden(value)
+
+
+# -- the serializer ----------------------------------------------------------------------------------------------------
+
+
+def _writing_all(node: Any, classes: set[type]) -> Any:
+    """A copy that writes down all that there is, under the names that a model uses.
+
+    Args:
+        classes: Gets the classes of all models and dataclasses that are declared.
+    """
+    if isinstance(node, list | tuple):
+        return type(node)(_writing_all(item, classes) for item in node)
+    if not isinstance(node, dict):
+        return node
+    kind = node.get("type")
+    if not isinstance(kind, str):
+        return {key: _writing_all(value, classes) for key, value in node.items()}
+    if kind in _READ_AS:
+        read = node[_READ_AS[kind]]
+        own = {key: node[key] for key in ("ref", "serialization") if key in node and key not in read}
+        return _writing_all({**read, **own}, classes)
+    copy = {
+        key: _writing_all(value, classes) if key in NESTED else value
+        for key, value in node.items()
+        if key not in _HIDES
+    }
+    if "validation_alias" in node:
+        copy["serialization_alias"] = node["validation_alias"]
+    if "config" in node:
+        copy["config"] = _writing(node["config"])
+    own_form, leaf = node.get("serialization"), _leaf(node)
+    if kind not in _KNOWN | _WRAPPING or (own_form is not None and (kind in _VALIDATORS or leaf["type"] not in _KNOWN)):
+        declared = _STRUCTURES.get(leaf["type"]) and leaf.get("cls", _STRUCTURES[leaf["type"]])
+        if declared is None:
+            copy = {"type": "any", **({"ref": node["ref"]} if "ref" in node else {})}
+        copy["serialization"] = _written_by(_openly(own_form, declared))
+    elif kind in {"set", "frozenset"}:
+        copy |= {"type": "list", "serialization": _written_by(_sorted)}
+    elif kind in {"model", "dataclass"}:
+        classes.add(node["cls"])
+        copy["serialization"] = _written_by(_of_class(node["cls"], classes))
+    return copy
+
+
+_HIDES = frozenset({"serialization", "serialization_exclude", "serialization_exclude_if", "computed_fields"}) | {
+    "serialization_alias"
+}
+
+
+def _writing(config: Mapping[str, Any]) -> CoreConfig:
+    """How a serializer writes what was read with this configuration."""
+    return _CONFIG | {ours: config[key] for key, ours in _SHAPING.items() if key in config}  # type: ignore[return-value]
+
+
+def _written_by(function: Callable[..., object]) -> CoreSchema:
+    return {"type": "function-wrap", "function": function, "info_arg": True}
+
+
+def _sorted(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
+    """A set has no order of its own, and its JSON is compared. As Python values its items need not be hashable."""
+    if not isinstance(value, AbstractSet):
+        return handler(value)
+    return sorted(handler(list(value)), key=lambda item: to_json(item, inf_nan_mode="constants", fallback=os.fspath))
+
+
+def _of_class(declared: type, classes: set[type]) -> Callable[[Any, Callable[[Any], Any], Any], Any]:
+    """Write an object of a derived class with all that it holds, and not only with what its base declares; but of a
+    class that is declared elsewhere as is said there: it is another one of a union."""
+
+    def write(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
+        if type(value) is declared or not isinstance(value, declared):
+            return handler(value)
+        if type(value) in classes:
+            raise PydanticSerializationUnexpectedValue(f"{type(value)!r} is not {declared!r}")
+        return _opened(value, info)
+
+    return write
+
+
+def _openly(own_form: CoreSchema | None, declared: type | None) -> Callable[[Any, Callable[[Any], Any], Any], Any]:
+    """Write what is not of the declared class by what it is; in the author's own form where it has no other."""
+
+    def write(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
+        if declared is not None and isinstance(value, declared):
+            return handler(value)
+        if info.mode == "python" and isinstance(value, os.PathLike):
+            return value
+        try:
+            opened = _opened(value, info)
+            if info.mode == "python":
+                to_json(opened)  # where JSON has no form of its own, the author's is wanted here, too
+            return _ANY.to_python(opened, mode=info.mode)
+        except PydanticSerializationError:
+            if own_form is None:
+                raise
+            own = SchemaSerializer({"type": "any", "serialization": own_form}, _CONFIG)
+            return own.to_python(value, mode=info.mode)
+
+    return write
+
+
+_ANY = SchemaSerializer({"type": "any"}, _CONFIG)
+
+
+def _opened(value: Any, info: Any) -> Any:
+    """A value with all that its objects hold, whatever their classes would write of them."""
+    if isinstance(value, _SECRETS):
+        return _opened(value.get_secret_value(), info) if info.context is _WITH_SECRETS else SECRET_STARS
+    if isinstance(value, BaseModel):
+        value = {**value.__dict__, **(value.model_extra or {})}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _opened(item, info) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted((_opened(item, info) for item in value), key=dumps)
+    if isinstance(value, list | tuple | deque):
+        return [_opened(item, info) for item in value]
+    if isinstance(value, Iterator):
+        raise TypeError("what is read to be written down would be gone for the handler")
+    return value

@@ -1,0 +1,78 @@
+"""Credentials in a text that a model may read, made unreadable. Every expression takes time that grows with the text: a
+repetition that may fail is bounded, and all others take what they have read."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import ValidationError
+
+from ferrule.values.content import clean, text_of
+
+MASK = "***"
+_VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|[^\s&"'<>]+)"""
+_NAME = (
+    r"(?:token(?!s\b|iz)|secret|passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|pwd|signature|(?<![a-z])sig(?![a-z])"
+    r"|credential|auth(?!ors?\b)|bearer|session|jwt|key(?:[_-]?id)?(?![a-z]))[\w.\]-]{0,24}"
+)
+_PAIRS = re.compile(
+    # `token=…` in a query or a program, `"token": …` in JSON, and `api_key: …` in headers and settings.
+    rf"""({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}|%3D))\s{{0,3}}\\?"""
+    rf"""|(?:[a-z][_-]{_NAME}|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}""",
+    re.IGNORECASE | re.DOTALL,
+)
+_HEADERS = re.compile(r"""((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?["']?)[^\n"']+""", re.IGNORECASE)
+_BEARER = re.compile(r"(\bbearer(?:\s|%20|[:=])\s{0,3})[^\s\"'<>]+", re.IGNORECASE)
+_KEY_SHAPES = re.compile(
+    r"(?<![A-Za-z0-9])[sr]k[_-][\w-]{8,}|(?:gh[pousr]_|hf_|npm_)[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+    r"|(?:glpat|xapp)-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[a-z][.-][\w.-]{8,}|AIza[\w-]{16,}|ya29\.[\w.-]{8,}"
+    r"|eyJ[\w-]{8,}(?:\.[\w-]*)*"
+)
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*", re.DOTALL)
+_ADDRESS = re.compile(r"://\S+")
+_HEAD = re.compile(r"[^/?#]*")
+_INPUT = re.compile(r"input_value=[^\n]*")
+
+
+def without_credentials(text: str, most: int = 500) -> str:
+    """At most `most` characters of `text`, with stars in the place of what looks like a credential: passwords in URLs,
+    values whose names say so, bearer tokens, keys of well-known shapes, and what Pydantic shows of an input."""
+    read = text[: 20 * most]
+    masked = _ADDRESS.sub(_without_password, _INPUT.sub(f"input_value={MASK}", read))
+    for named in (_PRIVATE_KEY, _HEADERS, _BEARER, _PAIRS):
+        masked = named.sub(rf"\1{MASK}", masked)
+    masked = _KEY_SHAPES.sub(MASK, masked)
+    if len(read) < len(text) and len(masked) <= most:  # its last word may be half a credential
+        masked = masked[: max(masked.rfind(" "), masked.rfind("\n")) + 1]
+    return masked[:most]
+
+
+def _without_password(found: re.Match[str]) -> str:
+    """An address, and all that stands after it up to a blank. A password may have any characters, `/`, `?`, `#` and `@`
+    too: where something like a user comes first, all up to the last `@` goes."""
+    run, kept, start, place = found[0], "", 0, 3
+    last = run.rfind("@")
+    while place <= last:
+        end = run.find("://", place)
+        head = _HEAD.match(run, place, len(run) if end < 0 else end)
+        assert head is not None
+        user, colon, _ = head[0].partition(":")
+        if colon and "@" not in user:
+            return f"{kept}{run[start:place]}{MASK}{run[last:]}"
+        if "@" in head[0]:
+            kept, start = f"{kept}{run[start:place]}{MASK}", place + head[0].rindex("@")
+        if end < 0:
+            break
+        place = end + 3
+    return kept + run[start:]
+
+
+def masked_text(error: BaseException) -> str:
+    """The text of an exception, as a model may read it."""
+    if isinstance(error, ValidationError):
+        found = error.errors(include_input=False, include_url=False, include_context=False)
+        lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10]]
+        text = f"{error.error_count()} validation error(s) for {error.title}: {'; '.join(lines)}"
+    else:
+        text = text_of(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return without_credentials(clean(text))

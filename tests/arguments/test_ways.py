@@ -1,0 +1,329 @@
+"""Calls that would be tried in too many ways, or are wrong in too many places, are answered soon."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Discriminator, create_model
+from typing_extensions import TypeAliasType
+
+from ferrule import DefinitionError, Runner, Tool, ToolResult, Toolset, allow
+
+
+class And(BaseModel):
+    parts: list[And | Or | Not] = []
+    first: str
+
+
+class Or(BaseModel):
+    parts: list[And | Or | Not] = []
+    second: str
+
+
+class Not(BaseModel):
+    part: And | Or | Not | None = None
+    third: str
+
+
+class Leaf(BaseModel):
+    kind: Literal["leaf"]
+    value: int
+
+
+class Tree(BaseModel):
+    kind: Literal["tree"]
+    below: list[Tagged]
+
+
+Tagged = Annotated[Leaf | Tree, Discriminator("kind")]
+Tree.model_rebuild()
+
+
+Json = TypeAliasType("Json", "list[Json] | dict[str, Json] | int | None")
+
+
+class Link(BaseModel):
+    before: Link | None = None
+    after: Link | None = None
+    both: tuple[Link, Link] | None = None
+
+
+def search(query: list[And | Or | Not]) -> int:
+    return len(query)
+
+
+def plant(tree: Tagged) -> int:
+    return 1
+
+
+def chain(link: Link) -> int:
+    return 1
+
+
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+
+def items(each: list[int | And | Or | Not]) -> int:
+    return len(each)
+
+
+def pairs(each: dict[str, int]) -> int:
+    return len(each)
+
+
+def schema_tool(node: dict[str, Any], /, **definitions: Any) -> Tool:
+    schema = {"type": "object", "properties": {"x": node}, "required": ["x"], "$defs": definitions}
+    return Tool("given", lambda payload: "ran", description="Take it.", input_schema=schema)
+
+
+NODE = {"$ref": "#/$defs/node"}
+
+
+def branch(required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"parts": {"type": "array", "items": NODE}}, "required": [required]}
+
+
+def run(one: Any, arguments: Any) -> ToolResult:
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    tools = Toolset([one])
+    return asyncio.run(Runner(tools).run(next(iter(tools)).name, text))
+
+
+def nested(depth: int, leaf: Any, **more: Any) -> Any:
+    for _ in range(depth):
+        leaf = {"parts": [leaf], **more}
+    return leaf
+
+
+def seconds(one: Any, arguments: Any) -> float:
+    """The processor time of an invalid call."""
+    begin = time.process_time()
+    assert run(one, arguments).status == "invalid"
+    return time.process_time() - begin
+
+
+def test_a_union_that_refers_to_itself_is_read_to_a_depth_and_no_deeper() -> None:
+    for leaf in ("wrong", {"second": "x"}):
+        begin = time.process_time()
+        result = run(search, {"query": [nested(40, leaf, second="x")]})
+        assert (result.status, result.executed) == ("invalid", False)
+        assert "'query' must nest at most" in str(result.error)
+        assert time.process_time() - begin < 2
+
+
+def test_what_nests_as_deep_as_it_may_is_taken() -> None:
+    assert run(search, {"query": [nested(6, {"second": "x"}, second="x")]}).success
+    assert run(search, {"query": [{"third": "x", "part": nested(6, {"first": "x"}, first="x")}]}).success
+
+
+def test_many_values_that_each_nest_as_deep_as_they_may_are_refused_together() -> None:
+    result = run(search, {"query": [nested(6, {"second": "x"}, second="x")] * 3_000})
+    assert result.status == "invalid"
+    assert "'query' must hold less" in str(result.error)
+    assert run(search, {"query": [nested(6, {"second": "x"}, second="x")] * 30}).success
+    assert run(search, {"query": [{"second": "x"}] * 20_000}).success
+
+
+def test_a_tag_or_a_single_branch_multiplies_nothing() -> None:
+    tree: Any = {"kind": "leaf", "value": 1}
+    link: Any = {}
+    for _ in range(80):
+        tree = {"kind": "tree", "below": [tree, {"kind": "leaf", "value": 1}]}
+        link = {"before": link, "after": {}, "both": [{}, {}]}
+    assert run(plant, {"tree": tree}).success
+    assert run(chain, {"link": link}).success
+
+
+def test_a_plain_object_beside_such_a_union_nests_as_it_likes() -> None:
+    def both(query: list[And | Or | Not], more: dict[str, Any]) -> int:
+        return 1
+
+    deep: Any = {}
+    for _ in range(150):
+        deep = {"deeper": deep}
+    assert run(both, {"query": [{"first": "x"}], "more": deep}).success
+
+
+def test_a_schema_that_refers_to_itself_is_enforced_at_any_depth_and_told_soon() -> None:
+    for choice in ("anyOf", "oneOf"):
+        one = schema_tool(NODE, node={choice: [branch("first"), branch("second"), branch("third")]})
+        assert run(one, {"x": nested(80, {"third": 1}, third=1)}).success
+        assert seconds(one, {"x": nested(80, "wrong")}) < 2
+        assert seconds(one, {"x": [nested(8, "wrong")] * 5_000}) < 5
+        assert "'x" in str(run(one, {"x": nested(2, "wrong")}).error)
+
+
+def doubled(levels: int, wrap: Callable[[list[Any]], dict[str, Any]]) -> dict[str, Any]:
+    found = {f"d{at}": wrap([{"$ref": f"#/$defs/d{at + 1}"}] * 2) for at in range(levels)}
+    return {**found, f"d{levels}": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda both: {"allOf": both},
+        lambda both: {"anyOf": both},
+        lambda both: {"not": {"allOf": both}},
+        lambda both: {"if": both[0], "then": both[1]},
+        lambda both: {"$ref": both[0]["$ref"], "dependentSchemas": {"k": both[1]}},
+        lambda both: {"properties": {"k": {"allOf": both}}},
+        lambda both: {"items": {"oneOf": both}},
+        lambda both: {"prefixItems": [{"oneOf": both}]},
+        lambda both: {"patternProperties": {"": both[0]}, "properties": {"k": both[1]}},
+        lambda both: {"additionalProperties": {"allOf": both}},
+    ],
+)
+def test_a_schema_is_refused_whose_references_double_at_every_level(wrap: Callable[[list[Any]], Any]) -> None:
+    with pytest.raises(DefinitionError, match="too large once its references are written out"):
+        schema_tool({"$ref": "#/$defs/d0"}, **doubled(29, wrap))
+    few = schema_tool({"$ref": "#/$defs/d0"}, **doubled(3, wrap))
+    assert run(few, {"x": 1}).status in {"ok", "invalid"}
+
+
+def test_references_by_anchor_and_into_lists_are_followed() -> None:
+    at = {f"d{n}": {"$anchor": f"a{n}", "allOf": [{"$ref": f"#a{n + 1}"}] * 2} for n in range(29)}
+    with pytest.raises(DefinitionError, match="written out"):
+        schema_tool({"$ref": "#a0"}, **at, d29={"$anchor": "a29"})
+    listed = [{"allOf": [{"$ref": f"#/$defs/all/allOf/{n + 1}"}] * 2} for n in range(29)]
+    with pytest.raises(DefinitionError, match="written out"):
+        schema_tool({"$ref": "#/$defs/all/allOf/0"}, all={"allOf": [*listed, {}]})
+
+
+def test_models_that_double_at_every_level_are_refused() -> None:
+    below: Any = int
+    for level in range(12):
+        one, other = (create_model(f"{side}{level}", k=(below, ...)) for side in ("One", "Other"))
+        below = one | other
+
+    def deep(x: below) -> int:
+        return 1
+
+    with pytest.raises(DefinitionError, match="written out"):
+        Tool("deep", deep)
+
+
+def test_a_million_wrong_items_are_told_by_the_first() -> None:
+    for one, text in (
+        (total, '{"numbers": [' + '"",' * 300_000 + '""]}'),
+        (items, '{"each": [' + '"",' * 300_000 + '""]}'),
+        (pairs, json.dumps({"each": {str(key): "" for key in range(60_000)}})),
+        (total, json.dumps({"numbers": [1], **{f"more{key}": 1 for key in range(50_000)}})),
+    ):
+        begin = time.process_time()
+        result = run(one, text)
+        assert time.process_time() - begin < 4
+        assert result.status == "invalid" and len(str(result.error)) < 1500
+        assert "numbers[0]" in str(result.error) or "each" in str(result.error) or "more0" in str(result.error)
+
+
+def test_a_schema_says_that_much_is_wrong_without_saying_where() -> None:
+    one = schema_tool({"type": ["array", "null"], "items": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]}})
+    begin = time.process_time()
+    result = run(one, {"x": [""] * 200_000})
+    assert time.process_time() - begin < 3
+    assert "do not fit, and hold too many values to say where" in str(result.error)
+    assert run(one, {"x": [1] * 200_000}).success
+
+
+def test_what_is_private_is_not_missed_where_much_else_came() -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "array"}, "key": {}}, "required": ["x", "key"]}
+    one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["key"])
+
+    def fill(call: Any, context: Any) -> Any:
+        return allow({**call.arguments, "key": 1}) if "key" not in call.arguments else None
+
+    text = json.dumps({"x": [0] * 50_000})
+    assert asyncio.run(Runner([one], guards=[fill]).run("given", text)).success
+
+
+def test_what_is_wrong_deep_within_much_else_is_not_copied_at_every_level() -> None:
+    def keep(value: Json) -> int:
+        return 1
+
+    def wrong(depth: int) -> Any:
+        value: Any = [0] * 200_000 + [0.5]
+        for _ in range(depth):
+            value = [value]
+        return {"value": value}
+
+    assert seconds(keep, wrong(180)) < 2
+    assert "'value' must hold less" in str(run(keep, wrong(180)).error)
+    assert "'value[0][0]" in str(run(keep, wrong(2)).error)
+    assert run(keep, {"value": [[0] * 200_000, {"a": {"b": [1]}}]}).success
+
+
+def test_a_long_text_that_would_be_copied_into_many_errors_is_not() -> None:
+    text = "wrong" * 150_000
+    given = schema_tool(NODE, node={"anyOf": [branch("first"), branch("second")]})
+    tracemalloc.start()
+    try:
+        for one, arguments in ((search, {"query": [nested(8, text)]}), (given, {"x": nested(8, text)})):
+            assert run(one, arguments).status == "invalid"
+        assert tracemalloc.get_traced_memory()[1] < 40_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("one", [total, schema_tool({"type": "array", "items": {"type": "integer"}})])
+def test_ten_thousand_numbers_in_quotes_are_repaired_and_more_are_told(one: Any) -> None:
+    name = "numbers" if one is total else "x"
+    result = run(one, {name: [str(number) for number in range(10_000)]})
+    assert result.success and len(result.repairs) == 10_000
+    assert seconds(one, {name: [str(number) for number in range(100_000)]}) < 5
+
+
+def test_unknown_arguments_are_dropped_in_time_that_grows_with_them() -> None:
+    one = Tool("total", total, unknown="drop")
+
+    def dropped(count: int) -> float:
+        begin = time.process_time()
+        result = run(one, {"numbers": [1], **{f"more{key}": key for key in range(count)}})
+        assert result.output == 1
+        return time.process_time() - begin
+
+    assert dropped(48_000) < 8 * max(dropped(12_000), 0.02)
+
+
+WRONG: dict[str, Callable[[int], Any]] = {
+    "items": lambda size: [""] * size,
+    "nulls": lambda size: [None] * size,
+    "digits": lambda size: [str(number) for number in range(size)],
+    "objects": lambda size: [{"first": None}] * size,
+    "keys": lambda size: {f"key{number}": None for number in range(size)},
+    "lists": lambda size: [[[]]] * size,
+    "one text": lambda size: "[" * size,
+    "texts": lambda size: ["[1,"] * size,
+    "two texts in one": lambda size: json.dumps([json.dumps(["1"] * size)]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("one", [total, items, search, pairs, schema_tool({"type": "array", "items": NODE}, node={})])
+def test_telling_takes_time_that_grows_with_what_is_wrong(one: Any, wrong: str) -> None:
+    name = next(iter(next(iter(Toolset([one]))).input_schema["properties"]))
+
+    def told(size: int) -> float:
+        text = json.dumps({name: WRONG[wrong](size)})
+        gc.disable()  # a collection reads all that the program holds
+        begin = time.process_time()
+        run(one, text)
+        taken = time.process_time() - begin
+        gc.enable()
+        return taken
+
+    assert any(told(16_000) < 8 * told(4_000) + 0.05 for _ in range(3))
+
+
+def test_of_many_dropped_arguments_the_first_are_named() -> None:
+    result = run(Tool("total", total, unknown="drop"), {"numbers": [1], **{f"more{key}": key for key in range(500)}})
+    assert result.repairs[0] == "dropped the unknown argument 'more0'"
+    assert result.repairs[-1] == "dropped 480 more unknown arguments"
+    assert len(result.repairs) == 21

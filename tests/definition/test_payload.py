@@ -1,0 +1,251 @@
+"""Functions with a JSON Schema of their own: the whole payload, or a parameter for each property."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError, Runner, Tool, ToolContext, ToolResult, Toolset, build_tool, tool
+
+PLACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PARIS = {"city": "Paris", "days": 3}
+
+
+def run(made: Tool, arguments: Mapping[str, object] = PARIS) -> ToolResult:
+    return asyncio.run(Runner([made]).run(made.name, arguments, ToolContext(session="s")))
+
+
+def weather(city: str, days: int) -> str:
+    return f"{city} {days}"
+
+
+def keyword_only(*, city: str, days: int) -> str:
+    return f"{city} {days}"
+
+
+def with_context(days: int, context: ToolContext, city: str) -> str:
+    return f"{city} {days}" if context.session == "s" else ""
+
+
+def with_named_context(city, days, ctx):  # type: ignore[no-untyped-def]
+    return f"{city} {days}" if ctx.session == "s" else ""
+
+
+def rest(city: str, **others: Any) -> str:
+    return f"{city} {others['days']}"
+
+
+def all_of_it(**payload: Any) -> str:
+    return f"{payload['city']} {payload['days']}"
+
+
+def with_own_default(city: str, days: int, unit: str = "C") -> str:
+    return f"{city} {days}"
+
+
+def payload_and_context(payload: dict[str, Any], context: ToolContext) -> str:
+    return f"{payload['city']} {payload['days']}" if context.session == "s" else ""
+
+
+def payload_alone(payload: dict[str, Any], limit: int = 5) -> str:
+    return f"{payload['city']} {payload['days']}"
+
+
+def payload_only_by_position(city: dict[str, Any], /) -> str:
+    return f"{city['city']} {city['days']}"
+
+
+def any_number(*args: Any) -> str:
+    return f"{args[0]['city']} {args[0]['days']}" if args[1].session == "s" else ""
+
+
+def context_by_keyword(payload: dict[str, Any], *, context: ToolContext) -> str:
+    return f"{payload['city']} {payload['days']}" if context.session == "s" else ""
+
+
+def dict_of_a_propertys_name(city: dict[str, Any]) -> str:
+    return f"{city['city']} {city['days']}"
+
+
+class Weather:
+    def forecast(self, city, days):  # type: ignore[no-untyped-def]
+        return f"{city} {days}"
+
+    def execute(self, payload):  # type: ignore[no-untyped-def]
+        return f"{payload['city']} {payload['days']}"
+
+    @tool(input_schema=PLACE)
+    def told(self, payload):  # type: ignore[no-untyped-def]
+        return f"{payload['city']} {payload['days']}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        weather,
+        keyword_only,
+        with_context,
+        with_named_context,
+        rest,
+        all_of_it,
+        with_own_default,
+        payload_and_context,
+        payload_alone,
+        payload_only_by_position,
+        any_number,
+        context_by_keyword,
+        dict_of_a_propertys_name,
+        functools.partial(weather),
+        Weather().forecast,
+        Weather().execute,
+        lambda _: "Paris 3",
+    ],
+)
+def test_a_function_gets_what_its_parameters_say(function: Callable[..., Any]) -> None:
+    assert run(Tool("weather", function, input_schema=PLACE)).output == "Paris 3"
+    definition = {"name": "weather", "execute": function, "input_schema": PLACE, "check_permissions": lambda p: None}
+    assert run(build_tool(definition)).output == "Paris 3"
+
+
+def test_one_parameter_with_the_name_of_a_property_gets_that_property() -> None:
+    assert run(Tool("shout", lambda city: city.upper(), input_schema=CITY), {"city": "Rome"}).output == "ROME"
+    filters = {"type": "object", "properties": {"filter": {"type": "object"}}, "required": ["filter"]}
+
+    def find(filter: dict[str, Any]) -> int:
+        return int(filter["n"])
+
+    assert run(Tool("find", find, input_schema=filters), {"filter": {"n": 2}}).output == 2
+
+
+def test_a_property_called_context_takes_nothing_from_who_takes_the_payload() -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "context": {"type": "integer"}}}
+
+    def search(payload: Any, context: Any) -> str:
+        return f"{payload['context']} {context.session}"
+
+    def find(city: str = "", context: int = 0) -> str:
+        return f"{city} {context}"
+
+    assert run(Tool("search", search, input_schema=schema), {"context": 4}).output == "4 s"
+    assert run(Tool("find", find, input_schema=schema), {"city": "Bern", "context": 4}).output == "Bern 4"
+
+
+def test_hints_that_cannot_be_resolved_do_not_matter_where_a_schema_says_it() -> None:
+    def read(payload: NotThere) -> str:  # type: ignore[name-defined]  # noqa: F821
+        return str(payload["city"])
+
+    assert run(Tool("read", read, input_schema=PLACE)).output == "Paris"
+
+
+def test_a_tool_on_a_method_with_a_schema_works_on_the_instance() -> None:
+    assert run(Weather().told).output == "Paris 3"
+
+
+def wrong_name(town: str, days: int) -> str:
+    return ""
+
+
+def defaults_and_a_wrong_name(town: str = "", days: int = 1) -> str:
+    return ""
+
+
+def too_few(city: str) -> str:
+    return ""
+
+
+def positional(city: str, days: int, /) -> str:
+    return ""
+
+
+def nothing() -> str:
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (wrong_name, ["'town'", "'city'"]),
+        (defaults_and_a_wrong_name, ["'city'"]),
+        (too_few, ["'days'"]),
+        (positional, ["'city', 'days'"]),
+        (nothing, ["'city', 'days'"]),
+        (lambda days, payload: "", ["'payload'", "'city'"]),
+    ],
+)
+def test_parameters_that_do_not_fit_the_schema_are_named(function: Callable[..., Any], named: list[str]) -> None:
+    with pytest.raises(DefinitionError, match="does not fit the input schema") as raised:
+        Tool("weather", function, input_schema=PLACE)
+    assert all(name in str(raised.value) for name in named)
+
+
+def test_what_may_be_left_out_needs_a_default() -> None:
+    optional = {**PLACE, "required": ["city"]}
+    with pytest.raises(DefinitionError, match=r"\['days'\] need a default"):
+        Tool("weather", weather, input_schema=optional)
+    days = {"type": "integer", "default": 2}
+    filled = {**optional, "properties": {**PLACE["properties"], "days": days}}
+    assert run(Tool("weather", weather, input_schema=filled), {"city": "Paris"}).output == "Paris 2"
+
+
+def test_an_open_schema_needs_a_place_for_other_names() -> None:
+    opened = {**PLACE, "additionalProperties": True}
+    with pytest.raises(DefinitionError, match="other names"):
+        Tool("weather", weather, input_schema=opened)
+    assert run(Tool("weather", all_of_it, input_schema=opened), {**PARIS, "x": 1}).output == "Paris 3"
+
+
+NAMES = st.sampled_from(["a", "b", "c", "payload", "context", "self_"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(NAMES, unique=True, max_size=4), st.lists(NAMES, unique=True, max_size=4), st.sets(NAMES))
+def test_every_function_that_is_taken_can_be_called_with_all_that_fits(
+    parameters: list[str], properties: list[str], optional: set[str]
+) -> None:
+    ordered = sorted(parameters, key=lambda name: name in optional)
+    written = ", ".join(f"{name}=None" if name in optional else name for name in ordered)
+    function = eval(f"lambda {written}: dict(locals())")
+    schema = {
+        "type": "object",
+        "properties": {name: {"type": "integer"} for name in properties},
+        "required": [name for name in properties if name not in optional],
+    }
+    try:
+        made = Tool("made", function, input_schema=schema)
+    except DefinitionError:
+        return
+    for sent in (dict.fromkeys(properties, 1), {name: 1 for name in properties if name not in optional}):
+        result = run(made, sent)
+        assert result.success
+        got = {name: value for name, value in dict(result.output).items() if not isinstance(value, ToolContext)}
+        whole = [name for name, value in got.items() if value == sent and isinstance(value, dict)]
+        assert whole == ordered[:1] or {name: got.get(name) for name in sent} == sent
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [Weather.forecast, functools.partial(Weather.forecast), Tool("execute", Weather.execute, input_schema=PLACE)],
+)
+def test_a_toolset_refuses_a_method_that_was_taken_off_its_class(taken: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"taken off its class; take it off an instance"):
+        Toolset([taken])
+    with pytest.raises(DefinitionError, match="taken off its class"):
+        Toolset([Weather.told])
+
+
+def test_a_parameter_called_self_with_a_type_is_one_like_others() -> None:
+    def link(self: str, other: str) -> str:
+        return self + other
+
+    assert run(tool(link), {"self": "a", "other": "b"}).output == "ab"

@@ -1,0 +1,347 @@
+"""`within` in a runner: paths are judged wherever they stand, by their types, their schema or their names."""
+
+import asyncio
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints, create_model
+from pydantic_core import to_jsonable_python
+
+from ferrule import Runner, Tool, ToolContext, ToolHandler, ToolResult, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import within
+from ferrule.tools import files
+
+ATTACKS = Path(__file__).parent.parent / "data" / "path_attacks.json"
+posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `ws`, which is the working directory, beside a secret that a link in it leads to."""
+    root = Path(os.path.realpath(tmp_path))
+    (root / "ws" / "sub").mkdir(parents=True)
+    (root / "ws" / "a.txt").write_text("ok")
+    (root / "secret.txt").write_text("SECRET")
+    (root / "ws" / "out").symlink_to("../secret.txt")
+    (root / "ws" / "in").symlink_to("sub")
+    monkeypatch.chdir(root / "ws")
+    return root / "ws"
+
+
+class Taken:
+    """Runs a tool with one parameter under the guard, and remembers what its handler got."""
+
+    def __init__(self, kind: Any, name: str = "value", guard: Any = None) -> None:
+        self.got: list[Any] = []
+        self.name = name
+        model = create_model("Arguments", **{name: (kind, ...)})
+
+        @tool(name="take", args_model=model)
+        def take(arguments: model) -> str:  # type: ignore[valid-type]
+            self.got.append(getattr(arguments, name))
+            return "done"
+
+        self.runner = Runner([take], guards=[guard or within()])
+
+    def __call__(self, value: Any, directory: Any = None) -> ToolResult:
+        context = ToolContext[Any](working_directory=directory)
+        return asyncio.run(self.runner.run("take", {self.name: value}, context))
+
+
+# -- by type and by schema ---------------------------------------------------------------------------------------------
+
+Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
+kinds = st.recursive(
+    st.sampled_from([("path", Path), ("path", Named), ("text", str), ("number", int)]),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(["list", "set", "dict", "keys", "optional", "union", "deque"]), inner),
+        st.tuples(st.sampled_from(["tuple", "model"]), inner, inner),
+    ),
+    max_leaves=6,
+)
+
+
+def type_of(kind: Any) -> Any:
+    how, *inner = kind
+    if how in {"path", "text", "number"}:
+        return inner[0]
+    types = [type_of(one) for one in inner]
+    made: dict[str, Callable[[], Any]] = {
+        "list": lambda: list[types[0]],
+        "set": lambda: list[set[Path]],
+        "deque": lambda: deque[types[0]],
+        "dict": lambda: dict[str, types[0]],
+        "keys": lambda: dict[Path, types[0]],
+        "optional": lambda: types[0] | None,
+        "union": lambda: types[0] | list[bool],
+        "tuple": lambda: tuple[types[0], types[1]],
+        "model": lambda: create_model("Made", one=(types[0], ...), other=(types[1], ...)),
+    }
+    return made[how]()
+
+
+def value_of(kind: Any, paths: Iterator[str]) -> Any:
+    how, *inner = kind
+    simple: dict[str, Callable[[], Any]] = {
+        "path": lambda: next(paths),
+        "text": lambda: "/etc/passwd",
+        "number": lambda: 7,
+        "set": lambda: [[next(paths), next(paths)]],
+        "dict": lambda: {"/k": value_of(inner[0], paths)},
+        "keys": lambda: {next(paths): value_of(inner[0], paths)},
+        "model": lambda: {"one": value_of(inner[0], paths), "other": value_of(inner[1], paths)},
+        "tuple": lambda: [value_of(inner[0], paths), value_of(inner[1], paths)],
+        "list": lambda: [value_of(inner[0], paths), value_of(inner[0], paths)],
+        "deque": lambda: [value_of(inner[0], paths)],
+    }
+    return simple[how]() if how in simple else value_of(inner[0], paths)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """The paths in what a handler got."""
+    if isinstance(value, Path):
+        yield str(value)
+    elif isinstance(value, BaseModel):
+        yield from texts_in(value.__dict__)
+    elif isinstance(value, dict):
+        yield from texts_in(list(value) + list(value.values()))
+    elif isinstance(value, list | tuple | set | deque):
+        for item in value:
+            yield from texts_in(item)
+
+
+OUTSIDE = ["../secret.txt", "/etc/passwd", "out", "sub/../../x", "~/x", "~", "in/../../x", ".."]
+
+
+@settings(max_examples=100, deadline=None)
+@given(kinds, st.sampled_from(OUTSIDE), st.integers(0, 20))
+def test_every_path_outside_is_denied_wherever_it_stands(kind: Any, outside: str, where: int) -> None:
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as made:
+        base = Path(os.path.realpath(made)) / "ws"
+        (base / "sub").mkdir(parents=True)
+        (base / "out").symlink_to("../secret.txt")
+        (base / "in").symlink_to("sub")
+        os.chdir(base)
+        try:
+            take = Taken(type_of(kind))
+            count = 0
+
+            def inside() -> Iterator[str]:
+                nonlocal count
+                while True:
+                    count += 1
+                    yield f"in/{count}"
+
+            result = take(value_of(kind, inside()))
+            assert result.success, result.error
+            assert all(text.startswith(f"{base}/sub/") for text in texts_in(take.got.pop()))
+            if count:
+                paths = [f"in/{number}" for number in range(count)]
+                paths[where % count] = outside
+                result = take(value_of(kind, iter(paths)))
+                assert result.status == "denied"
+                assert not take.got
+        finally:
+            os.chdir(before)
+
+
+REWRITTEN: dict[str, tuple[Any, str]] = {
+    "stripped": (Annotated[str, StringConstraints(strip_whitespace=True)], "{ws}/.. "),
+    "expanded": (Annotated[str, AfterValidator(os.path.expandvars)], "$HOME/x"),
+    "home": (Annotated[Path, AfterValidator(Path.expanduser)], "~/x"),
+    "replaced": (Annotated[str, BeforeValidator(lambda value: value.replace("_", "."))], "__/secret.txt"),
+    "made a path": (Annotated[Any, AfterValidator(lambda value: {"x": [Path(value)]})], "/etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_what_a_validator_makes_of_a_path_is_what_is_judged(case: str, world: Path) -> None:
+    kind, value = REWRITTEN[case]
+    take = Taken(kind, "path")
+    assert take(value.format(ws=world)).status == "denied"
+    assert not take.got
+
+
+class Write(ToolHandler):
+    where: Path
+    also: dict[str, Path] = {}
+
+    async def __call__(self) -> str:
+        return f"{self.where} {self.also}"
+
+
+def test_tools_of_every_kind_are_judged(world: Path) -> None:
+    schema = {"type": "object", "properties": {"where": {"type": "string", "format": "path"}}}
+    by_schema = Tool(name="by_schema", description="x", handler=lambda payload: payload["where"], input_schema=schema)
+    by_class = Tool(name="by_class", description="x", handler=Write)
+    mounted = [one.replace(name=f"mounted_{one.name}") for one in Runner([by_schema, by_class]).as_tools()]
+    runner = Runner([by_schema, by_class, *mounted], guards=[within(world)])
+    for name in [one.name for one in runner.tools]:
+        assert asyncio.run(runner.run(name, {"where": "in/x"})).text.startswith(str(world / "sub" / "x"))
+        assert asyncio.run(runner.run(name, {"where": "../x"})).status == "denied"
+    also = {"where": "a.txt", "also": {"k": "out"}}
+    assert asyncio.run(runner.run("by_class", also)).status == "denied"
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+
+
+class File(BaseModel):
+    path: str
+    content: str
+
+
+class Value(BaseModel):
+    value: str
+
+
+UNDER_A_NAME: list[tuple[str, Any, Any]] = [
+    ("files", dict[str, str], {"/etc/passwd": "x"}),
+    ("files", dict[str, str], {"../x": ""}),
+    ("files", dict[str, int], {"../x": 3}),
+    ("files", dict[str, str], {"a.txt": "../x"}),
+    ("paths", dict[str, str], {"config": "/etc/passwd"}),
+    ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
+    ("path", Any, {"k": {"z": [["/etc/passwd"]]}}),
+    ("path", Value, {"value": "/etc/passwd"}),
+    ("paths", list[Value], [{"value": "out"}]),
+    ("files", list[File], [{"path": "out", "content": "x"}]),
+    ("files", dict[str, File], {"../x": {"path": "a.txt", "content": "x"}}),
+    ("files", dict[str, Path], {"../x": "a.txt"}),
+    ("path", Any, 3),
+    ("path", Any, [True]),
+    ("target", Any, {"k": "/etc/passwd"}),
+    ("path_to_config", str, "../x"),
+    ("logfile", str, "../x"),
+    ("outdir", str, "../x"),
+    ("workdir", list[str], ["../x"]),
+    ("options", dict[str, str], {"path": "../x"}),
+    ("files", dict[str, str], {"a.txt": "out/" + "d" * 300 + "/../x"}),
+    ("files", dict[str, str], {"a.txt": "d" * 300 + "/../../x"}),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "value"), UNDER_A_NAME)
+def test_what_stands_under_the_name_of_a_path_is_judged(name: str, kind: Any, value: Any, world: Path) -> None:
+    take = Taken(kind, name)
+    assert take(value).status == "denied"
+    assert not take.got
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (dict[str, str], {"in/a": "text", "b": "", "c": "see a/b\n" * 1000}, None),
+        (dict[str, str], {"a": "see a/b\n" * 1000 + "d" * 300}, None),
+        (dict[Path, str], {"in/a": "// text", "b": "../x"}, None),
+        (list[File], [{"path": "in/a", "content": "// .."}], [{"path": "{ws}/sub/a", "content": "// .."}]),
+        (dict[str, Path], {"main": "in/a"}, {"main": "{ws}/sub/a"}),
+    ],
+)
+def test_what_is_written_to_a_path_stays_as_it_is(kind: Any, value: Any, expected: Any, world: Path) -> None:
+    if expected is None:
+        expected = {str(world / key.replace("in/", "sub/")): text for key, text in value.items()}
+    take = Taken(kind, "files")
+    result = take(value)
+    assert result.success, result.error
+    [got] = take.got
+    plain = to_jsonable_python(got)
+    assert plain == json.loads(json.dumps(expected).replace("{ws}", str(world)))
+
+
+@pytest.mark.parametrize("kind", [dict[str, str], dict[Path, str]])
+def test_two_keys_that_are_one_path_are_denied(kind: Any, world: Path) -> None:
+    take = Taken(kind, "files")
+    result = take({"in/a": "x", str(world / "sub" / "a"): "y"})
+    assert result.status == "denied"
+    assert "one path" in str(result.error)
+    assert not take.got
+
+
+# -- roots -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_the_directory_changes_nothing(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world / "sub" / "sub").mkdir()
+    takers = [Taken(Path, guard=within("sub")), Taken(Path, guard=within(world / "sub"))]
+    everywhere = Taken(Path)
+    for directory in (world, world.parent, "/", world / "sub"):
+        monkeypatch.chdir(directory)
+        for take in takers:
+            assert take("sub/x").success
+            assert take.got.pop() == world / "sub" / "x"
+            assert take("x").status == take("../x").status == take("/etc/passwd").status == "denied"
+        assert everywhere("x").success
+        assert everywhere.got.pop() == world / "x"
+
+
+def test_a_directory_that_the_caller_gives_is_where_paths_and_roots_start(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Taken(Path, guard=within("sub"))
+    fixed = Taken(Path, guard=within(world / "sub"))
+    (world / "other" / "sub").mkdir(parents=True)
+    monkeypatch.chdir("/")
+    for directory in (world / "other", "other"):
+        assert take("sub/x", directory).success
+        assert take.got.pop() == world / "other" / "sub" / "x"
+        assert take(world / "sub" / "x", directory).status == "denied"
+        assert fixed("sub/x", directory).status == "denied"
+        assert fixed(str(world / "sub" / "x"), directory).success
+
+
+@posix
+def test_a_root_that_is_exchanged_for_a_link_leads_nowhere_else(world: Path) -> None:
+    take = Taken(Path, guard=within("sub"))
+    assert take("sub/x").success
+    assert take("sub/x", world).success
+    (world / "sub").rmdir()
+    (world / "sub").symlink_to("/etc")
+    assert take("sub/passwd").status == "denied"
+    assert take("sub/passwd", world).status == "denied"
+
+
+@posix
+def test_a_root_that_cannot_be_told_is_a_mistake_at_once(world: Path) -> None:
+    (world / "loop").symlink_to("loop")
+    with pytest.raises(DefinitionError, match="loop"):
+        within("loop")
+
+
+# -- the attacks of others ---------------------------------------------------------------------------------------------
+
+ROWS = [row for row in json.loads(ATTACKS.read_text())["rows"] if row["op"] != "glob"]
+
+
+@posix
+@pytest.mark.parametrize("row", ROWS, ids=[f"{row['op']} {row['path']!r}" for row in ROWS])
+def test_known_attacks_reach_nothing_outside(row: dict[str, str], tmp_path: Path) -> None:
+    base = Path(os.path.realpath(tmp_path))
+    for kind, name, what in json.loads(ATTACKS.read_text())["make"]:
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        made: dict[str, Callable[[Path, str], Any]] = {
+            "file": lambda path, text: path.write_text(text),
+            "symlink": lambda path, target: path.symlink_to(target),
+            "fifo": lambda path, _: os.mkfifo(path),
+            "hardlink": lambda path, target: os.link(base / target, path),
+        }
+        made[kind](base / name, what)
+    runner = Runner(files.refusing_hard_links(), guards=[within(base / "ws")])
+    context = ToolContext[Any](working_directory=base / "ws")
+    arguments = {"path": row["path"], **({"content": "mine"} if row["op"] == "write" else {})}
+    result = asyncio.run(runner.run(f"{row['op']}_file", arguments, context, timeout=2))
+    wanted = {"allow": {True}, "deny": {False}, "policy": {False}}.get(row["expect"], {True, False})
+    assert result.success in wanted, result
+    assert "SECRET" not in json.dumps(result.record())
+    assert not (base / "new.txt").exists()
+    assert (base / "secret.txt").read_text() == "SECRET"

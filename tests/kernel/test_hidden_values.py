@@ -1,0 +1,213 @@
+"""What is bound or private leaves the kernel as stars; guards and the handler see it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+from watched import Watch, go
+
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Event,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    allow,
+    ask,
+    build_tool,
+    deny,
+    tool,
+)
+from ferrule.guards import ask_before_changes, within
+
+KEY, PIN = "sk-live-4711", "pin-0815"
+STARS = "**********"
+
+
+@tool(private=("pin",))
+async def send(text: str, api_key: str, pin: str = "") -> str:
+    return f"{text} {len(api_key)} {len(pin)}"
+
+
+bound = Toolset([send]).bind(api_key=KEY)
+
+
+def gives_the_pin(call: ToolCall, context: ToolContext) -> dict[str, Any]:
+    return {**call.arguments, "pin": PIN}
+
+
+class Kept:
+    """A journal that remembers."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, object]] = []
+
+    async def intent(self, record: dict[str, object]) -> None:
+        self.records.append(record)
+
+    async def result(self, record: dict[str, object]) -> None:
+        self.records.append(record)
+
+
+def shown(event: Event) -> str:
+    return (
+        f"{event} {dict(event.data)} {event.call} {event.call.raw} {dict(event.call.arguments)} {vars_of(event.call)}"
+    )
+
+
+def vars_of(call: ToolCall) -> str:
+    arguments = call.arguments
+    return f"{arguments.raw} {arguments.shown} {arguments.validated}"
+
+
+ANSWERS: list[Any] = [True, False, None, deny("no"), ask("later"), allow({"text": "edited"}), allow({"text": 5})]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("text", ["hi", 5])
+def test_nothing_that_leaves_shows_what_is_bound_or_private(
+    answer: Any, text: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    watch, journal, asked = Watch(), Kept(), []
+
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        asked.append(f"{call} {call.raw} {dict(call.arguments)} {vars_of(call)} {decision} {context}")
+        return answer
+
+    async def main() -> ToolResult:
+        guards = [gives_the_pin, ask_before_changes]
+        runner = Runner(bound, guards=guards, approve=person, observers=[watch], journal=journal)
+        return await runner.run("send", {"text": text})
+
+    result = go(main())
+    seen = [
+        *map(shown, watch.events),
+        str(journal.records),
+        *asked,
+        str(result.record()),
+        str(result.call),
+        caplog.text,
+    ]
+    assert [part for part in seen if KEY in part or PIN in part] == []
+    assert asked == [] or all(STARS in part for part in asked)
+
+
+def test_guards_middleware_inside_and_the_handler_see_what_is_bound_and_private() -> None:
+    seen: list[Any] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        seen.append((call.arguments["api_key"], call.arguments["pin"]))
+
+    async def inside(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        seen.append((call.arguments["api_key"], call.arguments["pin"]))
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    result = go(Runner(bound, guards=[gives_the_pin, guard], inside=[inside]).run("send", {"text": "hi"}))
+    assert result.output == f"hi {len(KEY)} {len(PIN)}"
+    assert seen == [(KEY, PIN), (KEY, PIN)]
+
+
+def test_what_a_person_leaves_as_stars_stays_as_it_is() -> None:
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return allow({**call.arguments, "text": "edited"})
+
+    runner = Runner(bound, guards=[gives_the_pin, ask_before_changes], approve=person)
+    assert go(runner.run("send", {"text": "hi"})).output == f"edited {len(KEY)} {len(PIN)}"
+
+
+def test_a_person_does_not_change_what_is_bound() -> None:
+    answers = iter([allow({"text": "hi", "api_key": "another"}), allow({"text": "hi", "api_key": KEY})])
+    runner = Runner(bound, guards=[ask_before_changes], approve=lambda *rest: next(answers))
+    assert go(runner.run("send", {"text": "hi"})).status == "denied"
+    assert go(runner.run("send", {"text": "hi"})).output == f"hi {len(KEY)} 0"
+
+
+def test_who_is_asked_for_a_private_value_is_shown_that_one_and_no_other() -> None:
+    asked: list[Any] = []
+
+    def person(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        asked.append(dict(call.arguments))
+        return allow({"pin": "new"})
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision:
+        return ask("keep it?", into="pin")
+
+    async def main() -> ToolResult:
+        return await Runner(bound, guards=[guard], approve=person).run("send", {"text": "hi"})
+
+    assert go(main()).output == f"hi {len(KEY)} 3"
+    assert asked == [{"text": "hi", "api_key": STARS, "pin": ""}]
+
+
+def test_what_the_guards_would_say_tells_nothing_of_it() -> None:
+    decision = go(Runner(bound, guards=[gives_the_pin]).decide(ToolCall("1", "send", {"text": "hi"})))
+    assert decision == allow({"text": "hi", "api_key": STARS, "pin": STARS})
+
+
+def test_a_path_that_is_bound_is_not_in_the_refusal() -> None:
+    @tool
+    async def read(path: str, root_dir: str) -> str:
+        return path
+
+    tools = Toolset([read]).bind(root_dir="/srv/tenants/4711")
+    result = go(Runner(tools, guards=[within("notes")]).run("read", {"path": "notes/a"}))
+    assert result.status == "denied"
+    assert "outside" in str(result.error) and "4711" not in str(result.error)
+
+
+class Message(BaseModel):
+    text: str
+    api_key: str = ""
+
+    @model_validator(mode="after")
+    def check(self) -> Message:
+        if self.text == "bad":
+            raise ValueError("these do not go together")
+        return self
+
+
+def of_a_model() -> Tool:
+    @tool(args_model=Message, name="send")
+    async def function(args: Message) -> str:
+        return args.text
+
+    return function
+
+
+def of_a_schema() -> Tool:
+    properties = {"text": {"type": "string"}, "api_key": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "not": {"properties": {"text": {"const": "bad"}}}}
+    return build_tool({"name": "send", "input_schema": schema, "execute": lambda payload: payload})
+
+
+@pytest.mark.parametrize("made", [of_a_model, of_a_schema])
+def test_what_is_wrong_with_all_arguments_together_does_not_show_what_is_bound(made: Any) -> None:
+    result = go(Runner(Toolset([made()]).bind(api_key=KEY)).run("send", {"text": "bad"}))
+    assert result.status == "invalid"
+    assert '"bad"' in str(result.error) and KEY not in str(result.error)
+
+
+def test_a_bound_value_that_does_not_fit_is_not_shown() -> None:
+    @tool
+    async def short(api_key: Annotated[str, Field(max_length=3)]) -> None: ...
+
+    with pytest.raises(DefinitionError, match="at most 3 characters") as caught:
+        short.bind(api_key=KEY)
+    assert KEY not in str(caught.value)
+
+
+def test_a_hidden_value_that_validation_would_change_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(private=("when",))
+    async def at(amount: int, when: Annotated[str, StringConstraints(to_upper=True)] = "") -> None: ...
+
+    result = go(Runner([at], guards=[lambda c, x: {**c.arguments, "when": "hush"}]).run("at", {"amount": 1}))
+    assert result.status == "denied"
+    assert "when" in caplog.text and "hush" not in caplog.text

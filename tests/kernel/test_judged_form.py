@@ -1,0 +1,900 @@
+"""What a guard is shown is what the handler gets, whatever validation makes of what was sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import ipaddress
+import json
+import os
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import InitVar
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    AnyUrl,
+    Base64Str,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    Json,
+    OnErrorOmit,
+    PlainSerializer,
+    PlainValidator,
+    RootModel,
+    Secret,
+    SecretStr,
+    StringConstraints,
+    WrapValidator,
+    computed_field,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass as validated_dataclass
+from typing_extensions import TypedDict
+from watched import run
+
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolHandler,
+    allow,
+    ask,
+    deny,
+    tool,
+)
+from ferrule.middleware import retry
+
+Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
+Cents = Annotated[int, AfterValidator(lambda value: value * 100)]
+
+
+class Fruit(enum.Enum):
+    APPLE = "apple"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Fruit:
+        return cls.APPLE
+
+
+class Plain(enum.Enum):
+    A = "a"
+
+
+class Stripped(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True)
+    name: str
+
+
+class Inner(BaseModel):
+    name: str
+
+
+class Inherits(BaseModel):
+    model_config = ConfigDict(str_to_lower=True)
+    names: list[str]
+
+
+class Shouting(BaseModel):
+    name: str
+
+    @model_validator(mode="after")
+    def shout(self) -> Shouting:
+        self.name = self.name.upper()
+        return self
+
+
+class OfField(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def lower(cls, value: str) -> str:
+        return value.lower()
+
+
+class PostInit(BaseModel):
+    name: str
+
+    def model_post_init(self, context: Any) -> None:
+        self.name = self.name.strip()
+
+
+class Careless(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    name: str
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        self.label = self.label.strip()
+
+
+@validated_dataclass
+class Place:
+    path: Path
+
+
+class Hides(BaseModel):
+    """All the ways in which Pydantic leaves something out or writes it otherwise."""
+
+    path: Path = Field(exclude=True)
+    name: Lowered = Field(serialization_alias="harmless")
+    told: Annotated[Lowered, PlainSerializer(lambda value: "harmless")]
+    field: Lowered
+
+    @field_serializer("field")
+    def harmless(self, value: str) -> str:
+        return "harmless"
+
+    @computed_field
+    def more(self) -> int:
+        return 1
+
+
+class Disguised(BaseModel):
+    name: Lowered
+
+    @model_serializer
+    def harmless(self) -> dict[str, str]:
+        return {"name": "harmless"}
+
+
+class Tree(BaseModel):
+    path: Path
+    branches: list[Tree] = []
+
+
+class Dated(TypedDict):
+    day: date
+    note: str
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+    name: Lowered
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+    age: int
+
+
+class Token:
+    """A class of somebody's own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.lower()
+
+
+Written = Annotated[Token, PlainValidator(Token, json_schema_input_type=str), PlainSerializer(lambda token: token.text)]
+Unwritten = Annotated[Token, PlainValidator(Token, json_schema_input_type=str)]
+
+
+class Folded(BaseModel):
+    """A base whose own validator gives an object of a derived class."""
+
+    name: str
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def derive(cls, value: Any, handler: Any) -> Any:
+        made = handler(value)
+        return Derived(name=made.name, path=f"/{made.name}") if cls is Folded else made
+
+
+class Derived(Folded):
+    path: str
+
+
+@dataclasses.dataclass
+class Base:
+    name: str
+
+
+@dataclasses.dataclass
+class Extended(Base):
+    path: str = "/"
+
+
+class Defaults(BaseModel):
+    name: str
+    mode: str = "w"
+    tags: list[str] = Field(default_factory=lambda: ["made"])
+
+
+class Named(BaseModel):
+    name: Lowered
+
+
+class Placed(Named):
+    path: Path = Field(alias="file")
+    tag: Written
+
+
+class Spot(NamedTuple):
+    path: Path
+    hides: Hides | None = None
+
+
+class Numbers:
+    """Not what the list was that it is made of."""
+
+    def __init__(self, items: list[int]) -> None:
+        self.items = items
+
+
+class Fixed(enum.Enum):
+    A = "a"
+
+    @staticmethod
+    def _missing_(value: object) -> Fixed:
+        return Fixed.A
+
+
+def hidden_object(value: str) -> Disguised:
+    return Disguised(name=value)
+
+
+REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
+    "constraints": (Lowered, " Users", "users"),
+    "a model's setting": (Stripped, {"name": " a "}, {"name": "a"}),
+    "a model's setting, inherited": (Inherits, {"names": ["A"]}, {"names": ["a"]}),
+    "after": (Annotated[str, AfterValidator(os.path.expandvars)], "$FERRULE_TEST/x", "etc/x"),
+    "before": (Annotated[str, BeforeValidator(lambda v: v.strip())], " a ", "a"),
+    "wrap": (Annotated[str, WrapValidator(lambda v, handler: handler(v)[::-1])], "ab", "ba"),
+    "a member for anything": (Fruit, "banana", "apple"),
+    "web address": (HttpUrl, "http://EXAMPLE.com", "http://example.com/"),
+    "any address": (AnyUrl, "HTTP://EXAMPLE.com", "http://example.com/"),
+    "ip": (ipaddress.IPv4Address | ipaddress.IPv6Address, "0:0::1", "::1"),
+    "path": (Path, "a//b/.", "a/b"),
+    "path or nothing": (Path | None, "a//b", "a/b"),
+    "keys": (dict[Path, str], {"a//b": "x"}, {"a/b": "x"}),
+    "numbers as keys": (dict[int, str], {"01": "x"}, {"1": "x"}),
+    "uuid": (uuid.UUID, "12345678123456781234567812345678", "12345678-1234-5678-1234-567812345678"),
+    "date and time": (datetime, "2026-01-02T03:04:05.000+00:00", "2026-01-02T03:04:05Z"),
+    "duration": (timedelta, "P1DT24H", "P2D"),
+    "decimal": (Decimal, "1.50", "1.50"),
+    "json": (Json[list[int]], "[1]", [1]),
+    "base64": (Base64Str, "aGk=", "hi"),
+    "bytes": (ByteSize, "1kb", 1000),
+    "cents": (Cents, 5, 500),
+    "a list": (list[Lowered], [" A"], ["a"]),
+    "a sequence": (Sequence[Lowered], [" A"], ["a"]),
+    "a deque": (deque[Lowered], [" A"], ["a"]),
+    "a set": (set[Lowered], ["C", " b", "A"], ["a", "b", "c"]),
+    "a tuple": (tuple[Lowered, int], [" A", 1], ["a", 1]),
+    "what is left out": (list[OnErrorOmit[Annotated[str, Field(max_length=1)]]], ["a", "bb"], ["a"]),
+    "a model's validator": (Shouting, {"name": "a"}, {"name": "A"}),
+    "a field's validator": (OfField, {"name": "A"}, {"name": "a"}),
+    "after a model is made": (PostInit, {"name": " a"}, {"name": "a"}),
+    "keys that are ignored": (Careless, {"name": "a", "more": 1}, {"name": "a"}),
+    "after a dataclass is made": (Point, {"x": 1, "label": " a"}, {"x": 1, "label": "a"}),
+    "a dataclass": (Place, {"path": "a//b"}, {"path": "a/b"}),
+    "what hides": (
+        Hides,
+        {"path": "a//b", "name": "A", "told": " B", "field": "C"},
+        {"path": "a/b", "name": "a", "told": "b", "field": "c"},
+    ),
+    "what is disguised": (Disguised, {"name": "A"}, {"name": "a"}),
+    "a tree": (Tree, {"path": "a//b", "branches": [{"path": "c//d"}]}, None),
+    "a typed dict": (Dated, {"day": "2026-01-02", "note": "x"}, {"day": "2026-01-02", "note": "x"}),
+    "one of two": (Cat | Dog, {"kind": "cat", "name": "A"}, {"kind": "cat", "name": "a"}),
+    "one of two, told apart": (
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        {"kind": "cat", "name": "A"},
+        {"kind": "cat", "name": "a"},
+    ),
+    "a class of one's own": (Written, "A", "a"),
+    "a root": (RootModel[Lowered], " A", "a"),
+    "a derived model": (Folded, {"name": "a"}, {"name": "a", "path": "/a"}),
+    "derived models": (list[Folded], [{"name": "a"}], [{"name": "a", "path": "/a"}]),
+    "one of two, derived": (Folded | int, {"name": "a"}, {"name": "a", "path": "/a"}),
+    "one of two, the other derived": (
+        list[Named | Placed],
+        [{"name": "A"}, {"name": "A", "file": "a//b", "tag": "B"}],
+        [{"name": "a"}, {"name": "a", "file": "a/b", "tag": "b"}],
+    ),
+    "a derived dataclass": (
+        Annotated[Base, AfterValidator(lambda one: Extended(one.name))],
+        {"name": "a"},
+        {"name": "a", "path": "/"},
+    ),
+    "what is made of anything": (Annotated[Any, AfterValidator(hidden_object)], "A", {"name": "a"}),
+    "what is made of anything, deeper": (
+        Annotated[Any, AfterValidator(lambda value: deque([{"x": (hidden_object(value),)}]))],
+        "A",
+        [{"x": [{"name": "a"}]}],
+    ),
+    "what is made further down": (Defaults, {"name": "a"}, {"name": "a", "mode": "w", "tags": ["made"]}),
+    "what came twice in a set": (set[int | bool], [2, 1, True, 2], [1, 2]),
+    "sets in a set": (frozenset[frozenset[int]], [[2, 1], [3], [1, 2]], [[1, 2], [3]]),
+    "a named tuple": (Spot, ["a//b"], ["a/b", None]),
+    "a member for anything, by a static method": (Fixed, "b", "a"),
+    "a list of another class": (
+        Annotated[list[int], AfterValidator(lambda items: Numbers(items)), PlainSerializer(lambda n: n.items)],
+        [1],
+        [1],
+    ),
+    "a model of another class": (
+        Annotated[Inner, AfterValidator(lambda one: Token(one.name)), PlainSerializer(lambda token: token.text)],
+        {"name": "A"},
+        "a",
+    ),
+    "one of two of another class": (
+        Annotated[str | int, AfterValidator(lambda one: Token(str(one))), PlainSerializer(lambda token: token.text)],
+        "A",
+        "a",
+    ),
+    "a secret": (SecretStr, "tell", "tell"),
+    "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
+    "secrets as keys": (dict[SecretStr, int], {"a": 1, "b": 2}, {"a": 1, "b": 2}),
+    "a secret, rewritten": (Annotated[SecretStr, AfterValidator(lambda s: SecretStr("told"))], "tell", "told"),
+}
+EXACT: dict[str, tuple[Any, Any]] = {
+    "anything": (Any, {"a": [1, None]}),
+    "numbers": (list[int | float | bool | None], [1, 1.5, True, None]),
+    "text": (Annotated[str, Field(pattern="a+", max_length=9)], "aa"),
+    "bytes": (bytes, "aa"),
+    "literals": (Literal["a", 1], 1),
+    "a member": (Plain, "a"),
+    "a model": (Inner, {"name": " A "}),
+    "a dict": (dict[str, list[Inner]], {" K ": [{"name": "a"}]}),
+    "a sequence": (Sequence[int], [1, 2]),
+    "models told apart": (Annotated[Dog | Inner, Field(union_mode="left_to_right")], {"kind": "dog", "age": 1}),
+}
+BOTH = pytest.mark.parametrize("way", ["function", "class", "model"])
+
+
+def taking(annotation: Any, way: str, got: list[Any]) -> Tool:
+    """A tool whose one parameter has this annotation, written in one of three ways."""
+    if way == "function":
+
+        async def take(value: Any) -> str:
+            got.append(value)
+            return "taken"
+
+        take.__annotations__ = {"value": annotation, "return": str}
+        return tool(take)
+    if way == "model":
+        model = type("Arguments", (BaseModel,), {"__annotations__": {"value": annotation}})
+
+        @tool(args_model=model, name="take")
+        async def with_model(args: Any) -> str:
+            got.append(args.value)
+            return "taken"
+
+        return with_model
+
+    async def call(self: Any) -> str:
+        got.append(self.value)
+        return "taken"
+
+    space = {"__annotations__": {"value": annotation}, "__call__": call, "__doc__": "Take it."}
+    return tool(type("Take", (ToolHandler,), space), name="take")
+
+
+@BOTH
+@pytest.mark.parametrize("case", REWRITTEN)
+def test_a_guard_is_shown_what_the_handler_gets(case: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FERRULE_TEST", "etc")
+    annotation, sent, expected = REWRITTEN[case]
+    expected = expected or {"path": "a/b", "branches": [{"path": "c/d", "branches": []}]}
+    got: list[Any] = []
+    one, shown = taking(annotation, way, got), []
+
+    def sees(call: ToolCall, context: ToolContext) -> Decision | None:
+        shown.append((call.arguments["value"], dict(call.arguments)["value"]))
+        return deny("this one") if call.arguments["value"] == expected else None
+
+    assert run(one, "take", {"value": sent}, guards=[sees])[0].status == "denied"
+    assert (shown, got) == ([(expected, expected)], [])
+    result, watch = run(one, "take", {"value": sent}, guards=[lambda call, context: None])
+    assert (result.status, len(got)) == ("ok", 1)
+    assert [event.data["input"]["value"] for event in watch.events[1:]] == [expected, expected]
+
+
+@BOTH
+@pytest.mark.parametrize("case", EXACT)
+def test_what_nothing_changes_is_judged_as_it_was_sent(case: str, way: str) -> None:
+    annotation, sent = EXACT[case]
+    got: list[Any] = []
+    one = taking(annotation, way, got)
+    assert one.handling.parameters.form is None
+    result, _ = run(
+        one, "take", {"value": sent}, guards=[lambda c, _: deny("") if c.arguments["value"] != sent else None]
+    )
+    assert result.success
+
+
+class OneOfTwo(RootModel[Annotated[Cat | Dog, Field(discriminator="kind")]]):
+    """Arguments that are one of two models, one of which rewrites a name."""
+
+
+def test_arguments_that_are_a_union_as_a_whole_are_shown_as_they_come_out() -> None:
+    shown: list[Any] = []
+
+    @tool(args_model=OneOfTwo)
+    async def take(args: OneOfTwo) -> str:
+        return getattr(args.root, "name", "none")
+
+    guards = [lambda c, _: shown.append(dict(c.arguments))]
+    assert run(take, "take", {"kind": "cat", "name": " A"}, guards=guards)[0].output == "a"
+    assert run(take, "take", {"kind": "dog", "age": 1}, guards=guards)[0].output == "none"
+    assert shown == [{"kind": "cat", "name": "a"}, {"kind": "dog", "age": 1}]
+
+
+class Cyclic(BaseModel):
+    name: str
+    itself: Any = None
+
+    @model_validator(mode="after")
+    def close(self) -> Cyclic:
+        self.itself = [self]
+        return self
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Unwritten,
+        Annotated[str, AfterValidator(lambda value: Token(value))],
+        Annotated[str, AfterValidator(lambda value: 5)],
+        Annotated[float, AfterValidator(lambda value: float("nan"))],
+        Annotated[str, AfterValidator(lambda value: "\ud800")],
+        Cyclic,
+        Annotated[Any, AfterValidator(lambda value: iter(value))],
+    ],
+    ids=["unknown", "of another class", "of another type", "nan", "half a character", "a cycle", "an iterator"],
+)
+def test_what_has_no_json_form_runs_under_no_guard(annotation: Any, way: str) -> None:
+    got: list[Any] = []
+    asked: list[Any] = []
+    sent: Any = 1.5 if "float" in str(annotation) else {"name": "a"} if annotation is Cyclic else "a"
+    result, _ = run(taking(annotation, way, got), "take", {"value": sent}, guards=[lambda c, _: asked.append(c)])
+    assert (result.status, result.executed, got, asked) == ("failed", False, [], [])
+    assert "'value'" in str(result.error) and "PlainSerializer" in str(result.error)
+
+
+def test_a_field_that_no_object_keeps_is_refused_when_the_tool_is_defined() -> None:
+    @validated_dataclass
+    class Made:
+        x: int
+        hidden: InitVar[str]
+
+    with pytest.raises(DefinitionError, match=r"'hidden'.*InitVar"):
+        taking(list[Made], "function", [])
+
+
+def test_a_dataclass_that_takes_any_keys_is_refused_when_the_tool_is_defined() -> None:
+    @validated_dataclass(config=ConfigDict(extra="allow"))
+    class Open:
+        x: int
+
+    with pytest.raises(DefinitionError, match=r"'Open'.*make it a model"):
+        taking(list[Open], "function", [])
+
+
+def test_two_fields_that_a_model_fills_by_one_name_are_refused_when_the_tool_is_defined() -> None:
+    class Twice(BaseModel):
+        raw: str = Field(alias="text")
+        lowered: Lowered = Field(alias="text")
+
+    @dataclasses.dataclass
+    class TwiceAgain:
+        text: str
+        lowered: Annotated[Lowered, Field(alias="text")] = ""
+
+    async def take(raw: Annotated[str, Field(alias="text")], text: Lowered) -> None: ...
+
+    for define in (
+        lambda: taking(list[Twice], "class", []),
+        lambda: taking(validated_dataclass(TwiceAgain), "model", []),
+        lambda: tool(take),
+    ):
+        with pytest.raises(DefinitionError, match="two fields have the name 'text'"):
+            define()
+
+
+class Keyed(BaseModel):
+    key: SecretStr = SecretStr("the program's own")
+    path: Path
+
+
+@BOTH
+def test_a_secret_that_nobody_sent_is_stars(way: str) -> None:
+    one, shown = taking(Keyed, way, []), []
+    guards = [lambda c, _: shown.append(dict(c.arguments["value"]))]
+    run(one, "take", {"value": {"path": "a"}}, guards=guards)
+    run(one, "take", {"value": {"path": "a", "key": "sent"}}, guards=guards)
+    assert shown == [{"key": "*" * 10, "path": "a"}, {"key": "sent", "path": "a"}]
+
+
+# -- objects that are made again ---------------------------------------------------------------------------------------
+
+
+def test_another_attempt_gets_new_objects_of_the_same_form() -> None:
+    got: list[list[Path]] = []
+
+    @tool(idempotent=True)
+    async def take(paths: list[Path]) -> str:
+        got.append(list(paths))
+        paths.append(Path("spoilt"))
+        if len(got) == 1:
+            raise OSError("again")
+        return "taken"
+
+    result, _ = run(take, "take", {"paths": ["a//b"]}, guards=[lambda c, _: None], inside=[retry(2, wait=0)])
+    assert (result.status, got) == ("ok", [[Path("a/b")], [Path("a/b")]])
+
+
+class Numbered(BaseModel):
+    path: Path
+    id: uuid.UUID = Field(default_factory=uuid.uuid4)
+
+
+def test_another_attempt_gets_what_was_made_anew_as_it_was_judged() -> None:
+    got: list[Numbered] = []
+    shown: list[Any] = []
+
+    @tool(idempotent=True)
+    async def take(one: Numbered) -> str:
+        got.append(one)
+        raise OSError("again")
+
+    run(
+        take,
+        "take",
+        {"one": {"path": "a"}},
+        guards=[lambda c, _: shown.append(c.arguments["one"])],
+        inside=[retry(2, wait=0)],
+    )
+    assert [str(one.id) for one in got] == [shown[0]["id"]] * 2
+
+
+class Signed(BaseModel):
+    cents: Cents
+    id: uuid.UUID = Field(default_factory=uuid.uuid4)
+    key: SecretStr = SecretStr("the program's own")
+
+
+def test_another_attempt_gets_the_secret_that_nobody_sent_and_what_was_sent_once() -> None:
+    got: list[Any] = []
+
+    @tool(idempotent=True)
+    async def take(ones: list[Signed]) -> str:
+        """Take them."""
+        got.append([(one.cents, one.id, one.key.get_secret_value()) for one in ones])
+        raise OSError("again")
+
+    run(take, "take", {"ones": [{"cents": 5}]}, guards=[lambda c, _: None], inside=[retry(2, wait=0)])
+    assert len(got) == 2 and got[0] == got[1]
+    assert (got[1][0][0], got[1][0][2]) == (500, "the program's own")
+
+
+def test_another_attempt_of_what_comes_out_otherwise_does_not_run() -> None:
+    count = iter(range(100))
+    Counted = Annotated[str, AfterValidator(lambda value: f"{value}{next(count)}")]
+    got: list[str] = []
+
+    async def take(value: Any) -> str:
+        got.append(value)
+        raise OSError("again")
+
+    take.__annotations__["value"] = Counted
+    result, _ = run(
+        tool(take, idempotent=True), "take", {"value": "a"}, guards=[lambda c, _: None], inside=[retry(3, wait=0)]
+    )
+    assert (result.status, got) == ("failed", ["a0"])
+    assert "otherwise than they were judged" in str(result.error)
+
+
+def test_a_guard_of_an_instance_sees_the_values_and_changes_them_in_judged_terms() -> None:
+    class Pay(ToolHandler):
+        """Pay."""
+
+        cents: Cents
+        to: Lowered
+        note: str = ""
+
+        async def __call__(self) -> str:
+            return f"{self.cents} {self.to} {self.note}"
+
+    class Says:
+        def __init__(self, **changes: Any) -> None:
+            self.changes = changes
+
+        def check(self, handler: Pay) -> None:
+            assert (handler.cents, handler.to) == (500, "ada")
+            for name, value in self.changes.items():
+                setattr(handler, name, value)
+
+    def paid(**changes: Any) -> Any:
+        return run(tool(Pay, name="pay"), "pay", {"cents": 5, "to": " Ada"}, guards=[Says(**changes)])[0]
+
+    assert paid().output == "500 ada "
+    assert paid(note="x").output == "500 ada x"
+    assert paid(to="bob").output == "500 bob "
+    assert paid(to=" Bob").status == "denied"
+    assert paid(cents=5).status == "denied"
+
+
+# -- arguments of a guard or a person ----------------------------------------------------------------------------------
+
+
+@tool
+async def pay(cents: Cents, to: Lowered, when: date | None = None, note: str = "-") -> str:
+    """Pay."""
+    return f"{cents} {to} {when} {note}"
+
+
+CHANGES: list[tuple[dict[str, Any], str | None]] = [
+    ({}, "500 ada None -"),
+    ({"note": "x"}, "500 ada None x"),
+    ({"to": "bob"}, "500 bob None -"),
+    ({"when": "2026-01-02"}, "500 ada 2026-01-02 -"),
+    ({"cents": 500, "to": "ada"}, "500 ada None -"),
+    ({"cents": 5}, None),
+    ({"to": " Bob"}, None),
+    ({"to": "BOB", "note": "x"}, None),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), CHANGES)
+def test_what_a_guard_changes_comes_out_as_it_was_given_or_is_denied(changes: Any, expected: str | None) -> None:
+    seen: list[Any] = []
+    others = [lambda c, _: seen.append(dict(c.arguments))]
+    changer = lambda c, _: {**c.arguments, **changes}  # noqa: E731
+    result, _ = run(pay, "pay", {"cents": 5, "to": " Ada"}, guards=[changer, *others])
+    assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None))
+    assert all(one["cents"] == 500 for one in seen)
+
+
+@pytest.mark.parametrize(("changes", "expected"), CHANGES)
+def test_what_a_person_changes_comes_out_as_it_was_given_or_is_denied(changes: Any, expected: str | None) -> None:
+    asked: list[Any] = []
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        asked.append(dict(call.arguments))
+        return allow({**call.arguments, **changes})
+
+    guards = [lambda c, _: ask("sure?")]
+    result, _ = run(pay, "pay", {"cents": 5, "to": " Ada"}, guards=guards, approve=approve)
+    assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None))
+    assert asked == [{"cents": 500, "to": "ada", "when": None, "note": "-"}]
+
+
+def test_a_change_of_what_a_model_checks_as_a_whole_is_held_to_what_comes_out() -> None:
+    class Range(ToolHandler):
+        """Take a range."""
+
+        low: int
+        high: int
+
+        @model_validator(mode="after")
+        def order(self) -> Range:
+            self.low, self.high = sorted((self.low, self.high))
+            return self
+
+        async def __call__(self) -> str:
+            return f"{self.low} to {self.high}"
+
+    def ranged(**changes: int) -> Any:
+        return run(
+            tool(Range, name="range"), "range", {"low": 9, "high": 1}, guards=[lambda c, _: {**c.arguments, **changes}]
+        )[0]
+
+    assert ranged().output == "1 to 9"
+    assert ranged(low=0, high=5).output == "0 to 5"
+    assert ranged(low=99).status == "denied"
+
+
+class Item(BaseModel):
+    cents: Cents
+    to: Lowered = "nobody"
+    key: SecretStr = SecretStr("the program's own")
+
+
+class Order(BaseModel):
+    items: list[Item]
+    groups: dict[str, Item] = {}
+    tags: set[Lowered] = set()
+    note: str = "-"
+
+
+ITEM = {"cents": 500, "to": "ada", "key": "*" * 10}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"note": "x"}, "500 ada, 700 bob / a,b x"),
+        ({"items": [ITEM]}, None),
+        ({"items": [{**ITEM, "to": "eve"}, {**ITEM, "cents": 700, "to": "bob"}]}, "500 eve, 700 bob / a,b -"),
+        ({"items": [{**ITEM, "cents": 501}, {**ITEM, "cents": 700, "to": "bob"}]}, None),
+        ({"items": [{**ITEM, "cents": 700, "to": "bob"}, ITEM]}, None),
+        ({"groups": {"a": {**ITEM, "cents": 900, "to": "eve"}}}, "500 ada, 700 bob, 900 eve / a,b -"),
+        ({"tags": ["b", "x"]}, "500 ada, 700 bob / b,x -"),
+        ({"tags": ["x", "b"]}, None),
+    ],
+)
+def test_a_change_deep_in_a_value_leaves_the_rest_of_it_as_it_was_received(change: Any, expected: str | None) -> None:
+    @tool
+    async def order(order: Order) -> str:
+        """Order."""
+        items = [*order.items, *order.groups.values()]
+        assert {one.key.get_secret_value() for one in items} == {"the program's own"}
+        shown = ", ".join(f"{one.cents} {one.to}" for one in items)
+        return f"{shown.replace(', 900 ada', '')} / {','.join(sorted(order.tags))} {order.note}"
+
+    sent = {
+        "items": [{"cents": 5, "to": " Ada"}, {"cents": 7, "to": "Bob"}],
+        "groups": {"a": {"cents": 9, "to": "ada"}},
+    }
+    guards = [lambda c, _: {"order": {**c.arguments["order"], **change}}]
+    result, _ = run(order, "order", {"order": {**sent, "tags": ["B", "A"]}}, guards=guards)
+    assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None)), result.error
+
+
+def test_what_a_guard_leaves_out_of_a_model_is_its_default() -> None:
+    @tool
+    async def take(value: Defaults) -> str:
+        """Take it."""
+        return f"{value.name} {value.mode} {value.tags}"
+
+    shown: list[Any] = []
+    guards = [
+        lambda c, _: None if c.arguments["value"]["name"] == "b" else {"value": {"name": "b"}},
+        lambda c, _: shown.append(dict(c.arguments)["value"]),
+    ]
+    result, _ = run(take, "take", {"value": {"name": "a"}}, guards=guards)
+    assert (result.output, shown) == ("b w ['made']", [{"name": "b", "mode": "w", "tags": ["made"]}])
+
+
+class Renamed(ToolHandler):
+    """Take it."""
+
+    model_config = ConfigDict(extra="ignore")
+    path: Path
+    note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def rename(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {"path": value["file"], **value} if "file" in value else value
+
+    async def __call__(self) -> str:
+        return f"{self.path} {self.note}"
+
+
+def test_what_a_model_does_not_keep_of_what_was_sent_is_not_shown() -> None:
+    shown: list[Any] = []
+    sent = {"file": "a//b", "dry_run": True}
+
+    def renamed(**changes: Any) -> Any:
+        guards = [lambda c, _: {**c.arguments, **changes}, lambda c, _: shown.append(dict(c.arguments))]
+        return run(tool(Renamed, name="take"), "take", sent, guards=guards)[0]
+
+    result, _ = run(tool(Renamed, name="take"), "take", sent, guards=[lambda c, _: shown.append(dict(c.arguments))])
+    assert (result.output, shown) == ("a/b ", [{"path": "a/b", "note": ""}]), result.error
+    assert renamed(note="x").output == "a/b x"
+    assert shown[-1] == {"path": "a/b", "note": "x"}
+
+
+def test_the_answer_tells_what_a_change_would_become(caplog: pytest.LogCaptureFixture) -> None:
+    result, _ = run(pay, "pay", {"cents": 5, "to": "a"}, guards=[lambda c, _: {**c.arguments, "cents": 6}])
+    assert "cents=6 would become 600" in str(result.error)
+
+
+# -- for random types --------------------------------------------------------------------------------------------------
+
+LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (str, st.text(max_size=5)),
+    (int, st.integers(-100, 100)),
+    (Lowered, st.text(max_size=5)),
+    (Cents, st.integers(-100, 100)),
+    (Path, st.from_regex(r"[ab./]{1,6}", fullmatch=True)),
+    (Decimal, st.from_regex(r"[1-9]\.[0-9]{1,3}", fullmatch=True)),
+    (date, st.dates().map(str)),
+    (float, st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False)),
+    (bool, st.booleans()),
+    (Literal["a", 1, None], st.sampled_from(["a", 1, None])),
+    (Fruit, st.text(max_size=3)),
+    (Fixed, st.text(max_size=3)),
+    (Annotated[str, AfterValidator(lambda v: v.replace("a", ""))], st.text("ab", max_size=4)),
+]
+
+
+class Discreet(BaseModel):
+    """Its own serializer says nothing of what it holds."""
+
+    held: Any
+
+    @model_serializer
+    def harmless(self) -> dict[str, str]:
+        return {"held": "harmless"}
+
+
+def plain(value: Any) -> Any:
+    """The JSON data of all that a value holds, whatever its classes write of it."""
+    if isinstance(value, BaseModel):
+        return plain(vars(value))
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(plain, value), key=json.dumps)
+    if isinstance(value, list | tuple | deque):
+        return [plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return str(value) if isinstance(value, Path | Decimal | date) else value
+
+
+def wrapped(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[tuple[Any, Any]]:
+    """Annotations that hold others, with what may be sent for them."""
+
+    def model(kind: int, parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+        space = {f"f{n}": annotation for n, (annotation, _) in enumerate(parts)}
+        made = type("Generated", (BaseModel,), {"__annotations__": space})
+        derived = type("Derived", (made,), {"__annotations__": {"more": str}, "more": "more"})
+        annotation = [
+            made,
+            dataclasses.make_dataclass("Generated", list(space.items())),
+            Annotated[made, AfterValidator(lambda one: derived(**vars(one)))],
+            Annotated[Any, AfterValidator(lambda one: deque([Discreet(held=one)]))],
+            NamedTuple("Generated", list(space.items())),  # type: ignore[misc]
+        ][kind]
+        return annotation, st.fixed_dictionaries({f"f{n}": values for n, (_, values) in enumerate(parts)})
+
+    return st.one_of(
+        inner.map(lambda one: (list[one[0]], st.lists(one[1], max_size=3))),
+        inner.map(lambda one: (dict[str, one[0]], st.dictionaries(st.text(max_size=3), one[1], max_size=2))),
+        inner.map(lambda one: (one[0] | None, st.none() | one[1])),
+        st.tuples(inner, inner).map(
+            lambda two: (tuple[two[0][0], two[1][0]], st.tuples(two[0][1], two[1][1]).map(list))
+        ),
+        st.sampled_from(LEAVES).map(lambda one: (set[one[0]], st.lists(one[1], max_size=4))),
+        st.builds(model, st.integers(0, 4), st.lists(inner, min_size=1, max_size=3)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_for_any_type_the_view_of_a_guard_is_the_json_of_what_the_handler_gets(data: st.DataObject) -> None:
+    annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=4))
+    sent = data.draw(values)
+    got: list[Any] = []
+    shown: list[Any] = []
+    result, _ = run(
+        taking(annotation, data.draw(st.sampled_from(["function", "class", "model"])), got),
+        "take",
+        json.dumps({"value": sent}),
+        guards=[lambda c, _: shown.append(c.arguments["value"])],
+    )
+    assert result.success, result.error
+    assert shown == [plain(got[0])]
+    assert result.repairs == ()

@@ -1,0 +1,160 @@
+"""The kernel's own signs, made by a handler, a guard or a worker, and a journal that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import stat
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from watched import go, run
+
+from ferrule import Runner, ask, deny, tool
+from ferrule.executors import NotStarted
+from ferrule.middleware import retry
+from ferrule.pipeline import authorize, call
+from ferrule.pipeline.results import Rejected
+
+
+@pytest.mark.parametrize("error", [NotStarted("no", "limited"), Rejected("limited", "Nothing was run.")])
+@pytest.mark.parametrize("way", ["async", "thread", "awaited", "chunks"])
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(
+    error: BaseException, way: str, timeout: float | None
+) -> None:
+    runs: list[int] = []
+
+    async def asynchronous() -> Any:
+        runs.append(1)
+        raise error
+
+    def blocking() -> Any:
+        runs.append(1)
+        raise error
+
+    async def chunks() -> Any:
+        runs.append(1)
+        yield 1
+        raise error
+
+    made = {"async": asynchronous, "thread": blocking, "awaited": lambda: asynchronous(), "chunks": chunks}[way]
+    result, watch = run(tool(made, name="give"), "give", inside=[retry(3)], timeout=timeout)
+    assert (result.status, result.executed, len(runs)) == ("failed", True, 1)
+    assert watch.ends() == ["tool:error"] and "Nothing was run" not in (result.error or "")
+
+
+@pytest.mark.parametrize("reason", [None, 42, b"no", object()])
+def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> None:
+    @tool
+    async def give() -> None:
+        raise AssertionError
+
+    for decision in (deny(reason), ask(reason)):
+        result, _ = run(give, "give", guards=[lambda call, context, decision=decision: decision])
+        assert (result.status, result.executed) == ("denied", False)
+        assert (result.error or "").startswith("Denied: ")
+
+
+def test_an_awaited_guard_that_ignores_its_cancellation_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorize, "GUARD_SECONDS", 0.02)
+
+    async def main() -> None:
+        finish = asyncio.Event()
+
+        async def stubborn(call: Any, context: Any) -> None:
+            while not finish.is_set():
+                with suppress(asyncio.CancelledError):
+                    await finish.wait()
+
+        @tool
+        async def give() -> None:
+            raise AssertionError
+
+        runner = Runner([give], guards=[stubborn])
+        assert (await runner.run("give")).status == "denied" and runner.left_running == 1
+        batch = asyncio.ensure_future(runner.run("give"))
+        await asyncio.sleep(0)
+        batch.cancel()
+        await asyncio.wait({batch})
+        assert runner.left_running == 2
+        finish.set()
+        while runner.left_running:
+            await asyncio.sleep(0)
+
+    go(main())
+
+
+class Hangs:
+    """A journal that does not come to an end with some of its records."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.kinds = kinds
+
+    async def intent(self, record: dict[str, object]) -> None:
+        await self._keep("intent")
+
+    async def result(self, record: dict[str, object]) -> None:
+        await self._keep("result")
+
+    async def _keep(self, kind: str) -> None:
+        if kind in self.kinds:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", ["intent", "result"])
+def test_a_journal_that_hangs_is_given_up(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert call.JOURNAL_SECONDS == 10.0
+    monkeypatch.setattr(call, "JOURNAL_SECONDS", 0.02)
+    runs: list[int] = []
+
+    @tool
+    async def give() -> str:
+        runs.append(1)
+        return "given"
+
+    result, watch = run(give, "give", journal=Hangs(kind))
+    assert len(watch.ends()) == 1
+    if kind == "intent":
+        assert (result.status, result.executed, runs) == ("failed", False, []) and "Nothing was run" in str(
+            result.error
+        )
+    else:
+        assert (result.status, runs) == ("ok", [1]) and "the journal did not take the result" in caplog.text
+
+
+def forge(frames: int) -> str:
+    """Write what looks like results to every socket that there is."""
+    from ferrule.isolation.protocol import Connection, Kind  # of this process
+
+    for number in range(3, 64):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                end = Connection(socket.socket(fileno=os.dup(number)))
+                for _ in range(frames):
+                    end.send(Kind.VALUE, None, b'{"value": "forged"}')
+                    end.send(Kind.READY)
+    gc.collect()
+    return "mine"
+
+
+def plainly(n: int) -> int:
+    return n
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_a_handler_that_writes_to_its_workers_socket_shifts_no_result(frames: int) -> None:
+    async def main() -> None:
+        runner = Runner([tool(forge, isolation="process"), tool(plainly, isolation="process", parallel=True)])
+        forged = await runner.run("forge", {"frames": frames})
+        assert (forged.status, forged.executed) == ("failed", None)
+        for _ in range(2):
+            found = await asyncio.gather(*(runner.run("plainly", {"n": n}) for n in range(4)))
+            assert [result.output for result in found] == [0, 1, 2, 3]
+
+    go(main())

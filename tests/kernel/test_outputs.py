@@ -1,0 +1,326 @@
+"""What a handler returns: shown within bounds, where it ran, and by one result, whatever its methods do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from watched import Watch, go, plain, run
+
+from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
+from ferrule.middleware import after
+
+ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
+
+
+def asynchronous(make: Callable[[], Any]) -> Tool:
+    async def give() -> Any:
+        return make()
+
+    return tool(give, name="give")
+
+
+def threaded(make: Callable[[], Any]) -> Tool:
+    def give() -> Any:
+        return make()
+
+    return tool(give, name="give")
+
+
+WAYS = pytest.mark.parametrize("way", [asynchronous, threaded])
+
+
+class Endless(Mapping[str, int]):
+    def __getitem__(self, key: str) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, itertools.count())
+
+    def __len__(self) -> int:
+        return 3
+
+
+class Holder(BaseModel):
+    inside: Any
+
+
+@dataclass
+class Held:
+    inside: Any
+
+
+async def chunks() -> Any:
+    yield 1
+
+
+def doubled() -> Any:
+    value: Any = [1]
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+ITERATORS: dict[str, Callable[[], Any]] = {
+    "in a dict": lambda: {"rows": (n for n in itertools.count())},
+    "in a list": lambda: [itertools.count()],
+    "in a set": lambda: {iter([1])},
+    "in a tuple": lambda: (map(str, [1]),),
+    "in a model": lambda: Holder(inside={"rows": itertools.count()}),
+    "in a dataclass": lambda: Held(inside=[itertools.count()]),
+    "in a model in a mapping": lambda: {"a": [Holder(inside=(n for n in itertools.count()))]},
+    "an async generator": lambda: {"rows": chunks()},
+    "in a result": lambda: ToolResult({"rows": itertools.count()}),
+    "bare": lambda: itertools.count(),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("make", ITERATORS.values(), ids=ITERATORS.keys())
+def test_an_iterator_in_a_value_is_refused_and_not_read(way: Any, make: Callable[[], Any]) -> None:
+    result, watch = run(way(make), "give")
+    assert (result.status, result.executed, watch.ends()) == ("failed", True, ["tool:error"])
+    assert "was run, but it returned an iterator" in (result.error or "") and "list" in (result.error or "")
+
+
+@WAYS
+@pytest.mark.parametrize("make", [Endless, doubled, lambda: {"a": [Endless()]}, lambda: Holder(inside=Endless())])
+def test_a_value_without_end_ends(way: Any, make: Callable[[], Any]) -> None:
+    result, watch = run(way(make), "give")
+    assert (result.executed, watch.ends()) == (True, ["tool:post" if result.success else "tool:error"])
+    assert result.success or "return fewer of them" in (result.error or "")
+    assert len(plain(result)) <= 100_000
+
+
+def test_many_keys_are_shown_in_the_time_of_a_few_copies() -> None:
+    many = {str(n): n for n in range(300_000)}
+    begin = process_time()
+    assert json.loads(json.dumps(many)) == many
+    copied = process_time()
+    result, _ = run(asynchronous(lambda: many), "give")
+    assert result.success and process_time() - copied < 15 * (copied - begin)
+    assert len(result.text) <= 100_000 and json.loads(result.text)["0"] == 0
+
+
+@WAYS
+def test_rendering_belongs_to_the_deadline(way: Any) -> None:
+    slow = way(lambda: [[str(n) for n in range(1000)]] * 600)
+    result, _ = run(slow.replace(timeout=0.02), "give")
+    assert result.status == "timeout"
+
+
+class Breaks:
+    """Everything that is asked of it raises."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    def breaks(self, *args: object) -> Any:
+        raise self.error("of the handler's")
+
+    __str__ = __repr__ = __iter__ = __len__ = __bool__ = __eq__ = __hash__ = __getitem__ = breaks  # type: ignore[assignment]
+
+
+def text_that_breaks(error: type[BaseException]) -> str:
+    def breaks(*args: object) -> Any:
+        raise error
+
+    methods = ("__str__", "__repr__", "__len__", "__eq__", "__hash__", "encode", "isascii", "__iter__", "__getitem__")
+    broken: type[str] = type("BrokenText", (str,), dict.fromkeys(methods, breaks))
+    return broken("hello")
+
+
+def results_that_break(error: type[BaseException]) -> list[Any]:
+    class Mine(ToolResult):
+        @property
+        def status(self) -> Any:  # type: ignore[override]
+            raise error
+
+    class Rows(Mapping[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise error
+
+        def __iter__(self) -> Iterator[str]:
+            raise error
+
+        def __len__(self) -> int:
+            raise error
+
+    class Listed(list[int]):
+        def __iter__(self) -> Any:
+            raise error
+
+    class Keyed(dict[str, int]):
+        def items(self) -> Any:
+            raise error
+
+        __iter__ = items
+
+    class Modelled(BaseModel):
+        def __iter__(self) -> Any:
+            raise error
+
+        def __repr__(self) -> str:
+            raise error
+
+        __str__ = __repr__
+
+    odd, text = Breaks(error), text_that_breaks(error)
+    held = [odd, text, {"a": odd}, [text], {"a": text}, Rows(), {"rows": Rows()}, Listed([1]), Keyed(a=1), Modelled()]
+    built = [ToolResult(odd), ToolResult(None, text), ToolResult(1, None, {"a": odd}), ToolResult(1, None, {"a": text})]
+    return [*held, *built, ToolResult(1, None, None, [Text(text)]), Text(text), [Text(text)]]
+
+
+@WAYS
+@pytest.mark.parametrize("error", ENDS)
+def test_whatever_the_methods_of_an_output_raise_there_is_one_result(way: Any, error: type[BaseException]) -> None:
+    for value in results_that_break(error):
+        for options in ({}, {"timeout": 5.0}):
+            seen: list[Any] = []
+
+            def look(event: Event, seen: list[Any] = seen) -> None:
+                result = event.data.get("result")
+                seen.append(repr(result) + str(result and result.output) + json.dumps(result and result.record()))
+
+            result, watch = run(way(lambda value=value: value), "give", observers=[look], **options)
+            assert watch.ends() == ["tool:post" if result.success else "tool:error"], value.__class__
+            assert result.executed is True and "Nothing was run" not in (result.error or "")
+            assert len(seen) == 2
+            plain(result)
+
+
+@WAYS
+@pytest.mark.parametrize("error", ENDS)
+def test_a_batch_never_says_that_nothing_ran_of_a_call_that_did(way: Any, error: type[BaseException]) -> None:
+    for value in results_that_break(error):
+        watch = Watch()
+        runner = Runner([way(lambda value=value: value)], observers=[watch])
+        results = go(runner.run_all([ToolCall("a", "give"), ToolCall("b", "give")]))
+        assert [result.executed for result in results] == [True, True]
+        assert (len(watch.ends("a")), len(watch.ends("b"))) == (1, 1)
+
+
+@WAYS
+def test_an_output_is_plain_data_and_a_direct_call_gives_the_value(way: Any) -> None:
+    value = Holder(inside=(1, {2}))
+    give = way(lambda: value)
+    result, _ = run(give, "give")
+    assert result.output == {"inside": [1, [2]]} and result.text == '{"inside": [1, [2]]}'
+    assert go(_awaited(give)) is value
+
+
+async def _awaited(give: Tool) -> Any:
+    return await give()
+
+
+def test_what_a_handler_changes_later_is_not_seen() -> None:
+    rows = [1]
+    result, _ = run(asynchronous(lambda: {"rows": rows}), "give")
+    rows.append(2)
+    assert (result.output, result.text) == ({"rows": [1]}, '{"rows": [1]}')
+
+
+def test_a_middleware_that_returns_what_breaks_fails_the_call() -> None:
+    for value in (
+        Breaks(SystemExit),
+        text_that_breaks(asyncio.CancelledError),
+        None,
+        ToolResult(Breaks(GeneratorExit)),
+    ):
+        result, watch = run(asynchronous(lambda: 1), "give", around=[_instead(value)])
+        assert len(watch.ends()) == 1
+        plain(result)
+
+
+def _instead(value: Any) -> Any:
+    async def instead(call: ToolCall, context: Any, next: Any) -> Any:
+        await next(call, context)
+        return value
+
+    return instead
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_what_anybody_raises_stays_in_run(error: type[BaseException], timeout: float | None) -> None:
+    def breaks(*args: object) -> Any:
+        raise error
+
+    async def breaks_later(*args: object) -> Any:
+        raise error
+
+    async def instead(call: ToolCall, context: Any, next: Any) -> Any:
+        raise error
+
+    give = asynchronous(lambda: 1)
+    for options in (
+        {"guards": [breaks]},
+        {"guards": [breaks_later]},
+        {"observers": [breaks]},
+        {"around": [instead]},
+        {"inside": [instead]},
+        {"inside": [after(breaks)]},
+        {"around": [after(breaks_later)]},
+        {"inside": [after(breaks_later)]},
+    ):
+        result, watch = run(give, "give", timeout=timeout, **options)
+        assert result.success is ("observers" in options) and len(watch.ends()) == 1, options
+    for way in (asynchronous, threaded):
+        result, watch = run(way(breaks), "give", timeout=timeout)
+        assert (result.status, result.executed, watch.ends()) == ("failed", True, ["tool:error"])
+
+
+@WAYS
+@pytest.mark.parametrize("end", ENDS)
+def test_an_exception_whose_methods_raise_is_one_failure(way: Any, end: type[BaseException]) -> None:
+    def breaks(*args: object) -> Any:
+        raise end
+
+    names = ("__str__", "__repr__")
+    odd = [type("Odd", (ValueError,), dict.fromkeys(names, breaks))]
+    odd += [type("Odd", (ToolError,), {name: property(breaks)}) for name in ("__cause__", "retry_after", "__notes__")]
+
+    def raises(kind: type[BaseException]) -> Any:
+        raise kind("of the handler's")
+
+    async def passes_on(call: ToolCall, context: Any, next: Any) -> Any:
+        raise kind("of a middleware's")
+
+    for kind in odd:
+        for options in ({}, {"timeout": 5.0}, {"inside": [passes_on]}, {"around": [passes_on]}):
+            result, watch = run(way(lambda kind=kind: raises(kind)), "give", **options)
+            assert (result.status, watch.ends()) == ("failed", ["tool:error"])
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_keyboard_interrupt_ends_the_program_after_the_result_is_sealed(timeout: float | None) -> None:
+    def breaks() -> Any:
+        raise KeyboardInterrupt
+
+    watch = Watch()
+    with pytest.raises(KeyboardInterrupt):
+        go(Runner([asynchronous(breaks)], observers=[watch], timeout=timeout).run("give"))
+    assert len(watch.ends()) == 1 and watch.events[-1].data["result"].executed is not False
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_json_data_are_shown_as_they_are(value: Any) -> None:
+    result, _ = run(asynchronous(lambda: value), "give")
+    told = value if isinstance(value, str) else json.loads(result.text)
+    assert result.success and told == value == result.output

@@ -1,0 +1,392 @@
+"""`context.paths`: where the arguments of a call hold paths."""
+
+import json
+import os
+from collections import deque
+from pathlib import Path, PurePath
+from time import perf_counter
+from typing import Annotated, Any, Literal, NamedTuple
+
+import isolated_tools
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FilePath,
+    NewPath,
+    PlainSerializer,
+    PlainValidator,
+    create_model,
+)
+from typing_extensions import TypedDict
+from watched import go
+
+from ferrule import Runner, Tool, ToolCall, ToolContext, ToolHandler, allow, ask, build_tool, tool
+from ferrule.values.arguments import FoundPath
+
+Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
+
+
+class Copy(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    origin: Path = Field(alias="from")
+    note: str = ""
+
+
+class Tree(BaseModel):
+    at: Path
+    below: list["Tree"] = []
+
+
+class Pair(NamedTuple):
+    left: Path
+    right: int
+
+
+class Entry(TypedDict):
+    where: Named
+
+
+class Local(BaseModel):
+    kind: Literal["local"]
+    where: Named
+
+
+class Remote(BaseModel):
+    kind: Literal["remote"]
+    where: str
+
+
+class Place:
+    """A path of somebody's own."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __fspath__(self) -> str:
+        return self.text
+
+
+class Box:
+    """No path, and written down as an object with one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+Own = Annotated[Place, PlainValidator(Place, json_schema_input_type=str), PlainSerializer(lambda place: place.text)]
+Wrapped = Annotated[
+    Box, PlainValidator(Box, json_schema_input_type=str), PlainSerializer(lambda box: {"path": Path(box.text)})
+]
+
+FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
+    "a path": (Path, "a", [()]),
+    "a file": (FilePath, "/etc/passwd", [()]),
+    "a new path": (NewPath, "/etc/none-such", [()]),
+    "a pure path": (set[PurePath], ["b", "a"], [(0,), (1,)]),
+    "os.PathLike": (os.PathLike[str], "a", [()]),
+    "text": (str, "a", []),
+    "text whose schema says so": (Named, "a", [()]),
+    "a union": (Path | int, "a", [()]),
+    "a list": (list[Path], ["a", "b"], [(0,), (1,)]),
+    "a tuple": (tuple[int, Path], [1, "a"], [(1,)]),
+    "a deque": (deque[Path], ["a"], [(0,)]),
+    "a set": (set[Path | int], ["b", 1, "a"], [(0,), (1,)]),
+    "a set of models": (set[Copy], [{"from": "b"}, {"from": "a", "note": "n"}], [(0, "from"), (1, "from")]),
+    "a named tuple": (Pair, ["a", 1], [(0,)]),
+    "values of a dict": (dict[str, Path], {"k": "a"}, [("k",)]),
+    "keys of a dict": (dict[Path, str], {"a/../b": "text"}, [("a/../b", "key")]),
+    "both": (dict[Path, list[Path]], {"a": ["b"]}, [("a", "key"), ("a", 0)]),
+    "an alias": (list[Copy], [{"from": "a", "note": "b"}], [(0, "from")]),
+    "a typed dict": (Entry, {"where": "a"}, [("where",)]),
+    "recursion": (Tree, {"at": "a", "below": [{"at": "b"}]}, [("at",), ("below", 0, "at")]),
+    "a branch with its tag": (Local | Remote, {"kind": "local", "where": "a"}, [("where",)]),
+    "the other branch": (Local | Remote, {"kind": "remote", "where": "a"}, []),
+    "made by a validator": (Annotated[Any, AfterValidator(lambda v: {"x": Path(v)})], "a", [("x",)]),
+    "a set made by a validator": (Annotated[Any, AfterValidator(lambda v: {Path(v)})], "a", [(0,)]),
+    "a path of somebody's own": (Own, "a", [()]),
+    "written down as a path": (Wrapped, "a", [("path",)]),
+}
+
+
+def seen_in(made: Tool, arguments: Any) -> list[tuple[FoundPath, ...]]:
+    seen: list[tuple[FoundPath, ...]] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        seen.append(context.paths)
+
+    decision = go(Runner([made], guards=[guard]).decide(ToolCall("1", made.name, arguments)))
+    assert decision.kind == "allow", decision.reason
+    return seen
+
+
+def at(arguments: Any, place: tuple[Any, ...]) -> Any:
+    for part in place:
+        arguments = arguments[part]
+    return arguments
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_paths_are_found_wherever_they_are(case: str) -> None:
+    kind, value, places = FOUND[case]
+
+    @tool
+    def use(value: kind) -> str:
+        return "done"
+
+    class Use(ToolHandler):
+        value: kind
+
+        async def __call__(self) -> str:
+            return "done"
+
+    wanted = {(("value", *(part for part in place if part != "key")), place[-1:] == ("key",)) for place in places}
+    for made in (use, Tool(name="use", handler=Use, description="Use it.")):
+        [found] = seen_in(made, {"value": value})
+        assert {(one.place, one.is_key) for one in found} == wanted
+
+
+def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
+    @tool
+    def use(value: set[tuple[Path, int]], many: dict[Path, Path]) -> str:
+        return "done"
+
+    shown: list[Any] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        shown.append((call.arguments, context.paths))
+
+    call = ToolCall("1", "use", {"value": [["b", 1], ["a", 2]], "many": {"c/./d": "e/./f"}})
+    go(Runner([use], guards=[guard]).decide(call))
+    [(arguments, paths)] = shown
+    assert {one.text for one in paths} == {"a", "b", "c/d", "e/f"}
+    assert all(one.text == (one.place[-1] if one.is_key else at(arguments, one.place)) for one in paths)
+
+
+PATH = {"type": "string", "format": "path"}
+TEXT = {"type": "string"}
+TAGGED = {"oneOf": [{"properties": {"t": {"const": 1}, "w": PATH}}, {"properties": {"t": {"const": 2}}}]}
+SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
+    "a reference": ({"$ref": "#/$defs/p"}, "a", [()]),
+    "a reference to a reference": ({"$ref": "#/$defs/q"}, "a", [()]),
+    "additionalProperties": ({"additionalProperties": PATH, "properties": {"t": TEXT}}, {"t": "a", "k": "b"}, [("k",)]),
+    "patternProperties": ({"patternProperties": {"_at$": PATH}}, {"x_at": "a", "y": "b"}, [("x_at",)]),
+    "propertyNames": ({"propertyNames": PATH}, {"k": "b"}, [("k", "key")]),
+    "unevaluatedProperties": ({"unevaluatedProperties": PATH}, {"k": "b"}, [("k",)]),
+    "items": ({"items": PATH}, ["a"], [(0,)]),
+    "prefixItems": ({"prefixItems": [TEXT, PATH], "items": TEXT}, ["a", "b", "c"], [(1,)]),
+    "items after prefixItems": ({"prefixItems": [TEXT], "items": PATH}, ["a", "b"], [(1,)]),
+    "allOf": ({"allOf": [TEXT, {"allOf": [PATH]}]}, "a", [()]),
+    "anyOf": ({"anyOf": [{"type": "integer"}, PATH]}, "a", [()]),
+    "oneOf": (TAGGED, {"t": 1, "w": "a"}, [("w",)]),
+    "not that branch": (TAGGED, {"t": 2, "w": "a"}, []),
+    "then": ({"if": {"type": "string"}, "then": PATH}, "a", [()]),
+    "dependentSchemas": ({"dependentSchemas": {"a": {"properties": {"b": PATH}}}}, {"a": 1, "b": "x"}, [("b",)]),
+    "a path that is an object": ({"format": "path"}, {"k": ["v"]}, [("k", "key"), ("k", 0)]),
+    "recursion": ({"$ref": "#/$defs/tree"}, {"at": "a", "in": [{"at": "b"}]}, [("at",), ("in", 0, "at")]),
+}
+DEFINITIONS = {
+    "p": PATH,
+    "q": {"$ref": "#/$defs/p"},
+    "tree": {"properties": {"at": PATH, "in": {"items": {"$ref": "#/$defs/tree"}}}},
+}
+
+
+def of_schema(inner: dict[str, Any]) -> Tool:
+    schema = {"type": "object", "properties": {"value": inner}, "$defs": DEFINITIONS}
+    return Tool(name="use", handler=lambda payload: "done", description="Use it.", input_schema=schema)
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+def test_the_schema_says_where_paths_are(case: str) -> None:
+    inner, value, places = SCHEMAS[case]
+    [found] = seen_in(of_schema(inner), {"value": value})
+    wanted = {(("value", *(part for part in place if part != "key")), place[-1:] == ("key",)) for place in places}
+    assert {(one.place, one.is_key) for one in found} == wanted
+
+
+def test_a_reference_that_is_not_followed_denies() -> None:
+    inner = {"$anchor": "here", "properties": {"in": {"$ref": "#here"}}}
+    runner = Runner([of_schema(inner)], guards=[lambda call, context: context.paths and None])
+    assert go(runner.decide(ToolCall("1", "use", {"value": {"in": {}}}))).kind == "deny"
+
+
+class Opened:
+    """Written down in JSON, but not as Python values."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+As_JSON_alone = Annotated[
+    Opened,
+    PlainValidator(Opened, json_schema_input_type=str),
+    PlainSerializer(lambda opened: [opened.text], when_used="json"),
+]
+
+
+def test_what_cannot_be_looked_into_denies() -> None:
+    @tool
+    def use(value: As_JSON_alone) -> str:
+        return "done"
+
+    looking = Runner([use], guards=[lambda call, context: context.paths and None])
+    assert go(looking.decide(ToolCall("1", "use", {"value": "a"}))).kind == "deny"
+    assert (
+        go(Runner([use], guards=[lambda call, context: None]).decide(ToolCall("1", "use", {"value": "a"}))).kind
+        == "allow"
+    )
+
+
+def test_it_is_about_the_arguments_that_a_guard_or_a_person_changed() -> None:
+    seen: list[list[str]] = []
+
+    def to_b(call: ToolCall, context: ToolContext) -> Any:
+        return allow({"at": "b"}) if call.arguments["at"] == "a" else None
+
+    def look(call: ToolCall, context: ToolContext) -> Any:
+        seen.append([one.text for one in context.paths])
+        return ask("sure?") if call.arguments["at"] == "b" else None
+
+    @tool
+    def use(at: Path) -> str:
+        return str(at)
+
+    runner = Runner([use], guards=[to_b, look], approve=lambda *asked: allow({"at": "c"}))
+    assert go(runner.run("use", {"at": "a"})).output == "c"
+    assert seen == [["b"], ["c"]]
+
+
+def test_mounted_isolated_and_dict_tools_have_them_too() -> None:
+    made = build_tool(
+        {
+            "name": "use",
+            "description": "Use it.",
+            "input_schema": {"type": "object", "properties": {"at": PATH}},
+            "execute": lambda payload, context: "done",
+            "check_permissions": lambda payload, context: None,
+        }
+    )
+    for one in (made, *Runner([made]).as_tools(), tool(isolated_tools.takes_path, isolation="process")):
+        assert [[path.place for path in found] for found in seen_in(one, {"at": "a"})] == [[("at",)]]
+
+
+def test_it_says_when_it_cannot_know() -> None:
+    with pytest.raises(RuntimeError, match="inside a call"):
+        ToolContext().paths
+    told: list[str] = []
+
+    async def around(call: ToolCall, context: ToolContext, following: Any) -> Any:
+        with pytest.raises(RuntimeError, match="validated"):
+            context.paths
+        result = await following(call, context)
+        told.extend(one.text for one in context.paths)
+        return result
+
+    @tool
+    def use(at: Path) -> str:
+        return "done"
+
+    assert go(Runner([use], guards=[lambda call, context: None], around=[around]).run("use", {"at": "a"})).success
+    assert told == ["a"]
+
+
+texts = st.text("ab./", min_size=1, max_size=5).filter(lambda text: text.strip("/."))
+kinds = st.recursive(
+    st.sampled_from([(Path, "path"), (Named, "named"), (str, "text"), (int, "number")]),
+    lambda inner: st.one_of(
+        st.tuples(st.just("list"), inner),
+        st.tuples(st.just("dict"), inner),
+        st.tuples(st.just("keys"), inner),
+        st.tuples(st.just("tuple"), inner, inner),
+        st.tuples(st.just("optional"), inner),
+        st.tuples(st.just("model"), inner, inner),
+    ),
+    max_leaves=5,
+)
+
+
+def type_of(kind: Any) -> Any:
+    match kind:
+        case ("list", inner):
+            return list[type_of(inner)]  # type: ignore[misc]
+        case ("dict", inner):
+            return dict[str, type_of(inner)]  # type: ignore[misc]
+        case ("keys", inner):
+            return dict[Path, type_of(inner)]  # type: ignore[misc]
+        case ("tuple", one, other):
+            return tuple[type_of(one), type_of(other)]  # type: ignore[misc]
+        case ("optional", inner):
+            return type_of(inner) | None
+        case ("model", one, other):
+            return create_model("Made", one=(type_of(one), ...), other=(type_of(other), ...))
+    return kind[0]
+
+
+def value_of(kind: Any, data: st.DataObject, place: tuple[Any, ...], wanted: set[Any]) -> Any:
+    """A value of that kind, and in `wanted` where its paths are."""
+    match kind:
+        case ("list", inner):
+            count = data.draw(st.integers(0, 2))
+            return [value_of(inner, data, (*place, index), wanted) for index in range(count)]
+        case ("dict", inner):
+            keys = data.draw(st.lists(st.sampled_from("abc"), unique=True, max_size=2))
+            return {key: value_of(inner, data, (*place, key), wanted) for key in keys}
+        case ("keys", inner):
+            keys = data.draw(st.lists(st.sampled_from(["a", "b/c", "../d"]), unique=True, max_size=2))
+            wanted |= {((*place, key), True) for key in keys}
+            return {key: value_of(inner, data, (*place, key), wanted) for key in keys}
+        case ("tuple", one, other):
+            return [value_of(one, data, (*place, 0), wanted), value_of(other, data, (*place, 1), wanted)]
+        case ("optional", inner):
+            return None if data.draw(st.booleans()) else value_of(inner, data, place, wanted)
+        case ("model", one, other):
+            return {
+                key: value_of(inner, data, (*place, key), wanted)
+                for key, inner in zip(("one", "other"), (one, other), strict=True)
+            }
+        case (_, "number"):
+            return data.draw(st.integers(0, 9))
+        case (_, "text"):
+            return data.draw(texts)
+    wanted.add((place, False))
+    return data.draw(st.sampled_from(["a", "/b", "../c"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(kinds, st.data())
+def test_for_any_types_the_paths_are_those_that_were_put_there(kind: Any, data: st.DataObject) -> None:
+    made_type = type_of(kind)
+
+    @tool
+    def use(value: made_type) -> str:
+        return "done"
+
+    wanted: set[Any] = set()
+    value = value_of(kind, data, ("value",), wanted)
+    [found] = seen_in(use, {"value": value})
+    assert {(one.place, one.is_key) for one in found} == wanted
+
+
+def test_the_time_grows_with_the_arguments_alone() -> None:
+    """Each level could be either branch, so that whoever followed every way would take twice as long for each."""
+    tree = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+    node = {"type": "object", "properties": {"at": PATH, "in": tree}}
+    schema = {"type": "object", "properties": {"value": tree}, "$defs": {"a": node, "b": node}}
+    made = Tool(name="use", handler=lambda payload: "done", description="Use it.", input_schema=schema)
+
+    def seconds(depth: int) -> float:
+        value: dict[str, Any] = {"at": "a"}
+        for _ in range(depth):
+            value = {"at": "a", "in": value}
+        arguments = made.handling.parameters.judge("use", json.loads(json.dumps({"value": value})))
+        begun = perf_counter()
+        assert arguments.places is not None
+        assert len(arguments.places.paths) == depth + 1
+        return perf_counter() - begun
+
+    assert seconds(40) < 40 * seconds(4) + 1

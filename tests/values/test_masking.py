@@ -1,0 +1,199 @@
+"""No credential is in a text that a model reads, and looking for them takes no time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
+
+from ferrule import Runner, deny, tool
+from ferrule.values.masking import without_credentials
+
+SECRET = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=20, max_size=40)
+NAMES = [
+    *("token", "access_token", "X-Amz-Security-Token", "id_token", "secret", "client_secret", "password", "passwd"),
+    *("pwd", "pass", "signature", "X-Amz-Signature", "sig", "key", "api_key", "apikey", "accessKey", "AWSAccessKeyId"),
+    *("subscription-key", "credential", "auth", "auth_token", "sessionid", "jwt", "API_KEY", "Password"),
+]
+WRITTEN = [
+    *("https://example.org/a?x=1&{name}={secret}&y=2", "{name}={secret}", "{name} = '{secret}'", '{name}="{secret}"'),
+    *("{{'{name}': '{secret}'}}", '{{"{name}":"{secret}"}}', "f({name}={secret}, n=1)", "?{name}%3D{secret}"),
+    *('"{{\\"{name}\\": \\"{secret}\\"}}"', "https://example.org/#{name}={secret}", "{name}=={secret}"),
+]
+HEADERS = [
+    *("Authorization: Bearer {secret}", "authorization:bearer {secret}", "'Authorization': 'Bearer {secret}'"),
+    *('{{"Authorization": "Basic {secret}"}}', "Authorization: Basic {secret}==", "Authorization: {secret}"),
+    *("Authorization=Bearer {secret}", "Authorization: SSWS {secret}", "bearer {secret}", "Bearer%20{secret}"),
+    *("x-api-key: {secret}", "X-Auth-Token: {secret}", "Cookie: a=b; c={secret}", "api_key: {secret}"),
+    *("password: {secret}", "secret : {secret}"),
+    '"{{\\"Authorization\\": \\"Bearer {secret}\\"}}"',
+]
+ADDRESSES = [
+    *("https://u:{secret}@h/x", "postgres://u:a/{secret}@h/db", "amqp://u:a?{secret}#b@h", "redis://:{secret}@h"),
+    *(
+        "https://{secret}@h/x?q=1",
+        "http://h/x,https://u:{secret}@h",
+        "http://u:a@b/{secret}@h",
+        "ftp://u:://{secret}@h",
+    ),
+    *("mongodb+srv://u:{secret}@h", "x://a.b/x?u=y://u:{secret}@h"),
+]
+SHAPES = [
+    *("sk-{secret}", "sk-ant-api03-{secret}", "sk-proj-ab_{secret}", "ghp_{secret}", "github_pat_{secret}"),
+    *("gho_{secret}", "xoxb-12-{secret}", "xoxp-{secret}", "glpat-{secret}", "AIza{secret}", "hf_{secret}"),
+    *("sk_live_{secret}", "eyJ{secret}.eyJ{secret}.{secret}_-x", "-----BEGIN RSA PRIVATE KEY-----\n{secret}\n-----END"),
+]
+AROUND = st.tuples(
+    st.text(max_size=20).filter(lambda text: not text[-1:].isalnum()), st.text(max_size=20).map(" {}".format)
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(SECRET, st.sampled_from([*WRITTEN, *HEADERS, *ADDRESSES, *SHAPES]), st.sampled_from(NAMES), AROUND)
+def test_no_listed_secret_survives(secret: str, written: str, name: str, around: tuple[str, str]) -> None:
+    before, after = around
+    assume(secret[:8] not in before + after + written + name)
+    text = without_credentials(before + written.format(secret=secret, name=name) + after)
+    assert secret[:8] not in text and secret[-8:] not in text.removesuffix(after)
+
+
+@given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=16))
+def test_no_key_of_a_cloud_survives(key: str) -> None:
+    assert key not in without_credentials(f"the key AKIA{key} is wrong")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "there is no file 'notes/today.txt'",
+        "https://example.org:80/a?page=2&sort=name",
+        "see https://example.org/a?mail=bob@example.org",
+        "invalid token: unexpected '<' at line 3",
+        "max_tokens=5 is too small",
+        "the author=Bob is not known",
+        "task-management-system-2 is down",
+        'duplicate key value violates unique constraint "pk_users_primary"',
+        "2 + 2 = 5, he said: 'no'",
+    ],
+)
+def test_what_is_no_credential_stays(text: str) -> None:
+    assert without_credentials(text) == text
+
+
+PIECES = st.sampled_from(
+    [
+        *("a", "://", ":", "@", "/", "?", "#", "token", "=", "'", '"', "\\", " ", "\n", "key_", "-", "_", "bearer "),
+        *(
+            "Authorization:",
+            "eyJ",
+            ".",
+            "sk-",
+            "xoxb-",
+            "AKIA",
+            "input_value=",
+            "-----BEGIN ",
+            "PRIVATE KEY-----",
+            "%3D",
+        ),
+        *("cookie=", "signature", "auth", "A", "-----END", "a://b:c"),
+    ]
+)
+
+
+def seconds(text: str) -> float:
+    start = perf_counter()
+    without_credentials(text, most=5_000)
+    return perf_counter() - start
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PIECES, min_size=1, max_size=4).map("".join), st.lists(PIECES, max_size=3).map("".join))
+def test_the_time_grows_with_the_text(piece: str, end: str) -> None:
+    # A square would take a minute and more for this length.
+    assert seconds(piece * (100_000 // len(piece)) + end) < 2
+
+
+def test_only_so_much_of_a_text_is_read_and_no_half_of_a_credential_is_shown() -> None:
+    assert seconds("tokenkey_" * 10_000_000) < 2
+    text = f"eyJ{'a' * 9_950} cannot reach https://u:geheim-{'x' * 500}@h"
+    assert without_credentials(text) == "*** cannot reach "
+    assert without_credentials("a" * 20_000) == "a" * 500
+
+
+def test_what_a_model_sent_to_a_validator_inside_is_not_in_the_text() -> None:
+    class Login(BaseModel):
+        pin: int
+
+    @tool(read_only=True)
+    async def sign_in(name: str) -> str:
+        Login.model_validate({"pin": f"geheim-{name}"})
+        return "in"
+
+    @tool(read_only=True)
+    async def wraps(name: str) -> str:
+        try:
+            Login.model_validate({"pin": f"geheim-{name}"})
+        except ValueError as error:
+            raise LookupError(f"no: {error}") from error
+        return "in"
+
+    runner = Runner([sign_in, wraps])
+    for made in ("sign_in", "wraps"):
+        error = asyncio.run(runner.run(made, {"name": "ada"})).error or ""
+        assert "pin" in error and "valid integer" in error
+        assert "geheim" not in error
+
+
+def test_what_a_validator_says_has_no_credentials() -> None:
+    class Place(BaseModel):
+        name: str
+
+        @field_validator("name")
+        @classmethod
+        def known(cls, name: str) -> str:
+            raise ValueError("cannot ask https://u:geheim@h/?token=geheim")
+
+    @tool
+    async def go(place: Place) -> str:
+        return ""
+
+    result = asyncio.run(Runner([go]).run("go", json.dumps({"place": {"name": "x"}})))
+    assert result.status == "invalid" and "cannot ask" in (result.error or "")
+    assert "geheim" not in (result.error or "")
+
+
+def permission_error(call: Any, context: Any) -> Any:
+    raise PermissionError("not with token=geheim-1 " + "x" * 600)
+
+
+async def late_permission_error(call: Any, context: Any) -> Any:
+    raise PermissionError("not with token=geheim-1 " + "x" * 600)
+
+
+@pytest.mark.parametrize("guard", [permission_error, late_permission_error])
+def test_a_guard_that_raises_a_permission_error_denies_with_its_text(guard: Any) -> None:
+    @tool
+    async def act() -> str:
+        return ""
+
+    result = asyncio.run(Runner([act], guards=[guard]).run("act"))
+    assert result.status == "denied" and "not with" in (result.error or "")
+    assert "geheim" not in (result.error or "") and len(result.error or "") < 600
+
+
+def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
+    def no_such_right(call: Any, context: Any) -> Any:
+        raise PermissionError(13, "Permission denied", "/etc/geheim")
+
+    @tool
+    async def act() -> str:
+        return ""
+
+    result = asyncio.run(Runner([act], guards=[no_such_right, lambda call, context: deny("later")]).run("act"))
+    assert result.error == "Denied: a guard broke, so the call may not run. Nothing was run."
