@@ -42,7 +42,7 @@ from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied, handler_raised
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState, ancestors, state_of
-from ferrule.pipeline.suspension import NOT_SEALED, Answered, resume_keys, suspended_call
+from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, judged_call, new_id
@@ -336,14 +336,12 @@ class Runner:
         """
         if by is not None and not isinstance(by, str):
             raise DefinitionError(f"resume(by=…) is the name of who answers, not {type(by).__name__}")
-        suspended = suspended_call(record, self._state.resume_keys)
-        if suspended is None:
+        answered = answered_call(record, self._state.resume_keys, answer, by and clean(by))
+        if answered is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
-        fields = suspended.with_context(context or NO_CONTEXT).fields
-        return await receive(
-            self._state, suspended.call, fields, answered=Answered(suspended, answer, by and clean(by))
-        )
+        fields = (context or NO_CONTEXT).replace(**answered.record["context"]).fields
+        return await receive(self._state, answered.call, fields, answered=answered)
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.

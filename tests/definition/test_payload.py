@@ -175,12 +175,12 @@ def nothing() -> str:
 @pytest.mark.parametrize(
     ("function", "named"),
     [
-        (wrong_name, ["'town'", "'city'"]),
-        (defaults_and_a_wrong_name, ["'city'"]),
-        (too_few, ["'days'"]),
-        (positional, ["'city', 'days'"]),
-        (nothing, ["'city', 'days'"]),
-        (lambda days, payload: "", ["'payload'", "'city'"]),
+        (wrong_name, ["(town: 'str'", "'town'"]),
+        (defaults_and_a_wrong_name, ["(town: 'str' = ''", "'city'"]),
+        (too_few, ["called with city, days", "'days'"]),
+        (positional, ["called with city, days", "days: 'int', /)"]),
+        (nothing, ["called with city, days", "'city'"]),
+        (lambda days, payload: "", ["(days, payload)", "'payload'"]),
     ],
 )
 def test_parameters_that_do_not_fit_the_schema_are_named(function: Callable[..., Any], named: list[str]) -> None:
@@ -191,7 +191,7 @@ def test_parameters_that_do_not_fit_the_schema_are_named(function: Callable[...,
 
 def test_what_may_be_left_out_needs_a_default() -> None:
     optional = {**PLACE, "required": ["city"]}
-    with pytest.raises(DefinitionError, match=r"\['days'\] need a default"):
+    with pytest.raises(DefinitionError, match=r"called with city, it says .*'days'"):
         Tool("weather", weather, input_schema=optional)
     days = {"type": "integer", "default": 2}
     filled = {**optional, "properties": {**PLACE["properties"], "days": days}}
@@ -249,3 +249,21 @@ def test_a_parameter_called_self_with_a_type_is_one_like_others() -> None:
         return self + other
 
     assert run(tool(link), {"self": "a", "other": "b"}).output == "ab"
+
+
+def context_first(ctx: ToolContext, payload: dict[str, Any]) -> str:
+    return f"{payload['city']} {ctx.session}"
+
+
+def context_first_by_place(ctx: ToolContext, payload: dict[str, Any], /) -> str:
+    return f"{payload['city']} {ctx.session}"
+
+
+def context_before_the_rest(ctx: ToolContext, *payload: Any) -> str:
+    return f"{payload[0]['city']} {ctx.session}"
+
+
+@pytest.mark.parametrize("handler", [context_first, context_first_by_place, context_before_the_rest])
+def test_a_context_that_stands_before_the_payload_gets_the_context(handler: Callable[..., str]) -> None:
+    result = run(Tool("weather", handler, description="W", input_schema=PLACE))
+    assert (result.output, result.error) == ("Paris s", None)

@@ -706,4 +706,4 @@ def test_next_cannot_be_called_after_its_call_has_ended() -> None:
         await asyncio.gather(*tasks)
 
     go(main())
-    assert ran == [] and told == ["a middleware called `next` after its call had ended"]
+    assert ran == [] and told == ["a middleware inside called `next` after its result"]

@@ -45,6 +45,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
+from pydantic_core import to_json
 from typing_extensions import TypedDict
 from watched import run
 
@@ -846,7 +847,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
-        return sorted(map(plain, value), key=json.dumps)
+        return sorted(map(plain, value), key=to_json)
     if isinstance(value, list | tuple | deque):
         return [plain(item) for item in value]
     if isinstance(value, enum.Enum):

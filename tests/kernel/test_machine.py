@@ -218,6 +218,15 @@ class Sent:
         self.timed = False
         self.cancelled = self.stopped = False
 
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether its task was cancelled from outside: then it raises what the handler made of that."""
+        task = self.task
+        if not task.done() or task.cancelled() or task.exception() is None:
+            return task.done() and task.cancelled()
+        made_of_it = [one.hand.tool for one in self.tries if one.hand.told == "raise"]
+        return self.cancelled and isinstance(task.exception(), ValueError) and made_of_it == ["stubborn"]
+
     def disturb(self, what: str, tool: str | None = None, *, inside: bool = True) -> None:
         """Remember what happened to all that is still under way, perhaps but for those whose handler runs."""
         if not self.task.done():
@@ -659,7 +668,7 @@ class Calls(RuleBasedStateMachine):
     def gather(self) -> None:
         """The results that there are by now."""
         for sent in self.sent:
-            if not sent.task.done() or sent.task.cancelled():
+            if not sent.task.done() or sent.was_cut_off:
                 continue
             found = sent.task.result()
             results = found if isinstance(found, list) else [found]
@@ -748,7 +757,7 @@ class Calls(RuleBasedStateMachine):
         assert all(sent.task.done() for sent in self.sent), [sent.tries for sent in self.sent if not sent.task.done()]
         assert self.leaving is None or self.leaving.done()
         for sent in self.sent:
-            assert sent.task.cancelled() == sent.cancelled, sent.tries
+            assert sent.was_cut_off == sent.cancelled, sent.tries
         self.nothing_is_wrong()
         self.every_result_is_one_that_may_be()
         self.check_cancelled_batches()

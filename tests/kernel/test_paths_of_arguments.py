@@ -174,7 +174,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
     "a reference": ({"$ref": "#/$defs/p"}, "a", [()]),
     "a reference to a reference": ({"$ref": "#/$defs/q"}, "a", [()]),
     "additionalProperties": ({"additionalProperties": PATH, "properties": {"t": TEXT}}, {"t": "a", "k": "b"}, [("k",)]),
-    "patternProperties": ({"patternProperties": {"_at$": PATH}}, {"x_at": "a", "y": "b"}, [("x_at",)]),
+    "patternProperties": ({"patternProperties": {"_at$": PATH}}, {"x_at": "a"}, [("x_at",)]),
     "propertyNames": ({"propertyNames": PATH}, {"k": "b"}, [("k", "key")]),
     "unevaluatedProperties": ({"unevaluatedProperties": PATH}, {"k": "b"}, [("k",)]),
     "items": ({"items": PATH}, ["a"], [(0,)]),

@@ -690,3 +690,23 @@ def test_who_answered_is_a_name() -> None:
     with pytest.raises(DefinitionError, match="by="):
         go(made([write]).resume(suspended(made([write])), True, by=object()))  # type: ignore[arg-type]
     assert ran == []
+
+
+@pytest.mark.parametrize("place", ["around", "inside"])
+def test_a_middleware_cannot_pass_the_suspended_result_of_one_call_off_as_that_of_another(place: str) -> None:
+    write, ran = writing()
+    first: list[ToolResult] = []
+
+    async def replays(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result = await next(call, context)
+        return first[0] if first else result
+
+    watch = Watch()
+    runner = made([write], guards=[lambda call, context: ask("?") if call.arguments["n"] else None], observers=[watch])
+    first.append(go(runner.run("write", {"n": 1})))
+    replaying = Runner([write], observers=[watch], **{place: [replays]})
+    result = go(replaying.run(ToolCall("c2", "write", {"n": 0})))
+    assert [one["n"] for one in ran] == [0]
+    assert (result.status, result.executed, result.pending) == ("failed", True, None)
+    assert "Nothing was run" not in str(result.error)
+    assert watch.ends("c2") == ["tool:error"]

@@ -31,7 +31,7 @@ HEADERS = [
     *('{{"Authorization": "Basic {secret}"}}', "Authorization: Basic {secret}==", "Authorization: {secret}"),
     *("Authorization=Bearer {secret}", "Authorization: SSWS {secret}", "bearer {secret}", "Bearer%20{secret}"),
     *("x-api-key: {secret}", "X-Auth-Token: {secret}", "Cookie: a=b; c={secret}", "api_key: {secret}"),
-    *("password: {secret}", "secret : {secret}"),
+    *("apikey:{secret}", "password: {secret}", "secret : {secret}"),
     '"{{\\"Authorization\\": \\"Bearer {secret}\\"}}"',
 ]
 ADDRESSES = [

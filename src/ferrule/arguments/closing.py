@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -15,18 +15,8 @@ from ferrule.values.json_text import check_finite
 CoreSchema = dict[str, Any]
 
 NESTED = (
-    *(
-        "schema",
-        "items_schema",
-        "keys_schema",
-        "values_schema",
-        "extras_schema",
-        "extras_keys_schema",
-        "choices",
-        "steps",
-        "fields",
-    ),
-    *("definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"),
+    *("schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"),
+    *("choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"),
     *("strict_schema", "lax_schema", "json_schema", "python_schema"),
 )
 KEEPS = object()
@@ -201,26 +191,34 @@ _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
 }
 
 
-def holds(schema: object, kind: str) -> bool:
+def nodes_below(node: CoreSchema) -> Iterator[CoreSchema]:
+    """The nodes right below one."""
+    waiting = [node[key] for key in NESTED if key in node]
+    while waiting:
+        below = waiting.pop()
+        if isinstance(below, dict) and isinstance(below.get("type"), str):
+            yield below
+        elif isinstance(below, dict | list | tuple):
+            waiting.extend(below.values() if isinstance(below, dict) else below)
+
+
+def all_nodes(node: CoreSchema) -> Iterator[CoreSchema]:
+    """A node and all below it."""
+    yield node
+    for below in nodes_below(node):
+        yield from all_nodes(below)
+
+
+def holds(schema: CoreSchema, kind: str) -> bool:
     """Whether a node of this kind, such as `decimal`, is somewhere in it."""
-    if isinstance(schema, list | tuple):
-        return any(holds(item, kind) for item in schema)
-    if not isinstance(schema, dict):
-        return False
-    if not isinstance(schema.get("type"), str):
-        return any(holds(item, kind) for item in schema.values())
-    return schema["type"] == kind or any(holds(schema[key], kind) for key in NESTED if key in schema)
+    return any(node["type"] == kind for node in all_nodes(schema))
 
 
-def stop_at_first(schema: Any, stop: bool) -> None:
+def stop_at_first(schema: CoreSchema, stop: bool) -> None:
     """Have the validation of lists and dicts in it end at the first item that is wrong, or go on."""
-    if isinstance(schema, dict):
-        kind = schema.get("type")
-        if isinstance(kind, str) and kind in _ITERATED:
-            schema["fail_fast"] = stop
-        schema = [below for key, below in schema.items() if key in NESTED or not isinstance(kind, str)]
-    for below in schema if isinstance(schema, list | tuple) else ():
-        stop_at_first(below, stop)
+    for node in all_nodes(schema):
+        if node["type"] in _ITERATED:
+            node["fail_fast"] = stop
 
 
 def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:
@@ -240,14 +238,12 @@ def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:
 
 
 def direct(schema: JsonObject) -> bool:
-    """Whether the validated value is the JSON value itself, so that it can be read off."""
+    """Whether the validated value is the JSON value that is judged, so that it can be read off."""
     kind = schema.get("type")
     if kind in {"nullable", "default"}:
         return direct(schema["schema"])
     if kind == "literal":
         return not any(isinstance(value, Enum) for value in schema["expected"])
-    if kind == "str":
-        return not any(schema.get(key) for key in ("strip_whitespace", "to_lower", "to_upper"))
     return kind in _PLAIN
 
 

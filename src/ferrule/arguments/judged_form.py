@@ -1,7 +1,7 @@
 """What guards are shown of parameters that validation may change: the JSON of the validated values.
 
-A parameter is *exact* where its closed core schema holds only nodes that are known to keep what they read: there the
-decoded JSON is what the handler gets. Of every other one the validated value is written down, by a serializer made from
+Parameters are *exact* where their closed core schema holds only nodes that are known to keep what they read: there the
+decoded JSON is what the handler gets. Of all others the validated values are written down, by a serializer made from
 the same core without what hides or decorates.
 """
 
@@ -26,7 +26,7 @@ from pydantic_core import (
     to_json,
 )
 
-from ferrule.arguments.closing import KEEPS, NESTED, CoreSchema, root_fields
+from ferrule.arguments.closing import KEEPS, NESTED, CoreSchema, all_nodes, holds, nodes_below, root_fields
 from ferrule.errors import DefinitionError
 from ferrule.values.json_text import SECRET_STARS, dumps
 
@@ -45,7 +45,6 @@ _TEXT_KEYS = frozenset({"type", "ref", "metadata", "serialization", "strict", "p
 }
 """What may be said of a string that is kept as it is."""
 _REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_numbers_to_str")
-_KEY_KINDS = frozenset({"str", "literal", "enum"})
 _READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
 """Which part of a node validates strict JSON."""
 _VALIDATORS = frozenset({"function-before", "function-after", "function-wrap", "custom-error", "chain"})
@@ -83,48 +82,36 @@ class NoJudgedForm(Exception):
 
 
 class JudgedForm:
-    """The JSON of the validated values of the parameters that are not exact; false where all of them are.
+    """The JSON of validated values: of keyword arguments, of those that are not exact, and of a model, of the whole.
 
     Args:
         core: The closed core schema of all parameters: a typed dict or a model.
-        whole: Whether to take all of them as one, in any case.
 
     Attributes:
-        names: The parameters, as a model names them, with their names in Python.
-        whole: Whether more than the parameters' own types has a say in what they come to, such as a validator of the
-            model: then they are one.
+        whole: Whether it is of a model, and so all that there is.
 
     Raises:
         DefinitionError: for an `InitVar`, or further keys of a dataclass, which nobody could be shown.
     """
 
-    def __init__(self, core: CoreSchema, *, whole: bool = False) -> None:
+    def __init__(self, core: CoreSchema) -> None:
         _refuse_hidden(core)
-        exactness = _Exactness(core)
         self._core = core
-        self.whole = whole or not exactness.of_root()
-        self.names = {
-            field.get("validation_alias") or name: name
-            for name, field in root_fields(core).items()
-            if self.whole or not exactness.of_parameter(field["schema"])
+        root = core["schema"] if core["type"] == "definitions" else core
+        self.whole = root["type"] != "typed-dict" or not _keeps(root, {})
+        fields = {} if self.whole else root["fields"]
+        changing = not all(is_exact(node, {}) for node in core.get("definitions", ()))
+        self._exact = {
+            name
+            for name, field in fields.items()
+            if is_exact(field, {}) and not (changing and holds(field, "definition-ref"))
         }
-        self._config = exactness.config
-
-    def __bool__(self) -> bool:
-        return self.whole or bool(self.names)
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
-        core = _writing_all(self._core, set())
-        if not self.whole:
-            fields = root_fields(core)
-            chosen = {
-                wire: {"type": "typed-dict-field", "schema": fields[name]["schema"], "required": False}
-                for wire, name in self.names.items()
-            }
-            typed_dict = {"type": "typed-dict", "fields": chosen}
-            core = {**core, "schema": typed_dict} if core["type"] == "definitions" else typed_dict
-        return SchemaSerializer(core, _writing(self._config), _use_prebuilt=False)
+        # A model reads objects of its own class alone: only what stands round it may give one of a derived class.
+        classes: set[type] | None = set() if any(map(_may_give_others, all_nodes(self._core))) else None
+        return SchemaSerializer(_writing_all(self._core, classes), _CONFIG, _use_prebuilt=False)
 
     def text(self, values: Any, *, checked: bool = True) -> str:
         """The JSON text of validated values, by the names that a model uses.
@@ -135,19 +122,17 @@ class JudgedForm:
         Raises:
             NoJudgedForm: where there is none, or a value is not of its declared type.
         """
-        chosen, warnings = self._chosen(values), "error" if checked else "none"
         try:
-            text = self._json(chosen, warnings=warnings)
+            text = self._json(values, warnings="error" if checked else "none")
             if SECRET_STARS in text:
                 text = dumps(_revealed(from_json(text), from_json(self.sent(values))))
             return text
         except Exception as error:  # whatever a type of the author's own raises
-            raise NoJudgedForm(self._why(chosen)) from error
+            raise NoJudgedForm(self._why(values)) from error
 
     def sent(self, values: Any) -> str:
         """The same without what models have filled in by themselves, and with secrets written out."""
-        chosen = self._chosen(values, sent=True)
-        return self._json(chosen, warnings="none", exclude_unset=True, context=_WITH_SECRETS)
+        return self._json(values, warnings="none", exclude_unset=True, context=_WITH_SECRETS)
 
     def values(self, values: Any) -> Any:
         """The same as Python values, in which paths are still paths.
@@ -155,33 +140,24 @@ class JudgedForm:
         Raises:
             NoJudgedForm: where they cannot be made.
         """
-        chosen = self._chosen(values)
         try:
-            return self._serializer.to_python(chosen, by_alias=True, warnings=False)
+            return self._serializer.to_python(values, by_alias=True, exclude=self._exact, warnings=False)
         except Exception as error:
-            raise NoJudgedForm(self._why(chosen)) from error
+            raise NoJudgedForm(self._why(values)) from error
 
-    def _chosen(self, values: Any, *, sent: bool = False) -> Any:
-        """What of the validated values is written down; of a model perhaps only what was sent."""
-        if self.whole:
-            return values
-        given = values if isinstance(values, dict) else values.__dict__
-        named = given if given is values or not sent else values.__pydantic_fields_set__
-        return {wire: given[name] for wire, name in self.names.items() if name in given and name in named}
-
-    def _json(self, chosen: Any, **options: Any) -> str:
-        text = self._serializer.to_json(chosen, by_alias=True, **options).decode()
+    def _json(self, values: Any, **options: Any) -> str:
+        text = self._serializer.to_json(values, by_alias=True, exclude=self._exact, **options).decode()
         if "NaN" in text or "Infinity" in text:
             from_json(text, allow_inf_nan=False)
         return text
 
-    def _why(self, chosen: Any) -> str:
+    def _why(self, values: Any) -> str:
         where = "its arguments have"
-        for wire, name in self.names.items():
+        for name, field in root_fields(self._core).items():
             try:
-                self._json(chosen, warnings="error", include={name if self.whole else wire})
+                self._json(values, warnings="error", include={name})
             except Exception:
-                where = f"its parameter {wire!r} has"
+                where = f"its parameter {field.get('validation_alias') or name!r} has"
                 break
         return f"{where} no JSON form to be judged by: give the type a PlainSerializer"
 
@@ -203,89 +179,46 @@ def _revealed(starred: Any, sent: Any) -> Any:
 # -- which parameters are exact ----------------------------------------------------------------------------------------
 
 
-class _Exactness:
-    """Which nodes of a closed core schema keep what they read."""
+def is_exact(node: CoreSchema, config: Mapping[str, object]) -> bool:
+    """Whether the value of a node is the JSON that it was read from. What it refers to is looked at where it is
+    defined, in the same core."""
+    config = {**config, **(node.get("config") or {})}
+    inner = [node[_READ_AS[node["type"]]]] if node["type"] in _READ_AS else nodes_below(node)
+    return _keeps(node, config) and all(is_exact(below, config) for below in inner)
 
-    def __init__(self, core: CoreSchema) -> None:
-        listed = core["definitions"] if core["type"] == "definitions" else ()
-        self._definitions: dict[str, CoreSchema] = {node["ref"]: node for node in listed}
-        self._root = core
-        self.config: dict[str, object] = {}
 
-    def of_root(self) -> bool:
-        """Whether the root only puts its parameters together."""
-        node = self._root
-        while self._keeps(node, {}):
-            self.config |= node.get("config") or {}
-            if "fields" in node:
-                return all(
-                    self.of_parameter(node[key]) for key in ("extras_schema", "extras_keys_schema") if key in node
-                )
-            if "schema_ref" not in node and "schema" not in node:  # a root model of a union
-                return self.of_parameter(node)
-            node = self._definitions[node["schema_ref"]] if "schema_ref" in node else node["schema"]
+def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
+    """Whether the node itself, without those in it, changes nothing."""
+    kind = node["type"]
+    if kind == "str":
+        return not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
+    if kind == "bytes":
+        return config.get("val_json_bytes", "utf8") == "utf8"
+    if kind == "enum":
+        plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
+        return plain and _has_no_missing(node["cls"])
+    if kind == "function-before":
+        return (node.get("metadata") or {}).get("ferrule") is KEEPS
+    if kind == "dict" and node.get("keys_schema", {"type": "str"})["type"] != "str":  # of numbers, 1 and 01 are one
         return False
+    if kind == "default" and node.get("default_factory") not in _MAKES_EMPTY:
+        return False
+    changes = node.get("custom_init") or node.get("post_init") or node.get("extra_behavior") == "ignore"
+    return kind in _LEAVES | _HOLDING and not changes and node.get("on_error", "raise") == "raise"
 
-    def of_parameter(self, node: CoreSchema) -> bool:
-        """Whether the value of a parameter is the JSON that it was read from."""
-        return self._is_exact(node, self.config, set())
 
-    def _is_exact(self, node: CoreSchema, config: Mapping[str, object], seen: set[str]) -> bool:
-        config = {**config, **(node.get("config") or {})}
-        if node["type"] == "definition-ref":
-            ref = node["schema_ref"]
-            if ref in seen:
-                return True
-            seen.add(ref)
-            return self._is_exact(self._definitions[ref], config, seen)
-        return self._keeps(node, config) and all(self._is_exact(inner, config, seen) for inner in _inner(node))
-
-    def _keeps(self, node: CoreSchema, config: Mapping[str, object]) -> bool:
-        """Whether the node itself, without those in it, changes nothing."""
-        kind = node["type"]
-        if kind == "str":
-            return not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
-        if kind == "bytes":
-            return config.get("val_json_bytes", "utf8") == "utf8"
-        if kind == "enum":
-            plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
-            return plain and _has_no_missing(node["cls"])
-        if kind == "function-before":
-            return (node.get("metadata") or {}).get("ferrule") is KEEPS
-        if kind == "dict" and "keys_schema" in node and not self._are_plain_keys(node["keys_schema"]):
-            return False
-        if kind == "default" and node.get("default_factory") not in _MAKES_EMPTY:
-            return False
-        changes = node.get("custom_init") or node.get("post_init") or node.get("extra_behavior") == "ignore"
-        return kind in _LEAVES | _HOLDING and not changes and node.get("on_error", "raise") == "raise"
-
-    def _are_plain_keys(self, node: CoreSchema) -> bool:
-        """Whether they are strings; of numbers, `1` and `01` would be one key."""
-        if node["type"] == "definition-ref":
-            node = self._definitions[node["schema_ref"]]
-        while node["type"] == "function-before":
-            node = node["schema"]
-        members = [getattr(one, "value", one) for one in node.get("expected") or node.get("members") or ()]
-        return node["type"] in _KEY_KINDS and all(isinstance(one, str) for one in members)
+def _may_give_others(node: CoreSchema) -> bool:
+    """Whether the node may give an object of another class than those in it declare."""
+    if node["type"] == "default":
+        given = node.get("default")
+        an_object = isinstance(given, BaseModel) or dataclasses.is_dataclass(given)
+        return an_object or node.get("default_factory") not in _MAKES_EMPTY
+    return not _keeps(node, {}) and node["type"] not in _KNOWN | {"chain", "custom-error"}
 
 
 def _has_no_missing(enum: type[Enum]) -> bool:
     """Whether only the values of its members give a member."""
     return getattr(enum._missing_, "__func__", None) is Enum._missing_.__func__  # type: ignore[attr-defined]
-
-
-def _inner(node: CoreSchema) -> Iterator[CoreSchema]:
-    """The nodes right below one that validate JSON."""
-    if node["type"] in _READ_AS:
-        yield node[_READ_AS[node["type"]]]
-        return
-    for key in node.keys() & NESTED:
-        below = node[key]
-        if isinstance(below, dict):
-            yield from [below] if isinstance(below.get("type"), str) else below.values()
-        else:
-            nodes = (item[0] if isinstance(item, tuple) else item for item in below)
-            yield from (one for one in nodes if isinstance(one, dict))  # a dataclass has names there
 
 
 def _leaf(node: CoreSchema) -> CoreSchema:
@@ -298,31 +231,25 @@ def _leaf(node: CoreSchema) -> CoreSchema:
         node = inner
 
 
-def _refuse_hidden(node: object) -> None:
+def _refuse_hidden(core: CoreSchema) -> None:
     """Refuse what no serializer sees: an `InitVar`, which the object does not keep, and further keys of a dataclass."""
-    if isinstance(node, list | tuple):
-        for item in node:
-            _refuse_hidden(item)
-    elif isinstance(node, dict):
-        if node.get("type") == "dataclass-field" and node.get("init_only"):
+    for node in all_nodes(core):
+        if node["type"] == "dataclass-field" and node.get("init_only"):
             raise DefinitionError(
                 f"the field {node['name']!r} of a dataclass is an InitVar, which guards could not be shown; "
                 "make it a field"
             )
-        if node.get("type") == "dataclass-args" and node.get("extra_behavior") == "allow":
+        if node["type"] == "dataclass-args" and node.get("extra_behavior") == "allow":
             raise DefinitionError(
                 f"the dataclass {node['dataclass_name']!r} takes keys that it does not declare, which guards could not "
                 "be shown; make it a model"
             )
-        for key, value in node.items():
-            if key in NESTED or not isinstance(node.get("type"), str):
-                _refuse_hidden(value)
 
 
 # -- the serializer ----------------------------------------------------------------------------------------------------
 
 
-def _writing_all(node: Any, classes: set[type]) -> Any:
+def _writing_all(node: Any, classes: set[type] | None) -> Any:
     """A copy that writes down all that there is, under the names that a model uses.
 
     Args:
@@ -356,7 +283,7 @@ def _writing_all(node: Any, classes: set[type]) -> Any:
         copy["serialization"] = _written_by(_openly(own_form, declared))
     elif kind in {"set", "frozenset"}:
         copy |= {"type": "list", "serialization": _written_by(_sorted)}
-    elif kind in {"model", "dataclass"}:
+    elif kind in {"model", "dataclass"} and classes is not None:
         classes.add(node["cls"])
         copy["serialization"] = _written_by(_of_class(node["cls"], classes))
     return copy

@@ -10,6 +10,8 @@ from ferrule.values.frozen import JsonObject
 
 _DEEPEST = 20
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
+_OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
+_OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
 
 Schema = JsonObject
 
@@ -28,12 +30,12 @@ def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
         return value
     forms = _forms(nodes, root)
     if isinstance(value, list):
-        items = [[below for form in forms for below in _item_forms(form, at)] for at in range(len(value))]
+        items = [[below for form in forms for below in of_item(form, at)] for at in range(len(value))]
         return [_without(item, below, root) for item, below in zip(value, items, strict=True)]
     forms = [form for form in forms if form.keys() & _OBJECT]
     forms = [form for form in forms if _may_be(value, form)] or forms
     return {
-        key: _without(item, [below for form in forms for below in _properties(form, key)], root)
+        key: _without(item, [below for form in forms for below in of_property(form, key)], root)
         for key, item in value.items()
         if item is not None or not _is_absent(key, forms, root)
     }
@@ -47,7 +49,7 @@ def _may_be(value: dict[str, Any], form: Schema) -> bool:
 def _is_absent(key: str, forms: Sequence[Schema], root: Schema) -> bool:
     """Whether the null of this key means that it is absent, in all of the forms."""
     declared = [form["properties"][key] for form in forms if key in form.get("properties", {})]
-    others = [below for form in forms if key not in form.get("properties", {}) for below in _properties(form, key)]
+    others = [below for form in forms if key not in form.get("properties", {}) for below in of_property(form, key)]
     required = any(key in form.get("required", ()) for form in forms)
     return not required and not others and not all(_allows_null(node, root) for node in declared)
 
@@ -92,7 +94,7 @@ def _forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
 
 def declares(schema: Schema, name: str) -> bool:
     """Whether a schema, in one of the forms that a value may have, says something of this property of the root."""
-    return any(_properties(form, name) for form in _forms([schema], schema))
+    return any(of_property(form, name) for form in _forms([schema], schema))
 
 
 def resolved(root: Schema, ref: str) -> Any:
@@ -107,13 +109,21 @@ def resolved(root: Schema, ref: str) -> Any:
     return node
 
 
-def _properties(form: Schema, key: str) -> list[Any]:
-    """What a form says of the value of a key."""
-    others = [node for node in (form.get("additionalProperties", False),) if node is not False]
+def of_property(form: Schema, key: str | None) -> list[Any]:
+    """What a form says of the value of a key, or of all that it does not name. Patterns are taken to fit any key."""
+    others = [form[other] for other in _OTHER_KEYS if form.get(other, False) is not False]
     named = form.get("properties", {})
     return [*([named[key]] if key in named else others), *form.get("patternProperties", {}).values()]
 
 
-def _item_forms(form: Schema, at: int) -> list[Any]:
-    first = form.get("prefixItems", ())
-    return [first[at]] if at < len(first) else [form["items"]] if "items" in form else []
+def first_items(form: Schema) -> Sequence[Any]:
+    """The schemas of the first items, each of its own."""
+    items = form.get("items")
+    return items if isinstance(items, list) else form.get("prefixItems", ())
+
+
+def of_item(form: Schema, at: int) -> list[Any]:
+    """What a form says of the item at a position."""
+    first = first_items(form)
+    others = [form[other] for other in _OTHER_ITEMS if isinstance(form.get(other), Mapping)]
+    return [*([first[at]] if at < len(first) else others), *([form["contains"]] if "contains" in form else ())]

@@ -47,7 +47,7 @@ class Parameters:
         factories: What makes the defaults that are new for each call.
         exact: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
         form: How what validation may change is written down for those who judge; `None` where it changes nothing.
-        whole: Whether that is all of it.
+        whole: Whether that is all that there is.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
     """
@@ -132,7 +132,7 @@ class Parameters:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
         form = self.form
         sent = {} if form is None else loads(form.sent(judged.validated))  # what a model fills in may be left out
-        for key in () if form is None else given.keys() if self.whole else given.keys() & form.names:
+        for key in () if form is None else given:
             if not (same(given[key], thaw(judged.get(key))) or (key in sent and same(given[key], sent[key]))):
                 change = f"={show(given[key])} would become {show(thaw(judged.get(key)))}"
                 raise Invalid(f"{key}{' would become something else' if key in self.hidden else change}")

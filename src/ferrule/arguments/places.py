@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
 from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.optional_nulls import of_item, of_property, resolved
 from ferrule.values.arguments import FoundPath, Place, Places
 from ferrule.values.frozen import JsonObject
 
@@ -22,8 +21,6 @@ _PATH_FORMATS = frozenset({"path", "file-path", "directory-path"})
 _REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
 _BRANCHES = ("anyOf", "oneOf")
 _CONDITIONAL = ("if", "then", "else")
-_OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
-_OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
 _IN_A_ROW = (list, tuple, deque, set, frozenset)
 _STRUCTURED = (Mapping, *_IN_A_ROW)
 
@@ -89,10 +86,10 @@ class _PathSearch:
                 names = (node["propertyNames"] for node in nodes if "propertyNames" in node)
                 if _is_path(self._all_about(names, key)):
                     self.add(inner, key, is_key=True)
-                self.by_schema([below for node in nodes for below in _of_key(node, key)], item, inner)
+                self.by_schema([below for node in nodes for below in of_property(node, key)], item, inner)
         elif isinstance(value, list):
             for index, item in enumerate(value):
-                self.by_schema([below for node in nodes for below in _of_item(node, index)], item, (*place, index))
+                self.by_schema([below for node in nodes for below in of_item(node, index)], item, (*place, index))
 
     def _all_about(self, nodes: Iterable[object], value: object) -> list[Mapping[str, Any]]:
         """`nodes` with those that they refer to and are made of, each once; of a union the branches that may be meant,
@@ -101,6 +98,7 @@ class _PathSearch:
         ids = tuple(map(id, waiting))
         if ids in self.known:
             return self.known[ids]
+        tags = value if isinstance(value, Mapping) else {}
         found: dict[int, Mapping[str, Any]] = {}
         while waiting:
             node = waiting.pop()
@@ -112,39 +110,29 @@ class _PathSearch:
             for key in ("dependentSchemas", "dependencies"):
                 waiting += node.get(key, {}).values()
             for key in _BRANCHES:
-                waiting += [branch for branch in node.get(key, ()) if self._may_fit(branch, value)] or node.get(key, ())
+                waiting += [branch for branch in node.get(key, ()) if self._may_fit(branch, tags)] or node.get(key, ())
         about = list(found.values())
         if not any(key in node for node in about for key in _BRANCHES):  # the same for all values
             self.known[ids] = about
         return about
 
     def _target(self, reference: str) -> Any:
-        address, _, pointer = reference.partition("#")
-        if address or (pointer and not pointer.startswith("/")):
-            raise LookupError(f"the schema refers to {reference!r}, and only JSON pointers are followed")
-        node: Any = self.schema
-        for part in unquote(pointer).split("/")[1:]:
-            name = part.replace("~1", "/").replace("~0", "~")
-            node = node[int(name)] if isinstance(node, list) else node[name]
-        return node
+        found = resolved(self.schema, reference)
+        if found is None:
+            raise LookupError(f"the schema refers to {reference!r}, which is no JSON pointer to a part of it")
+        return found
 
-    def _may_fit(self, branch: object, value: object, *, nested: bool = True) -> bool:
-        """Whether a branch of a union may be meant, by its tags and the names of its fields. To check it whole would
-        take time that doubles with each level of a union in a union, and the judged form need not fit the schema."""
-        for _ in range(len(self.schema.get("$defs", ())) + 1):
-            if isinstance(branch, Mapping) and branch.keys() == {"$ref"}:
-                branch = self._target(branch["$ref"])
-        if not isinstance(branch, Mapping):
-            return branch is not False
-        if ("const" in branch and branch["const"] != value) or ("enum" in branch and value not in branch["enum"]):
-            return False
-        if not nested or not isinstance(value, Mapping):
-            return True
-        names = branch.get("properties", {})
-        closed = branch.get("additionalProperties") is False and "patternProperties" not in branch
-        if not value.keys() >= set(branch.get("required", ())) or (closed and not value.keys() <= names.keys()):
-            return False
-        return all(self._may_fit(names[key], item, nested=False) for key, item in value.items() if key in names)
+    def _may_fit(self, branch: Any, value: Mapping[str, Any]) -> bool:
+        """Whether a branch of a union may be meant, by its tags. To check it whole would take time that doubles with
+        each level of a union in a union, and the judged form need not fit the schema."""
+        if isinstance(branch, Mapping) and "$ref" in branch:
+            branch = self._target(branch["$ref"])
+        named = branch.get("properties", {}) if isinstance(branch, Mapping) else {}
+        return all(
+            value[key] in (node["enum"] if "enum" in node else [node["const"]])
+            for key, node in named.items()
+            if key in value and isinstance(node, Mapping) and ("enum" in node or "const" in node)
+        )
 
     def _everything(self, value: object, place: Place) -> None:
         """All text in a value that the schema calls a path, whatever its shape."""
@@ -175,25 +163,3 @@ def _side_by_side(values: Iterable[Any], shown: Any) -> Iterable[tuple[Any, Any]
 
 def _is_path(nodes: Iterable[Mapping[str, Any]]) -> bool:
     return any(node.get("format") in _PATH_FORMATS for node in nodes)
-
-
-def _of_key(node: Mapping[str, Any], key: str) -> list[Any]:
-    """The parts of a schema that speak of the value under `key`."""
-    named = [node["properties"][key]] if key in node.get("properties", ()) else []
-    named += [below for pattern, below in node.get("patternProperties", {}).items() if _pattern_matcher(pattern)(key)]
-    return named or [node[other] for other in _OTHER_KEYS if other in node]
-
-
-def _of_item(node: Mapping[str, Any], index: int) -> list[Any]:
-    """The parts of a schema that speak of the item at `index`."""
-    first = node.get("prefixItems") or (node["items"] if isinstance(node.get("items"), list) else ())
-    others = [node[other] for other in _OTHER_ITEMS if isinstance(node.get(other), Mapping)]
-    return [*([first[index]] if index < len(first) else others), *([node["contains"]] if "contains" in node else ())]
-
-
-@lru_cache(maxsize=1000)
-def _pattern_matcher(pattern: str) -> Callable[[str], bool]:
-    # Imported on first use: most programs have no tool that comes with a schema.
-    import jsonschema_rs
-
-    return jsonschema_rs.validator_for({"pattern": pattern}).is_valid

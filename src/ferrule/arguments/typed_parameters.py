@@ -12,7 +12,7 @@ from pydantic_core import CoreConfig, SchemaValidator, from_json, to_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
 from ferrule.arguments.closing import direct, holds, root_fields, stop_at_first
-from ferrule.arguments.judged_form import JudgedForm
+from ferrule.arguments.judged_form import JudgedForm, is_exact
 from ferrule.arguments.parameters import NOTHING, Parameters
 from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
@@ -46,15 +46,14 @@ class TypedParameters(Parameters):
         self._ways = ways if ways is not None and ways.limited else None
         self.factories = factories
         self.exact = holds(core, "decimal")
-        self.form = JudgedForm(core) or None
-        self.whole = self.form is not None and self.form.whole
+        self._written = JudgedForm(core)
+        self.form = None if is_exact(core, {}) else self._written
+        self.whole = self._written.whole
         fields = root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
-        if (core["schema"] if core["type"] == "definitions" else core)["type"] == "typed-dict":
-            same_names = (name for name in fields if wire_names[name] == name)
-            rewritten = () if self.form is None else self.form.names
+        if not self.whole:
             self.direct = frozenset(
-                name for name in same_names if name not in rewritten and direct(fields[name]["schema"])
+                name for name, wire in wire_names.items() if wire == name and direct(fields[name]["schema"])
             )
         if not (hidden or drop_unknown or factories):
             self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
@@ -85,17 +84,13 @@ class TypedParameters(Parameters):
         except Exception as error:  # a validator of the author's own that breaks says no
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
 
-    @cached_property
-    def _all_fields(self) -> JudgedForm:
-        return JudgedForm(self._core, whole=True)
-
     def fields_of(self, instance: object) -> dict[str, Any]:
         """The JSON of each field of a handler's instance, under the name that a model fills it by.
 
         Raises:
             NoJudgedForm: where one has none.
         """
-        return from_json(self._all_fields.text(instance, checked=False))  # type: ignore[no-any-return]
+        return from_json(self._written.text(instance, checked=False))  # type: ignore[no-any-return]
 
     def _read(self, text: str) -> Any:
         if self._ways is not None:

@@ -6,20 +6,19 @@ wrong; whether a value fits it finds at once, except where references repeat wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors
-from ferrule.arguments.optional_nulls import resolved
+from ferrule.arguments.optional_nulls import first_items, of_item, of_property, resolved
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
 
 MOST_WAYS = 1024
 """In which one value is tried."""
-_MOST_TRIES = 500_000
-"""For all values together that are tried in more than a few ways: a second or two."""
-_MOST_COPIED = 5_000_000
-"""Values, each as often as others are around it: of each of those, what is wrong with it in a union holds a copy."""
+_MOST_TRIES = 10_000_000
+"""Of all values together, each as often as others are around it: what is wrong with it holds a copy of those."""
 _MOST_WRITTEN = 10 * MOST_WAYS
 _FEW = 8
 _UNCOUNTED = 10**6
@@ -27,7 +26,7 @@ _LEVELS = 200
 """So many objects and arrays in each other are read."""
 _COPIED = 100
 """So many characters of a string count as a value: an error has a copy of them."""
-_OTHERS = -1
+_OTHERS = sys.maxsize
 
 _Step: TypeAlias = str | int | None
 """A property, or the place of an item; `None` for all other properties, `_OTHERS` for all other items."""
@@ -74,11 +73,7 @@ class Ways:
 
     def tries(self, value: JsonObject) -> int:
         """How often something in `value` is tried at most, times its depth: its errors hold those of all above it."""
-        return sum(
-            depth * ways * count
-            for name, item in value.items()
-            for depth, (ways, count) in enumerate(self._levels_of(name, item), 1)
-        )
+        return sum(tries for *_, tries in self._levels(value))
 
     def check(self, value: JsonObject) -> None:
         """Refuse what would be tried too often.
@@ -86,25 +81,25 @@ class Ways:
         Raises:
             ArgumentErrors: with the parameter, and how deep it may nest.
         """
-        tries = copied = 0
-        for name, item in value.items():
-            for depth, (ways, count) in enumerate(self._levels_of(name, item)):
-                tries += ways * count if ways > _FEW else 0
-                copied += depth * count
-                if ways > MOST_WAYS or tries > _MOST_TRIES or copied > _MOST_COPIED:
-                    what = f"nest at most {depth - 1} deep" if ways > MOST_WAYS else "hold less"
-                    why = "since what is in it may have one of several forms at each level"
-                    raise ArgumentErrors([ArgumentError((name,), f"must {what}, {why}")])
+        total = 0
+        for name, depth, ways, tries in self._levels(value):
+            total += tries
+            if ways > MOST_WAYS or total > _MOST_TRIES:
+                what = f"nest at most {depth - 2} deep" if ways > MOST_WAYS else "hold less"
+                why = "since what is in it may have one of several forms at each level"
+                raise ArgumentErrors([ArgumentError((name,), f"must {what}, {why}")])
 
-    def _levels_of(self, name: str, item: object) -> Iterator[tuple[int, int]]:
-        """For each depth of a parameter's value: the ways in which what is there is tried, and how much is there."""
-        by_depth = self._by_depth.get(name, self._by_depth[None])
-        level, depth = [item], 0
-        while level:
-            texts = sum(len(one) // _COPIED for one in level if isinstance(one, str))
-            yield by_depth[min(depth, len(by_depth) - 1)], len(level) + texts
-            below = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
-            level, depth = [value for values in below for value in values], depth + 1
+    def _levels(self, value: JsonObject) -> Iterator[tuple[str, int, int, int]]:
+        """For each depth of each parameter's value: in how many ways what is there is tried, and how often all of it
+        is, times the depth."""
+        for name, item in value.items():
+            by_depth = self._by_depth.get(name, self._by_depth[None])
+            level, depth = [item], 1
+            while level:
+                ways = by_depth[min(depth, len(by_depth)) - 1]
+                texts = sum(len(one) // _COPIED for one in level if isinstance(one, str))
+                yield name, depth, ways, depth * ways * (len(level) + texts)
+                level, depth = [below for one in level for below in _members(one)], depth + 1
 
     def _tried(self, node: Any, above: tuple[int, ...] = ()) -> _Tried:
         """The schemas that are tried for the value of a node, each as often as branches and references lead to it."""
@@ -133,6 +128,10 @@ class Ways:
         return self._anchors.get(fragment.rpartition("/")[2])
 
 
+def _members(value: object) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 _APPLIED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "not", "if", "then", "else"})
 _BRANCHES = frozenset({"allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"})
 
@@ -157,33 +156,22 @@ def _anchors(node: Any) -> Iterator[tuple[str, Any]]:
 
 def _inside(tried: _Tried) -> dict[_Step, _Tried]:
     """What is tried for each property and item of a value, by what is tried for the value."""
-    parts = [_parts(form) for form in tried]
-    found: dict[_Step, _Tried] = {key: [] for key in {None, _OTHERS}.union(*parts)}
-    for part in parts:
-        for key in found if part[None] or part[_OTHERS] else part:
-            found[key] += _at_step(part, key)
+    named = {id(form): {*form.get("properties", ()), *range(len(first_items(form)))} for form in _flat(tried)}
+    found: dict[_Step, _Tried] = {step: [] for step in {None, _OTHERS}.union(*named.values())}
+    for one in tried:
+        own = {None, _OTHERS}.union(*(named[id(form)] for form in _flat([one])))
+        for step in found if _at_step(one, None) or _at_step(one, _OTHERS) else own:
+            found[step] += _at_step(one, step)
     return found
 
 
-def _at_step(part: dict[_Step, _Tried], key: _Step) -> _Tried:
-    return part[key] if key in part else part[_OTHERS if isinstance(key, int) else None]
-
-
-def _parts(form: Any) -> dict[_Step, _Tried]:
+def _at_step(form: Any, step: _Step) -> _Tried:
+    """What a form tries for a property or an item; of what a tag chooses, by branch."""
     if isinstance(form, tuple):
-        branches = [_inside(branch) for branch in form]
-        keys = {None, _OTHERS}.union(*branches)
-        return {key: [tuple(_at_step(branch, key) for branch in branches)] for key in keys}
-    patterns = [*form.get("patternProperties", {}).values()]
-    found: dict[_Step, _Tried] = {key: [node, *patterns] for key, node in form.get("properties", {}).items()}
-    found[None] = [*patterns, *(form[key] for key in ("additionalProperties", "unevaluatedProperties") if key in form)]
-    items = form.get("items", ())
-    every = [form[key] for key in ("contains",) if key in form]
-    first = items if isinstance(items, list) else form.get("prefixItems", ())
-    found |= {place: [node, *every] for place, node in enumerate(first)}
-    others = [form.get(key) for key in ("items", "additionalItems", "unevaluatedItems")]
-    found[_OTHERS] = [*every, *others]
-    return {key: [node for node in nodes if isinstance(node, Mapping)] for key, nodes in found.items()}
+        branches = tuple([node for one in branch for node in _at_step(one, step)] for branch in form)
+        return [branches] if any(branches) else []
+    nodes = of_item(form, step) if isinstance(step, int) else of_property(form, step)
+    return [node for node in nodes if isinstance(node, Mapping)]
 
 
 def _flat(tried: _Tried) -> Iterator[Any]:

@@ -80,12 +80,14 @@ class Output:
         _ = self.adapter  # fills it in
         return self._schema
 
-    def shape(self, value: Any) -> Shaped:
-        """What the handler returned, rendered and compared with the schema.
+    def shape(self, value: Any) -> Any:
+        """What the handler returned: as it is where it needs no look, else rendered and compared with the schema.
 
         Raises:
             BaseException: whatever the methods of the value raise.
         """
+        if type(value) in self.ready:
+            return value
         try:
             result = rendered(value)
         except NotShowable as error:

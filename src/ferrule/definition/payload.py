@@ -51,7 +51,9 @@ def _caller(name: str, execute: Callable[..., object], parameters: SchemaParamet
     taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in written)
     if not (_takes_payload(taken, properties, hints) if taken else takes_any):
-        _check_names(name, execute, taken, written, parameters)
+        _check_names(name, execute, contexts, parameters)
+    elif written[0] in contexts:
+        return lambda values, context: execute(context, values)
     elif takes_any or any(p.kind is p.POSITIONAL_ONLY for p in contexts):
         return lambda values, context: execute(values, context)
     else:
@@ -74,34 +76,25 @@ def _takes_payload(
 
 
 def _check_names(
-    name: str,
-    execute: Callable[..., object],
-    taken: list[Parameter],
-    written: list[Parameter],
-    parameters: SchemaParameters,
+    name: str, execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters
 ) -> None:
-    """Look whether a call by keyword has what `execute` needs, and `execute` a place for all that it may be given.
+    """Look whether `execute` can be called by keyword with the least and with the most that the schema allows.
 
     Raises:
         DefinitionError: naming what does not fit.
     """
-    schema = parameters.schema
-    properties, names = schema["properties"], {p.name for p in taken if p.kind is not p.POSITIONAL_ONLY}
-    strange = [p.name for p in taken if p.default is p.empty and p.name not in names & properties.keys()]
-    filled = {*schema.get("required", ()), *parameters.defaults, *parameters.hidden, *strange}
-    optional = [p.name for p in taken if p.default is p.empty and p.name not in filled]
-    wrong = [
-        *([f"{strange!r} are no properties of it"] if strange else []),
-        *([f"{optional!r} need a default, as the schema does not require them"] if optional else []),
-    ]
-    if not any(p.kind is p.VAR_KEYWORD for p in written):
-        closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
-        if unplaced := [key for key in properties if key not in names]:
-            wrong.append(f"there is no parameter for {unplaced!r}")
-        elif not closed or "patternProperties" in schema:
-            wrong.append("the schema allows properties of other names, which need **others")
-    if wrong:
-        raise DefinitionError(
-            f"tool {name!r}: {signature_of(name, execute)} does not fit the input schema: {'; '.join(wrong)}. Write a "
-            "parameter for each property, or execute(payload) or execute(payload, context), which get them as a dict"
-        )
+    schema, signature = parameters.schema, signature_of(name, execute)
+    properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}
+    least = [key for key in properties if key in filled or key in schema.get("required", ())]
+    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
+    others = [] if closed and "patternProperties" not in schema else ["others"]
+    for given in ([*properties, *others], least):
+        try:
+            signature.bind(**dict.fromkeys(given), **{p.name: None for p in contexts})
+        except TypeError as error:
+            raise DefinitionError(
+                f"tool {name!r}: {signature} does not fit the input schema: called with "
+                f"{', '.join(given) or 'nothing'}, it says {str(error)!r}. Write a parameter for each property (with a "
+                "default where it may be left out, and **others where the schema allows other names), or "
+                "execute(payload) or execute(payload, context), which get them as a dict"
+            ) from None

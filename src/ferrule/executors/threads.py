@@ -11,14 +11,14 @@ import inspect
 import os
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from ferrule.definition.handler import Handler
-from ferrule.definition.output import Output, Shaped
+from ferrule.definition.output import Output
 from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.scheduling.fair_queue import FairQueue
 
@@ -250,14 +250,8 @@ class InThread(Executor):
             if isinstance(value.error, KeyboardInterrupt | GeneratorExit | StopIteration):
                 raise RuntimeError(f"{type(value.error).__name__} raised in a thread") from value.error
             raise value.error
-        return value if isinstance(value, Shaped) or not inspect.isawaitable(value) else await self._awaited(value)
+        return self._output.shape(await value) if inspect.isawaitable(value) else value
 
     def _shaped(self, work: Callable[[], object]) -> object:
         value = work()
-        if type(value) in self._output.ready or inspect.isawaitable(value):
-            return value
-        return self._output.shape(value)
-
-    async def _awaited(self, value: Awaitable[object]) -> object:
-        awaited = await value
-        return awaited if type(awaited) in self._output.ready else self._output.shape(awaited)
+        return value if inspect.isawaitable(value) else self._output.shape(value)

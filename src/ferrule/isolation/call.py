@@ -32,7 +32,6 @@ class WorkerCall:
     """
 
     parent: RunningCall | None = None
-    given_up = False
     cancelled = False  # what is cancelled is killed
     inside = True
     runs = 1

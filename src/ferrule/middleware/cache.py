@@ -16,7 +16,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext, ToolFacts
-from ferrule.values.result import ToolResult, keep_value, returned
+from ferrule.values.result import ToolResult, keep, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """What a call came to; or that another has to run instead of it, or that each has to run by itself."""
@@ -200,7 +200,7 @@ def _deep_copy(result: ToolResult) -> ToolResult:
         return result
     value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
     copied = result.replace(output=output, metadata=metadata, content=result.content)
-    keep_value(copied, value)
+    keep(copied, "_value", value)
     return copied
 
 

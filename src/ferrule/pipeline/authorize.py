@@ -21,7 +21,7 @@ from ferrule.pipeline.guards import broken, decision_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.suspension import Suspended, pending_record
+from ferrule.pipeline.suspension import Answered, pending_record
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.call import ToolCall, judged_call, starred_call
@@ -106,7 +106,7 @@ def _told_decision(decision: Decision, state: CallState) -> About:
     return {"decision": decision, "by": state.answered.by}
 
 
-async def take_up(plan: Plan, suspended: Suspended) -> None:
+async def take_up(plan: Plan, answered: Answered) -> None:
     """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there.
 
     Raises:
@@ -117,20 +117,20 @@ async def take_up(plan: Plan, suspended: Suspended) -> None:
         keeper = plan.runner.taken_up
 
     async def take() -> object:
-        return await keeper.take(suspended.key, suspended.expires_at)
+        return await keeper.take(answered.record["key"], answered.record["expires_at"])
 
-    _refuse_expired(suspended)
+    _refuse_expired(answered)
     answer = await within_time(take(), GUARD_SECONDS, plan.runner)
     if isinstance(answer, Raised):
         log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
-    _refuse_expired(suspended)  # by now who keeps it may have forgotten it
+    _refuse_expired(answered)  # by now who keeps it may have forgotten it
     if answer is not True:
         raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
 
 
-def _refuse_expired(suspended: Suspended) -> None:
-    if suspended.expired:
+def _refuse_expired(answered: Answered) -> None:
+    if answered.expired:
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
 
 

@@ -34,7 +34,7 @@ from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.suspension import Answered, Suspended, visible
+from ferrule.pipeline.suspension import Answered, visible
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro
 from ferrule.values.arguments import Arguments
@@ -166,7 +166,9 @@ async def run_call(
         told = state.told if plan.hidden else state.call
         emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result)
     if plan.journaled:
-        await _record_result(runner, result, entry)
+        if entry is not None:
+            entry.result = result  # should this be cut off
+        await _record_result(runner, result)
     return result
 
 
@@ -378,32 +380,31 @@ async def _take_up(plan: Plan, state: CallState, answered: Answered) -> Any:
     Raises:
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
-    suspended = answered.suspended
-    arguments = _recorded_arguments(plan, suspended)
-    await take_up(plan, suspended)
+    arguments = _recorded_arguments(plan, answered)
+    await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
-    verdict = Verdict(suspended.decision, state.call, arguments.validated)
+    verdict = Verdict(answered.asked, state.call, arguments.validated)
     _, values = await decide(plan, verdict, state, answered.approve)
     return values
 
 
-def _recorded_arguments(plan: Plan, suspended: Suspended) -> Arguments:
+def _recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
     """The arguments of a suspended call, with objects made anew from what was received.
 
     Raises:
         Rejected: where the tool has changed since, or they are not what was judged.
     """
-    if not suspended.is_of(plan):
+    if not answered.is_of(plan):
         what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
         raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
     try:
-        plan.check_input(suspended.call.raw)
-        arguments = plan.parameters.remade(plan.name, suspended.call.arguments)
+        plan.check_input(answered.record["received"])
+        arguments = plan.parameters.remade(plan.name, answered.call.arguments)
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
     except NoJudgedForm as error:
         raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
-    if not same(visible(plan, arguments), suspended.arguments):
+    if not same(visible(plan, arguments), answered.record["arguments"]):
         what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
         raise Rejected("failed", f"{what}. {NOTHING_RUN}")
     return arguments
@@ -428,15 +429,13 @@ async def _record_intent(state: CallState) -> None:
         raise outcome.error
 
 
-async def _record_result(runner: RunnerState, result: ToolResult, entry: Entry | None = None) -> None:
-    assert runner.journal is not None
-    try:
-        outcome = await within_time(runner.journal.result(result.record()), JOURNAL_SECONDS, runner)
-    except asyncio.CancelledError:
-        if entry is not None:
-            entry.result = result
-        raise
-    except Exception as error:
-        outcome = Raised(error)
+async def _record_result(runner: RunnerState, result: ToolResult) -> None:
+    journal = runner.journal
+    assert journal is not None
+
+    async def write() -> None:
+        await journal.result(result.record())
+
+    outcome = await within_time(write(), JOURNAL_SECONDS, runner)
     if isinstance(outcome, Raised):
         log.error("the journal did not take the result of %r", result.tool_name, exc_info=outcome.error)

@@ -13,19 +13,10 @@ from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
+from ferrule.pipeline import results
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import (
-    NOTHING_RUN,
-    Rejected,
-    denied,
-    handler_raised,
-    handler_returned,
-    middleware_raised,
-    rejected,
-    stopped,
-    timed_out,
-)
+from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, state_of
 from ferrule.pipeline.tasks import EAGER, outcome_of, start
 from ferrule.scheduling.timer import Timer, wake
@@ -48,7 +39,7 @@ def invoke(plan: Plan, values: object, state: CallState) -> ToolResult | Awaitab
         if left is not None and (seconds is None or left < seconds):
             if left <= 0:
                 late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
-                return rejected(state, Rejected("timeout", late))
+                return results.rejected(state, Rejected("timeout", late))
             state.timeout = seconds = left
             state.inherits = True
     if plan.inside is None:
@@ -105,47 +96,57 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             if state.is_cancelled():  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
             if state.made is not None and not state.may_run_again:
-                return rejected(state, stopped(plan))
+                return results.rejected(state, results.stopped(plan))
             judged = state.call
             values = plan.parameters.again(judged.arguments) if state.runs else judged.arguments.validated
         if plan.disabled is not None:  # since the call had its slot
-            return rejected(state, denied(plan.disabled))
+            return results.rejected(state, results.denied(plan.disabled))
         state.executed = None
         state.runs += 1
         try:
             running = plan.run(values, state)
             value = await (running if RELIABLE_CANCELLING or _is_alone(plan, state) else _in_own_task(running, state))
-            result = handler_returned(plan, state, value)
+            result = results.handler_returned(plan, state, value)
         except BaseException as error:
-            result = handler_raised(plan, state, error)
+            result = results.handler_raised(plan, state, error)
         if plan.handler_hooks:
             replaced = run_hooks(plan.handler_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     except (ArgumentErrors, NoJudgedForm) as error:  # what a validator makes of the same text may change
         reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else error
-        return rejected(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
+        return results.rejected(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
     except SystemExit as error:  # in a task of its own it would end the loop
-        return middleware_raised(state, error)
+        return results.middleware_raised(state, error)
     finally:
         if state.waiter is not None and plan.inside is None:
             wake(state.waiter)
         state.handlers -= 1
-        if state.when_idle and not state.handlers:
-            callbacks, state.when_idle = state.when_idle, ()
-            for callback in callbacks:
-                callback()
+        if state.when_idle:
+            _tell_of_end(state)
+
+
+def _tell_of_end(state: CallState) -> None:
+    """Do what waits until nothing of the call is under way."""
+    if not state.handlers:
+        callbacks, state.when_idle = state.when_idle, ()
+        for callback in callbacks:
+            callback()
 
 
 async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
     """The chain of middleware inside, for a task of its own: a `SystemExit` there would end the loop."""
+    state.handlers += 1
     try:
         return await handling
     except SystemExit as error:
-        return middleware_raised(state, error)
+        return results.middleware_raised(state, error)
     finally:
         if state.waiter is not None:
             wake(state.waiter)
+        state.handlers -= 1
+        if state.when_idle:
+            _tell_of_end(state)
 
 
 def _is_alone(plan: Plan, state: CallState) -> bool:
@@ -188,7 +189,7 @@ async def _within_deadline(task: asyncio.Task[ToolResult], plan: Plan, state: Ca
         raise
     if not task.done() or loop.time() > deadline:  # it may have blocked the loop meanwhile
         await _stop_handler(task, plan, state)
-        return timed_out(plan, state, timer.seconds)
+        return results.timed_out(plan, state, timer.seconds)
     return task.result()
 
 
@@ -222,41 +223,32 @@ async def _stop_handler(task: asyncio.Task[ToolResult], plan: Plan, state: CallS
         with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
             await _wait_for_end(task, state, Timer(get_running_loop(), plan.runner.grace))
         if not task.done():
-            state.abandon(_Outlived(state, task))
-            return
-    if not task.cancelled():
-        task.exception()  # marked as seen: the result tells of the deadline
+            break
+    task.add_done_callback(_mark_seen)  # the result tells of the deadline
     if state.handlers:
         note_outlived(state)
+
+
+def _mark_seen(task: asyncio.Task[ToolResult]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def note_outlived(state: CallState) -> None:
     """Note that a middleware inside has left a handler running, which keeps the slot until it ends."""
     if not any(isinstance(job, _Outlived) and job.state is state for job in state.abandoned[state.counted :]):
-        state.abandon(_Outlived(state, None))
+        state.abandon(_Outlived(state))
 
 
 class _Outlived:
     """What goes on of a call after its result: its own task, and handlers that a middleware has shielded."""
 
-    __slots__ = ("_task", "state")
+    __slots__ = ("state",)
 
-    def __init__(self, state: CallState, task: asyncio.Task[ToolResult] | None) -> None:
+    def __init__(self, state: CallState) -> None:
         self.state = state
-        self._task = task
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        def ended(task: asyncio.Task[ToolResult]) -> None:
-            if not task.cancelled():
-                task.exception()  # marked as seen
-            self._when_idle(callback)
-
-        if self._task is None:
-            self._when_idle(callback)
-        else:
-            self._task.add_done_callback(ended)
-
-    def _when_idle(self, callback: Callable[[], object]) -> None:
         if self.state.handlers:
             self.state.when_idle = (*self.state.when_idle, callback)
         else:

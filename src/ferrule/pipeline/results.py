@@ -19,17 +19,7 @@ from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text, as_output, bound, clean, cut, render, size, text_of
 from ferrule.values.masking import masked_text
-from ferrule.values.result import (
-    Status,
-    Suspension,
-    ToolResult,
-    keep_duration,
-    keep_repairs,
-    keep_suspension,
-    keep_value,
-    returned,
-    success,
-)
+from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, returned, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -278,10 +268,10 @@ def seal(state: CallState, result: object) -> ToolResult:
         sealed = _bounded(sealed, state.plan.max_output)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
-        keep_repairs(sealed, state.repairs)
+        keep(sealed, "repairs", state.repairs)
     if state.pending is not None or state.answered is not None:
         by = None if state.answered is None else state.answered.by
-        keep_suspension(sealed, Suspension(state.pending, by))
+        keep(sealed, "_suspension", Suspension(state.pending, by))
     return sealed
 
 
@@ -291,16 +281,19 @@ def _copied(state: CallState, result: object) -> ToolResult:
     if not isinstance(result, ToolResult):
         wrong = TypeError(f"a middleware of {plan.name!r} returned {type(result).__name__}, which is no ToolResult")
         result = middleware_raised(state, wrong)
+    elif result.status == "suspended" and state.pending is None:
+        wrong = TypeError(f"a middleware of {plan.name!r} returned the suspended result of another call")
+        result = middleware_raised(state, wrong)
     executed = state.executed if result.executed is False else result.executed  # who says so may not know
     found: ToolResult = result
-    copied = found.replace(call=state.sent, tool_name=plan.name, repairs=(), executed=executed)
-    keep_suspension(copied, Suspension(None, None))  # perhaps another call's
-    made = state.made
-    if type(found.output) in _SHORT or type(found.output) is str or (made is not None and found.output is made.output):
-        return copied
-    shown = copied.replace(output=as_output(found.output, strict=False), content=copied._content)
-    keep_value(shown, returned(found))
-    return shown
+    rendered = state.made is not None and found.output is state.made.output
+    output = found.output if rendered else as_output(found.output, strict=False)
+    copied = found.replace(
+        call=state.sent, tool_name=plan.name, repairs=(), executed=executed, output=output, content=found._content
+    )
+    keep(copied, "_value", returned(found))
+    keep(copied, "_suspension", Suspension(None, None))  # perhaps another call's
+    return copied
 
 
 def _bounded(result: ToolResult, limit: int) -> ToolResult:

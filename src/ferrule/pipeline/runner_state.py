@@ -134,7 +134,7 @@ class RunnerState:
             view = copy.copy(self)
             view.tools, view.plans = mounts[-1].tools, {}
             for tool in view.tools:
-                plan = self._plan_of(self._mounted(tool, mounts))
+                plan = self.compile(self._mounted(tool, mounts))
                 view.plans[tool.name] = view.plans[tool.wire_name] = plan
             self.views[path] = view
         return view
@@ -146,10 +146,6 @@ class RunnerState:
             mounted = tool.mounted(mounts[level]._replace(name=tool.name))
             tool = next((known for known in around[level] if known.mounts == mounted.mounts), mounted)
         return tool
-
-    def _plan_of(self, tool: Tool) -> Plan:
-        plan = self.plans.get(tool.name)
-        return plan if plan is not None and plan.tool is tool else self.compile(tool)
 
     def all_plans(self) -> Iterator[Plan]:
         """The plans of its tools, and of what mounted tools call."""

@@ -82,7 +82,7 @@ class CallState:
         pausing: What to wake it by where it waits between two runs of its handler.
         inherits: Whether its deadline is that of a call which made it.
         given_up: Whether a run of it was stopped: what goes on of it may run nothing more once the call has ended.
-        handlers: How many runs of the handler are under way.
+        handlers: How many runs of the handler, and of what goes round it inside, are under way.
         when_idle: What to do once none is.
         refused: What the executor raised when it did not start the handler.
     """
@@ -320,11 +320,9 @@ def state_of(plan: Plan, context: ToolContext) -> CallState:
     """The state of the call that a middleware's context belongs to.
 
     Raises:
-        DefinitionError: where that is another call, or none, or one that has ended.
+        DefinitionError: where that is another call, or none.
     """
     state = context.running
     if not isinstance(state, CallState) or state.plan is not plan:
         raise DefinitionError("a middleware gave `next` a context of its own making; give it the one that it got")
-    if state.ended:
-        raise DefinitionError("a middleware called `next` after its call had ended")
     return state

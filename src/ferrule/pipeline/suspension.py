@@ -32,46 +32,40 @@ NOT_SEALED = (
 _SEALED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
 
 
-class Suspended(NamedTuple):
-    """What the record of a suspended call says.
+class Answered(NamedTuple):
+    """A suspended call with its answer, on its way to the place where the question was asked.
 
     Attributes:
-        key: The record's own, by which it is taken up once.
-        call: The call, with the arguments as they were received.
-        arguments: Those that were judged, without what is bound or private.
-        tool: The keyed digest of the tool.
+        record: What was sealed.
         signed_with: The key of the seal.
+        by: Who answers.
     """
 
-    key: str
-    call: ToolCall
-    arguments: dict[str, Any]
-    decision: Decision
-    context: dict[str, Any]
-    expires_at: float
-    tool: str
+    record: dict[str, Any]
     signed_with: bytes
+    answer: Decision | bool
+    by: str | None
 
-    def with_context(self, given: ToolContext) -> ToolContext:
-        """The context of the suspended call, with the `deps` and `secrets` of this process."""
-        return given.replace(**self.context)
+    @property
+    def call(self) -> ToolCall:
+        """The call, with the arguments as they were received."""
+        sent = self.record["call"]
+        return ToolCall(sent["id"], sent["name"], self.record["received"], data=sent["data"], parent=sent["parent"])
+
+    @property
+    def asked(self) -> Decision:
+        """The decision that asks."""
+        return ask(self.record["reason"], into=self.record["into"])
 
     @property
     def expired(self) -> bool:
         """Whether it can no longer be taken up."""
-        return self.expires_at <= now()
+        return bool(self.record["expires_at"] <= now())
 
     def is_of(self, plan: Plan) -> bool:
         """Whether the tool, and what is bound in it, is the one that the call was judged for."""
-        return hmac.compare_digest(_tool_digest(plan, self.arguments, self.key, self.signed_with), self.tool)
-
-
-class Answered(NamedTuple):
-    """A suspended call with its answer, on its way to the place where the question was asked."""
-
-    suspended: Suspended
-    answer: Decision | bool
-    by: str | None
+        digest = _tool_digest(plan, self.record["arguments"], self.record["key"], self.signed_with)
+        return hmac.compare_digest(digest, self.record["tool"])
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
@@ -116,8 +110,8 @@ def pending_record(call: ToolCall, state: CallState, decision: Decision) -> Froz
     return freeze({**kept, "seal": _mac(secret, "pending", _canonical_json(kept))})  # type: ignore[no-any-return]
 
 
-def suspended_call(record: object, keys: Iterable[bytes]) -> Suspended | None:
-    """The suspended call that a record keeps; `None` where none of the keys has sealed it.
+def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:
+    """The suspended call that a record keeps, with its answer; `None` where none of the keys has sealed it.
 
     Raises:
         DefinitionError: where it is the record of no suspended call, or of another version.
@@ -136,11 +130,7 @@ def suspended_call(record: object, keys: Iterable[bytes]) -> Suspended | None:
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
     if {name: kept.get(name) for name in _FORMAT} != _FORMAT:
         raise DefinitionError("this call was suspended by another version of Ferrule: resume it there")
-    sent = kept["call"]
-    call = ToolCall(sent["id"], sent["name"], kept["received"], data=sent["data"], parent=sent["parent"])
-    decision = ask(kept["reason"], into=kept["into"])
-    rest = (kept["arguments"], decision, kept["context"], kept["expires_at"], kept["tool"])
-    return Suspended(kept["key"], call, *rest, signed_with[0])
+    return Answered(kept, signed_with[0], answer, by)
 
 
 def visible(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:

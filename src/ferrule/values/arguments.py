@@ -38,7 +38,7 @@ class Shape(Protocol):
         direct: The names whose validated value is their JSON value.
         defaults: The JSON values of what may be left out.
         hidden: The names that no model sees.
-        whole: Whether validation may have changed all of them, and what is shown is all that there is.
+        whole: Whether what is shown is all that there is.
     """
 
     @property
@@ -118,18 +118,19 @@ class Arguments(_Mapping):
             read = self._json = _received(self.raw) if self._shape is None else self._judged(self._shape)
         return read
 
-    def _read_rewritten(self, shown: str) -> FrozenDict:
-        """The JSON of what validation may have changed, read once."""
+    def _read_rewritten(self) -> FrozenDict:
+        """What validation may have changed, read once: a guard that reads no more does not pay for the rest."""
         read = self._rewritten
         if read is None:
-            read = self._rewritten = FrozenDict(from_json(shown))
+            read = self._rewritten = FrozenDict({} if self.shown is None else from_json(self.shown))
         return read
 
     def _judged(self, shape: Shape) -> FrozenDict:
         """What text that was validated says, of keys that came twice the last, as the handler has it; the defaults; and
         what validation may have changed as it has left it."""
+        shown = self._read_rewritten()
         if shape.whole and self.shown is not None:
-            return self._read_rewritten(self.shown)
+            return shown
         try:
             values = from_json(self.raw)
         except (TypeError, ValueError):  # a mapping, or text that nobody validated
@@ -137,15 +138,14 @@ class Arguments(_Mapping):
         for name, value in shape.defaults.items():
             if name not in values:
                 values[name] = value
-        if self.shown is not None:
-            values.update(self._read_rewritten(self.shown))
+        values.update(shown)
         return FrozenDict(values)
 
     def __getitem__(self, name: str) -> Any:
         if self._json is None and self._shape is not None:
             if name in self._shape.direct and name in self.validated:
                 return self.validated[name]
-            if self.shown is not None and name in (rewritten := self._read_rewritten(self.shown)):
+            if self.shown is not None and name in (rewritten := self._read_rewritten()):
                 return rewritten[name]
         return self._read()[name]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from itertools import accumulate, islice
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 from pydantic_core import SchemaSerializer, core_schema, from_json, to_json, to_jsonable_python
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Text:
     """A block of text; what UTF-8 cannot hold in it becomes U+FFFD."""
@@ -27,6 +27,7 @@ class Text:
             object.__setattr__(self, "text", clean(self.text))
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Media:
     """A block of something else than text.
@@ -64,6 +65,7 @@ def _is_mime_type(text: object) -> bool:
 
 
 Block: TypeAlias = Text | Media
+_BLOCK_CLASSES = (Text, Media)
 
 # What providers show of media must not be a place for anything else, RFC 6838.
 _KINDS = ("image", "audio", "file", "resource")
@@ -178,10 +180,14 @@ class _Rendering:
                 found["…"] = "…"
                 break
             if type(key) is not str or not key.isascii():
-                key = clean(_key(key))
+                key = self._key(key, inside)
             self.characters -= len(key)
             found[key] = self.render(item, inside)
         return found
+
+    def _key(self, key: Any, inside: tuple[int, ...]) -> str:
+        found = self.render(key, inside)
+        return found if isinstance(found, str) else _json_text(found)
 
     def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
         found = []
@@ -197,11 +203,6 @@ class _Rendering:
         self._check_class(kind)
         if not self._has_room():
             return "…"
-        if issubclass(kind, Enum):
-            return self.render(value.value, inside)
-        for plain_kind, exactly in _PLAIN_KINDS:
-            if issubclass(kind, plain_kind):
-                return self.render(exactly(value), inside)
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__"):
@@ -237,25 +238,8 @@ class _Rendering:
 _MOST_DEPTH = 100
 _SMALL = 1 << 63
 _SEQUENCES: tuple[type[Iterable[Any]], ...] = (list, tuple, set, frozenset)
-_PLAIN_KINDS: tuple[tuple[type, Callable[[Any], object]], ...] = (
-    (str, str.__str__),
-    (int, int.__int__),
-    (float, float.__float__),
-)
 _NOTHING_INSIDE = frozenset({str, int, float, bool, type(None)})
 _TO_PYTHON = SchemaSerializer(core_schema.any_schema()).to_python
-
-
-def _key(key: object) -> str:
-    """A key of an object as Pydantic writes it."""
-    if isinstance(key, str) and not isinstance(key, Enum):
-        return key
-    try:
-        return str(next(iter(to_jsonable_python({key: None}, fallback=str))))
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return text_of(key)
 
 
 def text_of(value: object) -> str:
@@ -278,59 +262,49 @@ def _json_text(value: object) -> str:
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
-    """The blocks of a result that a handler or a middleware made, as blocks of no class of their own.
+    """The blocks of a result that a handler or a middleware made.
 
     Raises:
-        TypeError: for what is no `Text` and no `Media`.
+        TypeError: for what is no `Text` and no `Media`, which have no derived classes.
     """
     found = tuple(blocks)
     for block in found:
-        if not isinstance(block, Text | Media):
+        if type(block) not in _BLOCK_CLASSES:
             raise TypeError(f"content holds {block!r}: it takes Text('…') and Media(kind, data, mime_type)")
-    return tuple([block if type(block) in (Text, Media) else _plain_block(block) for block in found])
+    return found
 
 
-def _plain_block(block: Block) -> Block:
-    if isinstance(block, Text):
-        return Text(block.text)
-    return Media(block.kind, block.data, block.mime_type, block.uri, block.name)
-
-
-def as_output(value: object, *, strict: bool = True) -> Any:
+def as_output(value: Any, *, strict: bool = True) -> Any:
     """What a handler gives as others see it: blocks and bytes as they are, all else as plain JSON data.
 
     Raises:
         NotShowable: where it is `strict`, as `plain` does.
     """
-    if isinstance(value, Text | Media):
-        return checked((value,))[0]
-    if is_blocks(value):
-        return list(checked(value))
+    if type(value) in _BLOCK_CLASSES or (type(value) is str and value.isascii()):
+        return value
+    if _is_blocks(value):
+        return list(value)
     if isinstance(value, bytes | bytearray):
         return memoryview(value).tobytes()
     return plain(value) if strict else jsonable(value)
 
 
-def render(value: object, *, is_plain: bool = False) -> tuple[Block, ...]:
-    """The blocks for what a handler returned: text as it is, blocks as they are, all else as JSON.
-
-    Args:
-        is_plain: Whether `as_output` made it.
-    """
-    if isinstance(value, str) and not isinstance(value, Enum):
-        return (Text(value),)
-    if isinstance(value, Text | Media):
-        return checked((value,))
-    if is_blocks(value):
-        return checked(value)
-    if isinstance(value, bytes | bytearray):
-        return _render_bytes(bytes(value))
-    return (Text(_json_text(value) if is_plain else to_text(value)),)
+def render(output: Any) -> tuple[Block, ...]:
+    """The blocks for what `as_output` gave: text as it is, blocks as they are, all else as JSON."""
+    if isinstance(output, str):
+        return (Text(output),)
+    if type(output) in _BLOCK_CLASSES:
+        return (output,)
+    if _is_blocks(output):
+        return tuple(output)
+    if isinstance(output, bytes):
+        return _render_bytes(output)
+    return (Text(_json_text(output)),)
 
 
-def is_blocks(value: object) -> TypeGuard[list[Block] | tuple[Block, ...]]:
+def _is_blocks(value: object) -> bool:
     """Whether it is a list of blocks, and of nothing else."""
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, Text | Media) for item in value)
+    return isinstance(value, list | tuple) and bool(value) and all(type(item) in _BLOCK_CLASSES for item in value)
 
 
 def _render_bytes(value: bytes) -> tuple[Block, ...]:

@@ -18,7 +18,7 @@ _NAME = (
 _PAIRS = re.compile(
     # `token=…` in a query or a program, `"token": …` in JSON, and `api_key: …` in headers and settings.
     rf"""({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}|%3D))\s{{0,3}}\\?"""
-    rf"""|(?:[a-z][_-]{_NAME}|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}""",
+    rf"""|(?:[a-z][_-]{_NAME}|apikey|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}""",
     re.IGNORECASE | re.DOTALL,
 )
 _HEADERS = re.compile(r"""((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?["']?)[^\n"']+""", re.IGNORECASE)
@@ -30,7 +30,7 @@ _KEY_SHAPES = re.compile(
 )
 _PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*", re.DOTALL)
 _ADDRESS = re.compile(r"://\S+")
-_HEAD = re.compile(r"[^/?#]*")
+_USER = re.compile(r"://[^/?#@:]*(?::(?!//).*|(?=@|\Z))", re.DOTALL)
 _INPUT = re.compile(r"input_value=[^\n]*")
 
 
@@ -48,23 +48,10 @@ def without_credentials(text: str, most: int = 500) -> str:
 
 
 def _without_password(found: re.Match[str]) -> str:
-    """An address, and all that stands after it up to a blank. A password may have any characters, `/`, `?`, `#` and `@`
-    too: where something like a user comes first, all up to the last `@` goes."""
-    run, kept, start, place = found[0], "", 0, 3
-    last = run.rfind("@")
-    while place <= last:
-        end = run.find("://", place)
-        head = _HEAD.match(run, place, len(run) if end < 0 else end)
-        assert head is not None
-        user, colon, _ = head[0].partition(":")
-        if colon and "@" not in user:
-            return f"{kept}{run[start:place]}{MASK}{run[last:]}"
-        if "@" in head[0]:
-            kept, start = f"{kept}{run[start:place]}{MASK}", place + head[0].rindex("@")
-        if end < 0:
-            break
-        place = end + 3
-    return kept + run[start:]
+    """Text up to a blank, without what names a user in addresses. A password may have any characters, `/`, `?`, `#` and
+    `@` too: where something like a user comes first, all up to the last `@` goes."""
+    before, at, after = found[0].rpartition("@")
+    return _USER.sub(f"://{MASK}", before) + at + after
 
 
 def masked_text(error: BaseException) -> str:
