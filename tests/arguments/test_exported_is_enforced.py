@@ -37,7 +37,7 @@ from ferrule import DefinitionError, Tool, ToolCall, ToolHandler, ToolResult, to
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.parameters import Invalid, Parameters
 from ferrule.runner import Runner
-from ferrule.values.json_text import Malformed, loads, same
+from ferrule.values.json_text import Malformed, check_digits, loads, same
 
 
 class Pair(NamedTuple):
@@ -364,6 +364,11 @@ def test_a_number_whose_last_digit_could_be_another_is_refused(number: str) -> N
     result = run(price, f'{{"value": {number}}}')
     assert result.status == "invalid" and "must be a string" in str(result.error)
     assert run(price, f'{{"value": "{number}"}}').output[0] == number
+
+
+def test_a_number_beyond_all_that_decimals_have_is_refused() -> None:
+    with pytest.raises(Malformed, match="must be a string"):
+        check_digits('{"price": 1e912345678901234567}')
 
 
 @given(st.floats(-1e300, 1e300, allow_subnormal=False), st.integers())

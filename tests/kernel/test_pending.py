@@ -78,10 +78,10 @@ def suspended(runner: Runner, arguments: Any = None, name: str = "write") -> dic
 
 def test_it_holds_the_call_the_context_and_the_question_and_nothing_hidden() -> None:
     write, _ = writing(private=("pin",))
-    guards = [asks, lambda call, context: {**call.arguments, "pin": "0815"}]
-    record = suspended(made(Toolset([write]).bind(tenant="4711"), guards=guards))
+    guards = [asks, lambda call, context: {**call.arguments, "pin": "zero-8-15"}]
+    record = suspended(made(Toolset([write]).bind(tenant="four-7-11"), guards=guards))
     pending = record["pending"]
-    assert "hush" not in str(record) and "4711" not in str(record) and "0815" not in str(record)
+    assert "hush" not in str(record) and "four-7-11" not in str(record) and "zero-8-15" not in str(record)
     assert {key: pending[key] for key in ("version", "kind", "reason", "into")} == {
         "version": 1,
         "kind": "approval",
@@ -488,10 +488,10 @@ def test_what_a_person_gave_before_is_asked_for_again() -> None:
     write, ran = writing(private=("pin",))
     wants = lambda call, context: ask("which pin?", into="pin")  # noqa: E731
     runner = made([write], guards=[wants])
-    again = go(runner.resume(suspended(runner), Decision("ask", "not yet", arguments={"pin": "0815"})))
-    assert again.pending is not None and again.pending["into"] == "pin" and "0815" not in str(again.record())
-    assert go(runner.resume(again.record(), allow({"pin": "4711"}))).success
-    assert [one["pin"] for one in ran] == ["4711"]
+    again = go(runner.resume(suspended(runner), Decision("ask", "not yet", arguments={"pin": "zero-8-15"})))
+    assert again.pending is not None and again.pending["into"] == "pin" and "zero-8-15" not in str(again.record())
+    assert go(runner.resume(again.record(), allow({"pin": "four-7-11"}))).success
+    assert [one["pin"] for one in ran] == ["four-7-11"]
 
 
 # -- once --------------------------------------------------------------------------------------------------------------

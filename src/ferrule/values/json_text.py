@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -149,7 +149,7 @@ def _is_exact(number: str) -> bool:
         said, double = Decimal(number).normalize(), float(number)
         last_digit = Decimal((0, (1,), said.as_tuple().exponent))  # type: ignore[arg-type]  # no infinity
         return Decimal(repr(double)) == said and 2 * abs(Decimal(double) - said) != last_digit
-    except (ValueError, InvalidOperation):  # no number, or an infinity or an exponent beyond what `Decimal` has
+    except (ValueError, ArithmeticError):  # no number, or an infinity or an exponent beyond what `Decimal` has
         return False
 
 
