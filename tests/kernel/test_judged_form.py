@@ -429,6 +429,50 @@ def test_what_nothing_changes_is_judged_as_it_was_sent(case: str, way: str) -> N
     assert result.success
 
 
+class WithPath(Inner):
+    path: str = "/etc"
+
+
+class PutsInAfterwards(BaseModel):
+    inner: Inner
+
+    def model_post_init(self, context: Any) -> None:
+        self.inner = WithPath(name=self.inner.name)
+
+
+class PutsInWhenMade(BaseModel):
+    inner: Inner
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.inner = WithPath(name=self.inner.name)
+
+
+@validated_dataclass
+class PutsInADataclass:
+    inner: Inner
+
+    def __post_init__(self) -> None:
+        self.inner = WithPath(name=self.inner.name)
+
+
+class HasItByDefault(BaseModel):
+    day: date
+    inner: list[Inner] = [WithPath(name="a")]
+
+
+@BOTH
+@pytest.mark.parametrize("annotation", [PutsInAfterwards, PutsInWhenMade, PutsInADataclass, HasItByDefault])
+def test_an_object_of_a_derived_class_is_shown_whoever_puts_it_there(annotation: Any, way: str) -> None:
+    shown: list[Any] = []
+    sent = {"day": "2026-01-02"} if annotation is HasItByDefault else {"inner": {"name": "a"}}
+    guards = [lambda c, _: shown.append(c.arguments["value"]["inner"])]
+    result, _ = run(taking(annotation, way, []), "take", {"value": sent}, guards=guards)
+    assert result.success, result.error
+    inner = shown[0][0] if annotation is HasItByDefault else shown[0]
+    assert inner == {"name": "a", "path": "/etc"}
+
+
 class OneOfTwo(RootModel[Annotated[Cat | Dog, Field(discriminator="kind")]]):
     """Arguments that are one of two models, one of which rewrites a name."""
 

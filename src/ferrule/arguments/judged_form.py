@@ -109,7 +109,7 @@ class JudgedForm:
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
-        # A model reads objects of its own class alone: only what stands round it may give one of a derived class.
+        # A model reads objects of its own class alone: only code of the author's may give one of a derived class.
         classes: set[type] | None = set() if any(map(_may_give_others, all_nodes(self._core))) else None
         return SchemaSerializer(_writing_all(self._core, classes), _CONFIG, _use_prebuilt=False)
 
@@ -208,12 +208,14 @@ def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
 
 
 def _may_give_others(node: CoreSchema) -> bool:
-    """Whether the node may give an object of another class than those in it declare."""
-    if node["type"] == "default":
-        given = node.get("default")
-        an_object = isinstance(given, BaseModel) or dataclasses.is_dataclass(given)
-        return an_object or node.get("default_factory") not in _MAKES_EMPTY
-    return not _keeps(node, {}) and node["type"] not in _KNOWN | {"chain", "custom-error"}
+    """Whether the node may give, or put into a field, an object of another class than those in it declare."""
+    kind = node["type"]
+    if kind == "default":
+        plain = isinstance(node.get("default"), str | int | float | bytes | Enum | None)
+        return not plain or node.get("default_factory") not in _MAKES_EMPTY
+    if kind in {"model", "dataclass"}:
+        return bool(node.get("custom_init") or node.get("post_init"))
+    return not _keeps(node, {}) and kind not in _KNOWN | {"chain", "custom-error"}
 
 
 def _has_no_missing(enum: type[Enum]) -> bool:
