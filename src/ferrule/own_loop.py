@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
+from ferrule.scheduling.loops import running_loop
 from ferrule.types import Coro
 
 _T = TypeVar("_T")
@@ -76,11 +77,7 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
     Raises:
         RuntimeError: where this thread is the one that runs `loop`, and would wait for itself.
     """
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is loop:
+    if running_loop() is loop:
         raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(...) here")
     future = asyncio.run_coroutine_threadsafe(make(), loop)
     try:

@@ -34,14 +34,14 @@ from ferrule.definition.options import exception_classes, seconds, whole_number
 from ferrule.definition.tool import Tool, make_direct_calls_by
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
-from ferrule.pipeline.authorize import VALUE_MISSING, judge
+from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer
 from ferrule.pipeline.batch import Batch
-from ferrule.pipeline.call import core, find_plan, receive, shown_arguments, unknown_tool, validate
+from ferrule.pipeline.call import enter_core, find_plan, receive, receive_again, shown_arguments, unknown_tool, validate
 from ferrule.pipeline.invoke import handle_judged
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied, handler_raised
 from ferrule.pipeline.runner_state import RunnerState
-from ferrule.pipeline.state import CallState, ancestors, state_of
+from ferrule.pipeline.state import NO_ORIGIN, CallState, Origin, ancestors
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
@@ -129,13 +129,13 @@ class Runner:
             max_input=whole_number("max_input", max_input),
         )
         state = RunnerState(
-            toolset,
+            tools=toolset,
             observers=options.observers("observers", observers),
             approve=options.approver(approve),
             journal=journal,
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
-            askers=limit or _ASKERS,
+            asking=Limiter(limit or _ASKERS),
             resume_keys=resume_keys(resume_key),
             resume_within=seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
@@ -149,8 +149,14 @@ class Runner:
         self._state = state
         self._own_loop = own_loop.OwnLoop(self)
         settings.runners.add(self)
-        state.compile = partial(_compiled, state=state, settings=settings)
+        state.compile = partial(Plan, runner=state, settings=settings, core=enter_core, handle=handle_judged)
+        mounted: dict[object, Tool] = {}
         for tool in state.tools:
+            if (other := mounted.setdefault(tool.mounts or tool, tool)) is not tool:
+                raise DefinitionError(
+                    f"{other.name!r} and {tool.name!r} are one tool of a runner that is mounted twice, and what calls "
+                    "it by name could mean either: mount two runners, each once"
+                )
             plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
 
@@ -231,7 +237,8 @@ class Runner:
             call = ToolCall(new_id(), call, arguments)
         if given:
             context = given[0]
-        return receive(self._state, call, (context or NO_CONTEXT).fields, None, timeout)
+        origin = NO_ORIGIN if timeout is None else Origin(timeout=timeout)
+        return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
 
     @overload
     def run_sync(
@@ -304,13 +311,13 @@ class Runner:
             state.call = judged = judged_call(named, shown_arguments(plan, text, values))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
-        verdict = await judge(plan, judged, values, state)
+        decision = await judge(plan, state, next_answer(plan.guards, state))
         state.ended = True
-        if verdict.decision.kind != "allow":
-            return verdict.decision
-        if plan.hidden and plan.parameters.missing(verdict.call.arguments):
+        if decision.kind != "allow":
+            return decision
+        if plan.hidden and plan.parameters.missing(state.call.arguments):
             return Decision("deny", VALUE_MISSING)
-        return verdict.decision if verdict.call is judged else allow(state.told.arguments)
+        return decision if state.call is judged else allow(state.told.arguments)
 
     async def resume(
         self,
@@ -341,14 +348,16 @@ class Runner:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
         fields = (context or NO_CONTEXT).replace(**answered.record["context"]).fields
-        return await receive(self._state, answered.call, fields, answered=answered)
+        return await receive_again(self._state, answered, fields)
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.
 
         There is one path and one event for each call, and the outer runner's approver. What one of them calls by
-        `context.run` is another tool of this runner, whatever the outer one has under that name; it too is judged by
-        both runners' guards.
+        `context.run` is another tool of this runner, whatever the outer one has under that name, and as the outer one
+        has changed it; it too is judged by both runners' guards. A guard or a middleware calls the tools of the runner
+        that it was given to, the approver those of the outer one. A runner is mounted once in another: for two
+        tenants, make two.
         """
         return [tool.mounted(Mount(self._settings, tool.name, self.tools)) for tool in self.tools]
 
@@ -457,18 +466,6 @@ class Runner:
         return names
 
 
-def _compiled(tool: Tool, state: RunnerState, settings: Settings) -> Plan:
-    for mount in tool.mounts:
-        mount.settings.runners.update(settings.runners)
-    plan = Plan(tool, state, settings)
-
-    def enter(call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
-        return core(plan, call, state_of(plan, context))
-
-    plan.link(enter, partial(handle_judged, plan))
-    return plan
-
-
 # -- tools that are awaited by themselves ------------------------------------------------------------------------------
 
 _ERRORS: dict[str, type[ToolError]] = {
@@ -482,23 +479,17 @@ _ERRORS: dict[str, type[ToolError]] = {
 
 async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
-    runner = _runner_of(tool)
-    try:
-        result = await runner.run(ToolCall(new_id(), tool.name, arguments))
-    finally:
-        runner._state.let_go_of_loop()
+    runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
+    if runner is None:
+        runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
+    result = await runner.run(ToolCall(new_id(), tool.name, arguments))
+    state = runner._state
+    if not state.live and not state.abandoned:
+        state.loop = None  # keep none alive
     if result.success:
         return returned(result)
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
     raise error from result.exception
-
-
-def _runner_of(tool: Tool) -> Runner:
-    """The tool's own runner for direct calls in this thread, which runs one loop at a time."""
-    runner: Runner | None = getattr(tool.in_this_thread, "runner", None)
-    if runner is None:
-        runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
-    return runner
 
 
 make_direct_calls_by(_call_directly)

@@ -572,7 +572,7 @@ def test_json_may_nest_as_deep_as_pydantic_reads_it_whatever_its_strings_say(lev
     if fits:
         assert loads(text)["say"] == '[{[{"[{'
     else:
-        with pytest.raises(Malformed, match="nested too deeply"):
+        with pytest.raises(Malformed, match="recursion limit"):
             loads(text)
 
 
@@ -618,15 +618,15 @@ def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_w
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ('{"a": 1e999}', "a number is too large"),
-        ('{"a": NaN}', "NaN is no number in JSON"),
-        ('{"é": 1,\n "a": -Infinity}', "Infinity is no number in JSON"),
-        ({"a": float("nan")}, "NaN is no number in JSON"),
-        ('{"a": "\\ud800"}', "half of a surrogate pair"),
-        (f'{{"a": {"1" * 5000}}}', "a number has too many digits"),
+        ('{"a": 1e999}', "inf"),
+        ('{"a": NaN}', "line 1 column 7"),
+        ('{"é": 1,\n "a": -Infinity}', "line 2 column 8"),
+        ({"a": float("nan")}, "line 1 column 6"),
+        ('{"a": "\\ud800"}', "line 1 column 14"),
+        (f'{{"a": {"1" * 5000}}}', "number out of range"),
     ],
 )
-def test_what_is_no_json_is_said_in_words(arguments: Any, why: str) -> None:
+def test_what_is_no_json_is_said_with_its_place(arguments: Any, why: str) -> None:
     take, seen = raw_tool("take", {"type": "object"})
     result = asyncio.run(Runner([take]).run("take", arguments))
     assert (result.status, seen) == ("invalid", []) and why in str(result.error)

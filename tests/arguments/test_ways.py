@@ -142,14 +142,15 @@ def test_a_tag_or_a_single_branch_multiplies_nothing() -> None:
     assert run(chain, {"link": link}).success
 
 
-def test_a_plain_object_beside_such_a_union_nests_as_it_likes() -> None:
+def test_the_depth_goes_for_all_arguments() -> None:
     def both(query: list[And | Or | Not], more: dict[str, Any]) -> int:
         return 1
 
-    deep: Any = {}
-    for _ in range(150):
-        deep = {"deeper": deep}
-    assert run(both, {"query": [{"first": "x"}], "more": deep}).success
+    def deep(levels: int) -> Any:
+        return {"deeper": deep(levels - 1)} if levels else {}
+
+    assert run(both, {"query": [{"first": "x"}], "more": deep(10)}).success
+    assert "'more' must nest at most" in str(run(both, {"query": [{"first": "x"}], "more": deep(150)}).error)
 
 
 def test_a_schema_that_refers_to_itself_is_enforced_at_any_depth_and_told_soon() -> None:
@@ -186,6 +187,14 @@ def test_a_schema_is_refused_whose_references_double_at_every_level(wrap: Callab
         schema_tool({"$ref": "#/$defs/d0"}, **doubled(29, wrap))
     few = schema_tool({"$ref": "#/$defs/d0"}, **doubled(3, wrap))
     assert run(few, {"x": 1}).status in {"ok", "invalid"}
+
+
+def test_a_schema_is_refused_whose_references_double_between_two_that_refer_to_themselves() -> None:
+    doubling = doubled(28, lambda both: {"properties": {"k": {"allOf": both}}})
+    first = {"properties": {"again": {"$ref": "#/$defs/first"}, "k": {"$ref": "#/$defs/d0"}}}
+    last = {"properties": {"again": {"$ref": "#/$defs/d28"}}}
+    with pytest.raises(DefinitionError, match="written out"):
+        schema_tool({"$ref": "#/$defs/first"}, **{**doubling, "first": first, "d28": last})
 
 
 def test_references_by_anchor_and_into_lists_are_followed() -> None:

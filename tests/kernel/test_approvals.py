@@ -35,6 +35,29 @@ def writing(**options: Any) -> tuple[Tool, list[tuple[int, str]]]:
 
 # -- answers ---------------------------------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("how", ["on the loop", "by what it returned", "in its thread"])
+def test_a_keyboard_interrupt_of_an_approver_on_the_loop_ends_the_program(how: str) -> None:
+    async def interrupted(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        raise KeyboardInterrupt
+
+    def in_a_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        if how == "in its thread":
+            raise KeyboardInterrupt
+        return interrupted(call, decision, context)
+
+    write, ran = writing()
+    watch = Watch()
+    approve = interrupted if how == "on the loop" else in_a_thread
+    asked = Runner([write], guards=[asks], approve=approve, observers=[watch]).run("write", {"n": 1})
+    if how == "in its thread":
+        assert go(asked).status == "denied"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            go(asked)
+    assert (ran, watch.ends()) == ([], ["tool:error"])
+
+
 ANSWERS = [
     (True, "ok"),
     (allow(), "ok"),

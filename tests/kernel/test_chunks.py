@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -33,6 +34,32 @@ async def anything(count: int = 3):  # type: ignore[no-untyped-def]
 
 def told(watch: Watch) -> list[Any]:
     return [event.data["chunk"] for event in watch.events if event.kind == "tool:progress"]
+
+
+@pytest.mark.parametrize("of", ["its own", "the call that made it"])
+@pytest.mark.parametrize("goes_round", [False, True])
+def test_a_generator_that_never_waits_ends_at_its_deadline(of: str, goes_round: bool) -> None:
+    ended: list[float] = []
+
+    @tool(timeout=0.1 if of == "its own" else None)
+    async def count() -> AsyncIterator[int]:
+        begun, number = monotonic(), 0
+        try:
+            while monotonic() < begun + 2:
+                yield (number := number + 1)
+        finally:
+            ended.append(monotonic() - begun)
+
+    @tool(timeout=0.1)
+    async def counts(context: ToolContext) -> str:
+        return (await context.run("count")).status
+
+    async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    runner = Runner([count, counts], inside=[passes] if goes_round else [])
+    assert go(runner.run("count" if of == "its own" else "counts")).status == "timeout"
+    assert ended[0] < 1
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 
 import probe
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
-from ferrule.pipeline import authorize as approving
+from ferrule.pipeline import tasks
 from ferrule.values.decision import Decision
 
 
@@ -147,7 +147,7 @@ def test_a_trait_that_breaks_gives_the_careful_answer() -> None:
 
 
 def test_a_guard_has_ten_seconds() -> None:
-    assert approving.GUARD_SECONDS == 10.0
+    assert tasks.ANSWER_SECONDS == 10.0
 
 
 def test_a_validator_that_breaks_refuses_its_call_and_no_other() -> None:

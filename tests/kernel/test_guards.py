@@ -29,7 +29,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.pipeline import authorize as kernel_approving
+from ferrule.pipeline import tasks
 
 
 class Ran:
@@ -309,7 +309,7 @@ def test_the_text_of_a_guard_error_is_the_reason(slow: bool) -> None:
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_guard_that_is_late_denies_and_is_not_waited_for(monkeypatch: Any, stubborn: bool) -> None:
-    monkeypatch.setattr(kernel_approving, "GUARD_SECONDS", 0.02)
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
     let_go: list[asyncio.Event] = []
 
     async def slow(call: ToolCall, context: ToolContext) -> None:

@@ -61,6 +61,7 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.arguments.parameters import _completed
 from ferrule.middleware import retry
 
 Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
@@ -351,7 +352,7 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "a secret": (SecretStr, "tell", "tell"),
     "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
     "secrets as keys": (dict[SecretStr, int], {"a": 1, "b": 2}, {"a": 1, "b": 2}),
-    "a secret, rewritten": (Annotated[SecretStr, AfterValidator(lambda s: SecretStr("told"))], "tell", "told"),
+    "a secret that was not sent": (Annotated[SecretStr, AfterValidator(lambda s: SecretStr("x"))], "tell", "*" * 10),
 }
 EXACT: dict[str, tuple[Any, Any]] = {
     "anything": (Any, {"a": [1, None]}),
@@ -943,3 +944,10 @@ def test_for_any_type_the_view_of_a_guard_is_the_json_of_what_the_handler_gets(d
     assert result.success, result.error
     assert shown == [plain(got[0])]
     assert result.repairs == ()
+
+
+def test_what_is_made_again_is_filled_in_in_time_that_grows_with_its_depth() -> None:
+    def nested(levels: int, **leaf: Any) -> dict[str, Any]:
+        return {"in": nested(levels - 1, **leaf), "n": levels} if levels else leaf
+
+    assert _completed(nested(90), nested(90, id=1)) == nested(90, id=1)

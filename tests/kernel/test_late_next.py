@@ -79,6 +79,38 @@ def test_next_after_the_result_runs_nothing(place: str, begun: bool) -> None:
     go(main())
 
 
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_middleware_inside_that_waits_when_its_call_ends_starts_nothing(timeout: float | None) -> None:
+    async def main() -> None:
+        waiting, free = asyncio.Event(), asyncio.Event()
+        left: list[asyncio.Future[Any]] = []
+        runs: list[int] = []
+
+        @tool
+        async def work() -> str:
+            runs.append(1)
+            return "done"
+
+        async def waits(call: Any, context: Any, next: Any) -> ToolResult:
+            waiting.set()
+            await free.wait()
+            return await next(call, context)  # type: ignore[no-any-return]
+
+        async def leaving(call: Any, context: Any, next: Any) -> ToolResult:
+            left.append(asyncio.ensure_future(next(call, context)))
+            await waiting.wait()
+            return ToolResult("at once")
+
+        runner = Runner([work], around=[leaving], inside=[waits], timeout=timeout)
+        assert (await runner.run("work")).output == "at once"
+        free.set()
+        with pytest.raises(DefinitionError, match="after its result"):
+            await left[0]
+        assert (runs, runner.left_running) == ([], 0)
+
+    go(main())
+
+
 def test_a_run_that_waits_when_its_call_ends_does_not_start() -> None:
     async def main() -> None:
         asked, answer = asyncio.Event(), asyncio.Event()

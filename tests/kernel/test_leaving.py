@@ -12,7 +12,7 @@ from watched import BOUND, go
 
 import probe
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
-from ferrule.pipeline import authorize
+from ferrule.pipeline import tasks
 
 LONG = 10 * BOUND
 """For a `drain`: who waits for the whole of it is late."""
@@ -290,7 +290,7 @@ def test_leaving_from_inside_a_call_is_an_error_that_says_what_to_do(where: str,
 
 
 def test_a_guard_that_leaves_the_runner_denies_once_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorize, "GUARD_SECONDS", 0.05)
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.05)
 
     @tool
     async def read() -> None: ...

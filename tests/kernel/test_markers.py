@@ -16,7 +16,7 @@ from watched import go, run
 from ferrule import Runner, ask, deny, tool
 from ferrule.executors import NotStarted
 from ferrule.middleware import retry
-from ferrule.pipeline import authorize, call
+from ferrule.pipeline import tasks
 from ferrule.pipeline.results import Rejected
 
 
@@ -60,7 +60,7 @@ def test_a_decision_with_a_reason_that_is_no_text_is_a_decision(reason: Any) -> 
 
 
 def test_an_awaited_guard_that_ignores_its_cancellation_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authorize, "GUARD_SECONDS", 0.02)
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
 
     async def main() -> None:
         finish = asyncio.Event()
@@ -109,8 +109,8 @@ class Hangs:
 def test_a_journal_that_hangs_is_given_up(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert call.JOURNAL_SECONDS == 10.0
-    monkeypatch.setattr(call, "JOURNAL_SECONDS", 0.02)
+    assert tasks.ANSWER_SECONDS == 10.0
+    monkeypatch.setattr(tasks, "ANSWER_SECONDS", 0.02)
     runs: list[int] = []
 
     @tool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import copy_context
 from time import monotonic
 from typing import Any
 
@@ -127,6 +128,125 @@ def test_who_made_a_call_that_was_stopped_goes_on(timeout: float | None) -> None
                 await runner.run("wait", {"seconds": BOUND})
         assert (await runner.run("wait")).success
         assert await wait() == "done"
+
+    go(main())
+
+
+@tool
+async def look() -> str:
+    return "seen"
+
+
+@tool
+async def stuck(context: ToolContext) -> str:
+    await context.run("look")
+    await asyncio.Event().wait()
+    return "never"
+
+
+def test_who_gave_a_call_up_that_had_called_another_tool_goes_on() -> None:
+    async def main() -> ToolResult:
+        runner = Runner([stuck, look])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await runner.run("stuck")
+        return await runner.run("look")
+
+    result = go(main())
+    assert result.success, result.error
+
+
+def test_who_had_an_answer_from_another_tool_after_a_time_out_goes_on() -> None:
+    async def falls_back(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result: ToolResult = await next(call, context)
+        return await context.run("look") if result.status == "timeout" else result
+
+    async def main() -> ToolResult:
+        runner = Runner([stuck, look], around=[falls_back])
+        assert (await runner.run("stuck", timeout=0.05)).output == "seen"
+        return await runner.run("look")
+
+    result = go(main())
+    assert result.success, result.error
+
+
+def test_a_handler_that_gave_up_a_tool_which_had_called_another_goes_on() -> None:
+    @tool
+    async def middle() -> str:
+        await look()
+        await asyncio.Event().wait()
+        return "never"
+
+    @tool
+    async def outer() -> str:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await middle()
+        return await look()
+
+    result = go(Runner([outer]).run("outer"))
+    assert result.output == "seen", result.error
+
+
+@pytest.mark.parametrize("who", ["made a call by its context", "ran its `next`", "shares its context variables"])
+def test_another_task_that_worked_for_a_call_which_timed_out_goes_on(who: str) -> None:
+    async def main() -> None:
+        works: asyncio.Queue[Any] = asyncio.Queue()
+        over = asyncio.Event()
+
+        async def worker() -> ToolResult:
+            await (await works.get())()
+            await over.wait()
+            return await runner.run("look")
+
+        async def passes(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            if call.name == "look":
+                return await next(call, context)  # type: ignore[no-any-return]
+            if who == "ran its `next`":
+                answer = asyncio.get_running_loop().create_future()
+
+                async def goes_on() -> None:
+                    answer.set_result(await next(call, context))
+
+                works.put_nowait(goes_on)
+                return await answer  # type: ignore[no-any-return]
+            works.put_nowait(lambda: (runner if who.startswith("shares") else context).run("look"))
+            return await next(call, context)  # type: ignore[no-any-return]
+
+        runner = Runner([stuck, look], around=[passes])
+        variables = copy_context() if who.startswith("shares") else None
+        at_work = asyncio.create_task(worker(), context=variables)
+        call = asyncio.create_task(runner.run("stuck", timeout=0.05), context=variables)
+        assert (await call).status == "timeout"
+        over.set()
+        result = await at_work
+        assert result.success, result.error
+
+    go(main())
+
+
+def test_tasks_that_share_their_context_variables_go_on_after_one_of_their_calls_was_stopped() -> None:
+    async def main() -> None:
+        free = asyncio.Event()
+
+        @tool
+        async def waits() -> bool:
+            return await free.wait()
+
+        async def works() -> ToolResult:
+            assert (await runner.run("waits")).success
+            return await runner.run("look")
+
+        runner, variables = Runner([stuck, look, waits]), copy_context()
+        call = asyncio.create_task(runner.run("stuck"), context=variables)
+        await asyncio.sleep(0)
+        at_work = asyncio.create_task(works(), context=variables)
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait({call})
+        free.set()
+        result = await at_work
+        assert result.success, result.error
 
     go(main())
 

@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_said_of_who_changed_it_and_not_as_the_models_mista
     by_guard, _ = run(pay, "pay", {"n": 1}, guards=[changes])
     by_person, _ = run(pay, "pay", {"n": 1}, guards=[lambda call, context: ask("?")], approve=edits)
     for result, start in (
-        (by_guard, "Denied: a guard changed the arguments to what does not fit: "),
+        (by_guard, "Denied: a guard's arguments do not fit: "),
         (by_person, "Denied: the answer's arguments do not fit: "),
     ):
         assert str(result.error).startswith(start)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import subprocess
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from time import process_time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, computed_field, field_serializer
 from watched import Watch, go, plain, run
 
 from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
@@ -59,6 +63,17 @@ class Held:
     inside: Any
 
 
+class Computed(BaseModel):
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rows(self) -> Any:
+        return iter([1])
+
+
+class Open(BaseModel, extra="allow"):
+    pass
+
+
 async def chunks() -> Any:
     yield 1
 
@@ -80,6 +95,14 @@ ITERATORS: dict[str, Callable[[], Any]] = {
     "in a model in a mapping": lambda: {"a": [Holder(inside=(n for n in itertools.count()))]},
     "an async generator": lambda: {"rows": chunks()},
     "in a result": lambda: ToolResult({"rows": itertools.count()}),
+    "in a deque": lambda: deque([iter([1])]),
+    "in a deque in a dict": lambda: {"lines": deque([iter([1])])},
+    "in a deque in a dataclass": lambda: Held(deque([iter([1])])),
+    "in a deque in a model": lambda: Holder(inside=deque([map(str, [1])])),
+    "in an enum": lambda: Enum("Kind", {"one": iter([1])})["one"],
+    "in an enum in a model": lambda: Holder(inside=Enum("Kind", {"one": iter([1])})["one"]),
+    "in what a model computes": Computed,
+    "in a field that a model does not declare": lambda: Open(more=[iter([1])]),
     "bare": lambda: itertools.count(),
 }
 
@@ -99,6 +122,140 @@ def test_a_value_without_end_ends(way: Any, make: Callable[[], Any]) -> None:
     assert (result.executed, watch.ends()) == (True, ["tool:post" if result.success else "tool:error"])
     assert result.success or "return fewer of them" in (result.error or "")
     assert len(plain(result)) <= 100_000
+
+
+SHARED = """
+import asyncio, resource
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from pydantic import BaseModel, RootModel, computed_field
+from pydantic.dataclasses import dataclass as checked_dataclass
+from ferrule import Runner, tool
+from ferrule.values import content
+
+content.MOST_VALUES = 20_000  # it is reached sooner
+
+@dataclass
+class Held:
+    left: Any = None
+    right: Any = None
+
+@dataclass(slots=True, frozen=True)
+class Slotted:
+    left: Any = None
+    right: Any = None
+
+@checked_dataclass
+class Checked:
+    left: Any = None
+    right: Any = None
+
+class Model(BaseModel):
+    left: Any = None
+    right: Any = None
+
+class Typed(BaseModel):
+    left: "Typed | None" = None
+    right: "Typed | None" = None
+
+class Open(BaseModel, extra="allow"):
+    pass
+
+class Computed(BaseModel):
+    left: Any = None
+
+    @computed_field
+    @property
+    def right(self) -> Any:
+        return self.left
+
+@dataclass
+class Broken(Held):
+    late: Any = field(init=False)
+
+class Ring(Model):
+    ring: Any = None
+
+class Text(str):
+    pass
+
+def ring(node):
+    made = Ring(left=node, right=node)
+    made.ring = made
+    return made
+
+def deep(node):
+    for _ in range(3):
+        node = Model(left=node)
+    return Model(left=node, right=node)
+
+ONCE = {
+    "held": lambda node: Held(node, node),
+    "slotted": lambda node: Slotted(node, node),
+    "checked": lambda node: Checked(node, node),
+    "model": lambda node: Model(left=node, right=node),
+    "typed": lambda node: Typed(left=node, right=node) if isinstance(node, Typed) else Typed(),
+    "open": lambda node: Open(left=node, right=node),
+    "computed": lambda node: Computed(left=node),
+    "broken": lambda node: Broken(node, node),
+    "ring": ring,
+    "deep": deep,
+    "root": lambda node: RootModel([node, node]),
+    "deque": lambda node: deque([node, node]),
+    "in a model": lambda node: Model(left=[node, {"a": node}]),
+    "enum": lambda node: Enum("Kind", {"one": (node, node)})["one"],
+    "mixed": lambda node: Held(Model(left=node), deque([node])),
+    "bytes": lambda node: Model(left=[b"x" * 1_000_000] * 10_000),
+    "texts": lambda node: Model(left=[Text("x" * 1_000_000)] * 10_000),
+}
+
+def graph(name):
+    async def give() -> Any:
+        node = None
+        for _ in range(40):
+            node = ONCE[name](node)
+        return node
+    return tool(give, name="give")
+
+async def main():
+    for name in ONCE:
+        result = await Runner([graph(name)]).run("give")
+        print(name, result.status, len(repr(result)) < 1000, len(str(result.record())) < 1000)
+
+resource.setrlimit(resource.RLIMIT_AS, (1_500_000_000, 1_500_000_000))
+asyncio.run(main())
+"""
+
+
+def test_what_objects_share_is_counted_at_each_place_before_it_is_written_out() -> None:
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 17, done.stderr[-300:]
+    assert all(line.endswith("True True") for line in lines), lines
+    assert [line for line in lines if " failed " not in line] == ["ring ok True True"]
+
+
+class Link(BaseModel):
+    value: int
+    next: Link | None = None
+
+
+@pytest.mark.parametrize("depth", [90, 110, 200])
+def test_of_models_that_nest_deep_the_outer_ones_are_shown(depth: int) -> None:
+    async def give() -> Any:
+        link = None
+        for value in range(depth):
+            link = Link(value=value, next=link)
+        return link
+
+    result, _ = run(tool(give), "give")
+    shown, output = [], result.output
+    while isinstance(output, dict):
+        shown.append(output["value"])
+        output = output["next"]
+    assert shown == [*range(depth)][::-1][: len(shown)] and len(shown) >= 90
 
 
 def test_many_keys_are_shown_in_the_time_of_a_few_copies() -> None:
@@ -220,6 +377,37 @@ def test_an_output_is_plain_data_and_a_direct_call_gives_the_value(way: Any) -> 
 
 async def _awaited(give: Tool) -> Any:
     return await give()
+
+
+class Place(BaseModel):
+    name: str
+    near: list[Place] = []
+    source: Any = Field(None, exclude=True, repr=True)
+
+    @field_serializer("near")
+    def names(self, near: list[Place]) -> list[str]:
+        return [place.name for place in near]
+
+
+def test_what_a_model_leaves_out_or_writes_itself_is_not_looked_into() -> None:
+    places = [Place(name=f"p{n}", source=itertools.count()) for n in range(30)]
+    for place in places:
+        place.near = places
+    result, _ = run(asynchronous(lambda: {"places": places}), "give")
+    names = [place.name for place in places]
+    assert result.output == {"places": [{"name": name, "near": names} for name in names]}
+
+
+def test_what_a_model_leaves_out_is_not_shown_where_it_cannot_be_written() -> None:
+    place = Holder(inside=Place(name="here", source="s3cret"))
+    place.inside = [place.inside, place]
+    result, _ = run(asynchronous(lambda: place), "give")
+    assert "s3cret" not in plain(result)
+
+
+def test_a_result_with_an_integer_of_any_length_has_a_repr() -> None:
+    result, _ = run(asynchronous(lambda: 10**5000), "give")
+    assert repr(result) == "<ToolResult give ok <int>>"
 
 
 def test_what_a_handler_changes_later_is_not_seen() -> None:

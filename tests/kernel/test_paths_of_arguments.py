@@ -209,10 +209,10 @@ def test_the_schema_says_where_paths_are(case: str) -> None:
     assert {(one.place, one.is_key) for one in found} == wanted
 
 
-def test_a_reference_that_is_not_followed_denies() -> None:
-    inner = {"$anchor": "here", "properties": {"in": {"$ref": "#here"}}}
-    runner = Runner([of_schema(inner)], guards=[lambda call, context: context.paths and None])
-    assert go(runner.decide(ToolCall("1", "use", {"value": {"in": {}}}))).kind == "deny"
+def test_a_reference_by_an_anchor_is_followed() -> None:
+    inner = {"$anchor": "here", "properties": {"in": {"$ref": "#here"}, "at": PATH}}
+    [found] = seen_in(of_schema(inner), {"value": {"in": {"at": "a"}}})
+    assert [one.place for one in found] == [("value", "in", "at")]
 
 
 class Opened:

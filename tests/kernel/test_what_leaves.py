@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import ContextVar
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from isolated_tools import calls_one_that_raises
+from pydantic import AfterValidator, BaseModel
 from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolError, ToolResult, tool
@@ -80,6 +81,32 @@ def test_what_a_tool_that_was_called_in_a_process_raised_is_judged_by_the_outer_
     assert hidden.status == "failed" and "ZeroDivisionError" in (hidden.error or "")
     assert SECRET not in (hidden.error or "")
     assert SECRET in (go(Runner([made.replace(expose=ArithmeticError)]).run("calls_one_that_raises")).error or "")
+
+
+def refused(dsn: str) -> str:
+    raise ValueError(f"cannot ask {dsn}")
+
+
+class Row(BaseModel):
+    dsn: Annotated[str, AfterValidator(refused)]
+
+
+@pytest.mark.parametrize("by", ["itself", "another tool"])
+@pytest.mark.parametrize("schema", [None, {"properties": {"dsn": {}}, "additionalProperties": False}])
+def test_what_is_said_of_an_output_that_does_not_fit_has_no_credentials(by: str, schema: Any) -> None:
+    async def find() -> Row:
+        url = f"postgres://ada:{SECRET}@h/db?api_key={SECRET}"
+        return {"dsn": url, url: 1}  # type: ignore[return-value]
+
+    made = tool(find, output_schema=schema)
+
+    @tool(expose=())
+    async def outer() -> str:
+        return str(await made())
+
+    error = go(Runner([made, outer]).run("find" if by == "itself" else "outer")).error or ""
+    assert "does not fit its output schema" in error and "postgres://" in error
+    assert SECRET not in error
 
 
 def test_an_exception_that_is_its_own_results_ends() -> None:

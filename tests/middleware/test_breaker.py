@@ -15,8 +15,8 @@ from two_threads import in_two_threads
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import breaker, cache, retry
+from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
-from ferrule.values.result import limited
 
 
 class Service:

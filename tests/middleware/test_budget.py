@@ -14,8 +14,8 @@ from two_threads import let_through
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.middleware import budget, cache, retry
+from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
-from ferrule.values.result import limited
 
 S = ToolContext(session="s")
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import AfterValidator, SecretStr
 from tests.kernel.watched import BOUND, Watch, go
 
 import probe
@@ -556,3 +557,17 @@ def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
         return [(await runner.run("tenant", None, context)).output for context in contexts]
 
     assert asyncio.run(main()) == ["A", "B", "A"]
+
+
+def test_two_secrets_that_validation_has_changed_have_answers_of_their_own() -> None:
+    @tool(read_only=True)
+    async def balance(token: Annotated[SecretStr, AfterValidator(stripped)]) -> str:
+        """Look it up."""
+        return token.get_secret_value()
+
+    runner = Runner([balance], inside=[cache()])
+    assert [go(runner.run("balance", {"token": token})).output for token in ("ada ", "bob ")] == ["ada", "bob"]
+
+
+def stripped(secret: SecretStr) -> SecretStr:
+    return SecretStr(secret.get_secret_value().strip())

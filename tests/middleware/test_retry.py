@@ -16,8 +16,8 @@ from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.middleware import retry
+from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
-from ferrule.values.result import limited
 
 
 class Flaky:

@@ -157,7 +157,15 @@ def test_what_a_guard_changes_has_to_be_valid(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_guard_changes_secrets_and_fields_under_another_name_too() -> None:
+SENT = {"password": "first", "login": "bob"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"), [({"user": "ada"}, "ada first"), ({"password": SecretStr("other")}, "bind the secret")]
+)
+def test_a_guard_changes_fields_under_another_name_beside_a_secret_and_no_secret(
+    changes: dict[str, Any], expected: str
+) -> None:
     class Login(ToolHandler):
         password: SecretStr
         user: str = Field(validation_alias="login", default="nobody")
@@ -167,10 +175,11 @@ def test_a_guard_changes_secrets_and_fields_under_another_name_too() -> None:
 
     class Other:
         def check(self, handler: Login) -> Login:
-            return handler.model_copy(update={"password": SecretStr("changed"), "user": "ada"})
+            return handler.model_copy(update=changes)
 
-    tool = Tool(name="login", handler=Login, guards=(Other(),))
-    assert asyncio.run(tool(password="first", login="bob")) == "ada changed"
+    result = asyncio.run(Runner([Tool(name="login", handler=Login, guards=(Other(),))]).run("login", SENT))
+    assert expected in (result.output or result.error or "")
+    assert result.success == ("user" in changes)
 
 
 class Put(ToolHandler):

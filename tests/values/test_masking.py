@@ -197,3 +197,17 @@ def test_a_guard_that_may_not_open_a_file_is_a_guard_that_broke() -> None:
 
     result = asyncio.run(Runner([act], guards=[no_such_right, lambda call, context: deny("later")]).run("act"))
     assert result.error == "Denied: a guard broke, so the call may not run. Nothing was run."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fernet(key=b's3cr3tXyz9')",
+        "{b'authorization': b'Basic s3cr3tXyz9'}",
+        "connect(password=SecretText('s3cr3tXyz9'))",
+        'token=["s3cr3tXyz9"]',
+        "'password' => 's3cr3tXyz9'",
+    ],
+)
+def test_a_value_whose_name_says_what_it_is_is_masked_however_it_is_written(text: str) -> None:
+    assert "s3cr3tXyz9" not in without_credentials(text)

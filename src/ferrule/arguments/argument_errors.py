@@ -38,8 +38,6 @@ _ARTICLES = {
 _NO_VALUE = object()
 _KEY = "[key]"
 """What Pydantic calls the place of a key that is wrong."""
-_COMPLEX = "must be a complex number as a string, such as 1+2j"
-"""Pydantic's own words send the reader to a page."""
 
 _SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
 _WORD = re.compile(r"[^\w\s]*\w+[^\w\s]*|[^\w\s]+")
@@ -125,14 +123,12 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
         return ArgumentError(path, "is required", kind="missing")
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         return ArgumentError(path, "is not known", got=got, kind="unknown")
-    if kind in {"complex_type", "complex_str_parsing"}:
-        return ArgumentError(path, _COMPLEX, got=got)
     context = item.get("ctx") or {}
     if kind in {"literal_error", "enum"} and "expected" in context:
         expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
     else:
         message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        expected = _expectation(without_credentials(message))
+        expected = _expectation(without_credentials(message.partition(" following the rules at http")[0]))
     return ArgumentError(path, expected, got=got, wants=_WANTS.get(kind), sure=sure)
 
 

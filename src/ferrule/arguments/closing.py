@@ -21,6 +21,8 @@ NESTED = (
 )
 KEEPS = object()
 """In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
+MAKES_EMPTY = (list, tuple, set, frozenset, dict)
+"""What makes the same default each time; another factory may make another one at the next attempt."""
 CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _CONFIGURED = {"model", "dataclass", "typed-dict"}
 _UNIONS = {"union", "tagged-union"}
@@ -65,7 +67,7 @@ def _closed(node: object, extra: str | None) -> Any:
     if kind in CLOSABLE or kind == "arguments":
         _check_distinct(copy)
     if kind in CLOSABLE:
-        copy["extra_behavior"] = extra or "forbid"
+        copy["extra_behavior"] = extra or ("allow" if "extras_schema" in copy else "forbid")
         if extra == "allow" and kind != "dataclass-args":
             copy.setdefault("extras_schema", _finite({"type": "any"}))
     replace = _REPLACED.get(kind)
@@ -241,7 +243,7 @@ def direct(schema: JsonObject) -> bool:
     """Whether the validated value is the JSON value that is judged, so that it can be read off."""
     kind = schema.get("type")
     if kind in {"nullable", "default"}:
-        return direct(schema["schema"])
+        return "default_factory" not in schema and direct(schema["schema"])
     if kind == "literal":
         return not any(isinstance(value, Enum) for value in schema["expected"])
     return kind in _PLAIN
@@ -252,5 +254,8 @@ def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> C
     core: CoreSchema = {"type": "typed-dict", "fields": dict(fields), "extra_behavior": "forbid"}
     core["config"] = {"strict": True}
     if extras is not None:
+        for name, field in fields.items():
+            if field.get("validation_alias", name) != name:  # the handler would get a further key of that name for it
+                raise DefinitionError(f"the parameter {name!r} has an alias beside **; give it the alias as its name")
         core |= {"extra_behavior": "allow", "extras_schema": extras}
     return core

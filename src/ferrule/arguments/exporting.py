@@ -10,7 +10,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from ferrule.arguments.closing import CLOSABLE, CoreSchema
+from ferrule.arguments.closing import CLOSABLE, MAKES_EMPTY, CoreSchema
 
 UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
 """What Pydantic raises for an annotation that it cannot take."""
@@ -40,6 +40,12 @@ class _Generator(GenerateJsonSchema):
         if "patternProperties" in exported:
             exported["additionalProperties"] = False
         return exported
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        factory = schema.get("default_factory")
+        if factory in MAKES_EMPTY:
+            schema = {**schema, "default": factory()}
+        return super().default_schema(schema)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         exported = super().enum_schema(schema)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import (
@@ -26,7 +26,7 @@ from pydantic_core import (
     to_json,
 )
 
-from ferrule.arguments.closing import KEEPS, NESTED, CoreSchema, all_nodes, holds, nodes_below, root_fields
+from ferrule.arguments.closing import KEEPS, MAKES_EMPTY, NESTED, CoreSchema, all_nodes, nodes_below, root_fields
 from ferrule.errors import DefinitionError
 from ferrule.values.json_text import SECRET_STARS, dumps
 
@@ -38,8 +38,6 @@ _HOLDING = frozenset(
     | {"typed-dict", "typed-dict-field", "json-or-python", "lax-or-strict"}
 )
 """What keeps what it holds; a set does not keep how often, and in which order."""
-_MAKES_EMPTY = (None, list, tuple, set, frozenset, dict)
-"""What may make a default: another factory may make another one at the next attempt."""
 _TEXT_KEYS = frozenset({"type", "ref", "metadata", "serialization", "strict", "pattern", "regex_engine"}) | {
     *("min_length", "max_length", "ascii_only")
 }
@@ -49,26 +47,12 @@ _READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
 """Which part of a node validates strict JSON."""
 _VALIDATORS = frozenset({"function-before", "function-after", "function-wrap", "custom-error", "chain"})
 """What may make anything of a value that the node within has read."""
-_STRUCTURES: dict[str, type] = {
-    "list": list,
-    "generator": list,
-    "tuple": tuple,
-    "named-tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": deque,
-    **dict.fromkeys(("dict", "typed-dict", "ordered-dict", "counter"), dict),
-    **dict.fromkeys(("model", "dataclass", "definition-ref", "frozendict"), object),
+_KNOWN = (_LEAVES - {"any"}) | {
+    *("list", "generator", "tuple", "named-tuple", "set", "frozenset", "deque", "dict", "typed-dict", "ordered-dict"),
+    *("counter", "frozendict", "model", "dataclass", "definition-ref", "union", "tagged-union", "json"),
+    *("date", "time", "datetime", "timedelta", "decimal", "fraction", "uuid", "url", "multi-host-url", "complex"),
+    "missing-sentinel",
 }
-"""Kinds that Pydantic writes down by their parts, with the class of what they read; models have their own."""
-_KNOWN = (
-    _STRUCTURES.keys()
-    | (_LEAVES - {"any"})
-    | {
-        *("date", "time", "datetime", "timedelta", "decimal", "fraction", "uuid", "url", "multi-host-url", "complex"),
-        *("json", "missing-sentinel", "union", "tagged-union"),
-    }
-)
 """Kinds whose values Pydantic writes down by what the schema says of them."""
 _WRAPPING = (_HOLDING | _VALIDATORS | {"named-tuple-field"}) - _KNOWN
 """Kinds that leave that to a node within. A value of any other is written down by what it is."""
@@ -100,39 +84,37 @@ class JudgedForm:
         root = core["schema"] if core["type"] == "definitions" else core
         self.whole = root["type"] != "typed-dict" or not _keeps(root, {})
         fields = {} if self.whole else root["fields"]
-        changing = not all(is_exact(node, {}) for node in core.get("definitions", ()))
-        self._exact = {
-            name
-            for name, field in fields.items()
-            if is_exact(field, {}) and not (changing and holds(field, "definition-ref"))
-        }
+        keeps = all(is_exact(node, {}) for node in core.get("definitions", ()))
+        self._exact = {name for name, field in fields.items() if keeps and is_exact(field, {})}
 
     @cached_property
     def _serializer(self) -> SchemaSerializer:
-        # A model reads objects of its own class alone: only code of the author's may give one of a derived class.
-        classes: set[type] | None = set() if any(map(_may_give_others, all_nodes(self._core))) else None
+        # Without code of an author's each value is as it is declared; to look at each model takes three times as long.
+        classes: set[type] | None = set() if any(map(_is_authors, all_nodes(self._core))) else None
         return SchemaSerializer(_writing_all(self._core, classes), _CONFIG, _use_prebuilt=False)
 
-    def text(self, values: Any, *, checked: bool = True) -> str:
+    def text(self, values: Any, received: str | None, *, checked: bool = True) -> str:
         """The JSON text of validated values, by the names that a model uses.
 
         Args:
+            received: What they were read from. Secrets that do not stand in it are stars; for `None` none are.
             checked: Whether each value has to be of its declared type.
 
         Raises:
             NoJudgedForm: where there is none, or a value is not of its declared type.
         """
+        warnings = "error" if checked else "none"
         try:
-            text = self._json(values, warnings="error" if checked else "none")
-            if SECRET_STARS in text:
-                text = dumps(_revealed(from_json(text), from_json(self.sent(values))))
-            return text
+            text = self._json(values, warnings=warnings, context=_NOTHING)
+            return self._json(values, warnings=warnings, context=_sent(received)) if SECRET_STARS in text else text
+        except PydanticSerializationError:  # its text may quote what is bound
+            raise NoJudgedForm(self._why(values)) from None
         except Exception as error:  # whatever a type of the author's own raises
             raise NoJudgedForm(self._why(values)) from error
 
-    def sent(self, values: Any) -> str:
-        """The same without what models have filled in by themselves, and with secrets written out."""
-        return self._json(values, warnings="none", exclude_unset=True, context=_WITH_SECRETS)
+    def set_fields(self, values: Any, received: str) -> str:
+        """The same without what models have filled in by themselves."""
+        return self._json(values, warnings="none", exclude_unset=True, context=_sent(received))
 
     def values(self, values: Any) -> Any:
         """The same as Python values, in which paths are still paths.
@@ -162,18 +144,18 @@ class JudgedForm:
         return f"{where} no JSON form to be judged by: give the type a PlainSerializer"
 
 
-_WITH_SECRETS = {"ferrule": "secrets that were sent"}
-"""The serializer's context where secrets are written out."""
+def _sent(received: str | None) -> frozenset[str] | None:
+    """The texts and numbers that were received: the serializer's context, by which it shows secrets that were sent."""
+    return None if received is None else frozenset(_leaves(from_json(received)))
 
 
-def _revealed(starred: Any, sent: Any) -> Any:
-    """`starred` with what was sent written out."""
-    if isinstance(starred, dict) and isinstance(sent, dict):
-        if sent.keys() <= starred.keys():  # else secrets are among the keys
-            return {key: _revealed(value, sent[key]) if key in sent else value for key, value in starred.items()}
-    if isinstance(starred, list) and isinstance(sent, list) and len(starred) == len(sent):
-        return [_revealed(one, other) for one, other in zip(starred, sent, strict=True)]
-    return sent
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+        yield from value if isinstance(value, dict) else ()
+    else:
+        yield value if isinstance(value, str) else dumps(value)
 
 
 # -- which parameters are exact ----------------------------------------------------------------------------------------
@@ -201,18 +183,20 @@ def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
         return (node.get("metadata") or {}).get("ferrule") is KEEPS
     if kind == "dict" and node.get("keys_schema", {"type": "str"})["type"] != "str":  # of numbers, 1 and 01 are one
         return False
-    if kind == "default" and node.get("default_factory") not in _MAKES_EMPTY:
+    if kind == "default" and node.get("default_factory", list) not in MAKES_EMPTY:
         return False
     changes = node.get("custom_init") or node.get("post_init") or node.get("extra_behavior") == "ignore"
     return kind in _LEAVES | _HOLDING and not changes and node.get("on_error", "raise") == "raise"
 
 
-def _may_give_others(node: CoreSchema) -> bool:
-    """Whether the node may give, or put into a field, an object of another class than those in it declare."""
+def _is_authors(node: CoreSchema) -> bool:
+    """Whether code of an author's may have put anything into the value of a node, or into its fields."""
     kind = node["type"]
     if kind == "default":
-        plain = isinstance(node.get("default"), str | int | float | bytes | Enum | None)
-        return not plain or node.get("default_factory") not in _MAKES_EMPTY
+        default = node.get("default")
+        plain = isinstance(default, str | int | float | bytes | Enum | None)
+        empty = type(default) in MAKES_EMPTY and not default
+        return not (plain or empty) or node.get("default_factory", list) not in MAKES_EMPTY
     if kind in {"model", "dataclass"}:
         return bool(node.get("custom_init") or node.get("post_init"))
     return not _keeps(node, {}) and kind not in _KNOWN | {"chain", "custom-error"}
@@ -223,29 +207,20 @@ def _has_no_missing(enum: type[Enum]) -> bool:
     return getattr(enum._missing_, "__func__", None) is Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
-def _leaf(node: CoreSchema) -> CoreSchema:
-    """The node that reads the value in the end."""
-    while True:
-        kind: str = node["type"]
-        inner = node.get(_READ_AS.get(kind, "schema")) or (node["steps"][-1] if kind == "chain" else None)
-        if inner is None or kind in _STRUCTURES:
-            return node
-        node = inner
-
-
 def _refuse_hidden(core: CoreSchema) -> None:
-    """Refuse what no serializer sees: an `InitVar`, which the object does not keep, and further keys of a dataclass."""
+    """Refuse what no serializer sees, or not as what it is."""
     for node in all_nodes(core):
-        if node["type"] == "dataclass-field" and node.get("init_only"):
-            raise DefinitionError(
-                f"the field {node['name']!r} of a dataclass is an InitVar, which guards could not be shown; "
-                "make it a field"
-            )
-        if node["type"] == "dataclass-args" and node.get("extra_behavior") == "allow":
-            raise DefinitionError(
-                f"the dataclass {node['dataclass_name']!r} takes keys that it does not declare, which guards could not "
-                "be shown; make it a model"
-            )
+        kind, what = node["type"], None
+        if kind == "dataclass-field" and node.get("init_only"):
+            what = f"the field {node['name']!r} of a dataclass is an InitVar; make it a field"
+        elif kind == "dataclass-args" and node.get("extra_behavior") == "allow":
+            what = f"the dataclass {node['dataclass_name']!r} takes keys that it does not declare; make it a model"
+        elif kind in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
+            what = f"the class {node['cls'].__name__!r} has fields and is a path; take a Path"
+        elif "extras_keys_schema" in node:
+            what = "a validator changes the keys that a model does not declare; take them as they are"
+        if what is not None:
+            raise DefinitionError(f"guards could not be shown all that a handler gets: {what}")
 
 
 # -- the serializer ----------------------------------------------------------------------------------------------------
@@ -255,7 +230,7 @@ def _writing_all(node: Any, classes: set[type] | None) -> Any:
     """A copy that writes down all that there is, under the names that a model uses.
 
     Args:
-        classes: Gets the classes of all models and dataclasses that are declared.
+        classes: Where values need not be as they are declared: gets the classes of all models and dataclasses that are.
     """
     if isinstance(node, list | tuple):
         return type(node)(_writing_all(item, classes) for item in node)
@@ -277,17 +252,21 @@ def _writing_all(node: Any, classes: set[type] | None) -> Any:
         copy["serialization_alias"] = node["validation_alias"]
     if "config" in node:
         copy["config"] = _writing(node["config"])
-    own_form, leaf = node.get("serialization"), _leaf(node)
-    if kind not in _KNOWN | _WRAPPING or (own_form is not None and (kind in _VALIDATORS or leaf["type"] not in _KNOWN)):
-        declared = _STRUCTURES.get(leaf["type"]) and leaf.get("cls", _STRUCTURES[leaf["type"]])
-        if declared is None:
-            copy = {"type": "any", **({"ref": node["ref"]} if "ref" in node else {})}
-        copy["serialization"] = _written_by(_openly(own_form, declared))
+    own_form = node.get("serialization")
+    if kind not in _KNOWN and (own_form is not None or kind not in _WRAPPING):
+        copy = {"type": "any", **({"ref": node["ref"]} if "ref" in node else {})}
+        copy["serialization"] = _written_by(_openly(own_form))
     elif kind in {"set", "frozenset"}:
         copy |= {"type": "list", "serialization": _written_by(_sorted)}
-    elif kind in {"model", "dataclass"} and classes is not None:
+    elif classes is None:
+        pass
+    elif kind in {"model", "dataclass"}:
         classes.add(node["cls"])
         copy["serialization"] = _written_by(_of_class(node["cls"], classes))
+    elif kind == "typed-dict" and copy.get("extra_behavior") != "allow":
+        copy["serialization"] = _written_by(_with_no_more_than(node["fields"].keys()))
+    elif kind == "dict" and node.get("keys_schema", {"type": "str"})["type"] != "str":
+        copy["serialization"] = _written_by(_each_key)
     return copy
 
 
@@ -301,37 +280,59 @@ def _writing(config: Mapping[str, Any]) -> CoreConfig:
     return _CONFIG | {ours: config[key] for key, ours in _SHAPING.items() if key in config}  # type: ignore[return-value]
 
 
-def _written_by(function: Callable[..., object]) -> CoreSchema:
+_Write: TypeAlias = Callable[[Any, Callable[[Any], Any], Any], Any]
+
+
+def _written_by(function: _Write) -> CoreSchema:
     return {"type": "function-wrap", "function": function, "info_arg": True}
+
+
+def _other(value: Any) -> PydanticSerializationUnexpectedValue:
+    """What makes a union try its next branch, and is an error where no other is left."""
+    return PydanticSerializationUnexpectedValue(f"a {type(value).__name__} that is not as it is declared")
 
 
 def _sorted(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
     """A set has no order of its own, and its JSON is compared. As Python values its items need not be hashable."""
     if not isinstance(value, AbstractSet):
-        return handler(value)
+        raise _other(value)
     return sorted(handler(list(value)), key=lambda item: to_json(item, inf_nan_mode="constants", fallback=os.fspath))
 
 
-def _of_class(declared: type, classes: set[type]) -> Callable[[Any, Callable[[Any], Any], Any], Any]:
+def _each_key(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
+    written = handler(value)
+    if len(written) != len(value) and SECRET_STARS not in written:
+        raise ValueError("two keys are written down as one")
+    return written
+
+
+def _with_no_more_than(names: Collection[str]) -> _Write:
+    def write(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
+        if not isinstance(value, dict) or value.keys() - names:
+            raise _other(value)
+        return handler(value)
+
+    return write
+
+
+def _of_class(declared: type, classes: set[type]) -> _Write:
     """Write an object of a derived class with all that it holds, and not only with what its base declares; but of a
     class that is declared elsewhere as is said there: it is another one of a union."""
 
     def write(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
-        if type(value) is declared or not isinstance(value, declared):
+        if type(value) is declared:
             return handler(value)
-        if type(value) in classes:
-            raise PydanticSerializationUnexpectedValue(f"{type(value)!r} is not {declared!r}")
+        if type(value) in classes or not isinstance(value, declared):
+            raise _other(value)
         return _opened(value, info)
 
     return write
 
 
-def _openly(own_form: CoreSchema | None, declared: type | None) -> Callable[[Any, Callable[[Any], Any], Any], Any]:
-    """Write what is not of the declared class by what it is; in the author's own form where it has no other."""
+def _openly(own_form: CoreSchema | None) -> _Write:
+    """Write a value by what it is; in the author's own form where it has no other."""
 
     def write(value: Any, handler: Callable[[Any], Any], info: Any) -> Any:
-        if declared is not None and isinstance(value, declared):
-            return handler(value)
         if info.mode == "python" and isinstance(value, os.PathLike):
             return value
         try:
@@ -348,15 +349,18 @@ def _openly(own_form: CoreSchema | None, declared: type | None) -> Callable[[Any
     return write
 
 
+_NOTHING: frozenset[str] = frozenset()
 _ANY = SchemaSerializer({"type": "any"}, _CONFIG)
 
 
 def _opened(value: Any, info: Any) -> Any:
     """A value with all that its objects hold, whatever their classes would write of them."""
     if isinstance(value, _SECRETS):
-        return _opened(value.get_secret_value(), info) if info.context is _WITH_SECRETS else SECRET_STARS
+        secret = _opened(value.get_secret_value(), info)
+        sent = info.context is None or info.context.issuperset(_leaves(from_json(to_json(secret))))
+        return secret if sent else SECRET_STARS
     if isinstance(value, BaseModel):
-        value = {**value.__dict__, **(value.model_extra or {})}
+        value = _fields(value)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -368,3 +372,12 @@ def _opened(value: Any, info: Any) -> Any:
     if isinstance(value, Iterator):
         raise TypeError("what is read to be written down would be gone for the handler")
     return value
+
+
+def _fields(model: BaseModel) -> dict[str, Any]:
+    """What a model holds, by the names that it is filled by."""
+    names = {name: field.validation_alias for name, field in type(model).model_fields.items()}
+    fields = {alias if isinstance(alias, str) else name: model.__dict__[name] for name, alias in names.items()}
+    if twice := fields.keys() & (model.model_extra or {}).keys():
+        raise ValueError(f"two fields are called {min(twice)!r}")
+    return fields | (model.model_extra or {})

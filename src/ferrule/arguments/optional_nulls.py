@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
-from ferrule.values.frozen import JsonObject
+from ferrule.arguments.schema_walk import Schema, forms_of, of_item, of_property, resolved
 
 _DEEPEST = 20
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
-_OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
-_OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
-
-Schema = JsonObject
 
 
 def without_optional_nulls(value: object, schema: Schema) -> Any:
@@ -28,10 +23,12 @@ def without_optional_nulls(value: object, schema: Schema) -> Any:
 def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
     if not isinstance(value, dict | list):
         return value
-    forms = _forms(nodes, root)
+    forms = forms_of(nodes, root)
     if isinstance(value, list):
-        items = [[below for form in forms for below in of_item(form, at)] for at in range(len(value))]
-        return [_without(item, below, root) for item, below in zip(value, items, strict=True)]
+        return [
+            _without(item, [below for form in forms for below in of_item(form, at)], root)
+            for at, item in enumerate(value)
+        ]
     forms = [form for form in forms if form.keys() & _OBJECT]
     forms = [form for form in forms if _may_be(value, form)] or forms
     return {
@@ -68,62 +65,3 @@ def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
         if key in node:
             return any(_allows_null(branch, root, depth + 1) for branch in node[key])
     return all(_allows_null(branch, root, depth + 1) for branch in node.get("allOf", ()))
-
-
-def _branches(node: Schema, root: Schema) -> Iterator[Any]:
-    """What a node refers to, and the schemas of which one or all hold for the same value."""
-    if isinstance(node.get("$ref"), str):
-        yield resolved(root, node["$ref"])
-    for key in ("anyOf", "oneOf", "allOf"):
-        yield from node.get(key, ())
-    yield from (node[key] for key in ("then", "else") if key in node)
-
-
-def _forms(nodes: Iterable[object], root: Schema) -> list[Schema]:
-    """The schemas that nodes are made of, with those of their branches. Each once: in a recursive union there would be
-    twice as many at every level."""
-    found: dict[int, Schema] = {}
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, Mapping) and id(node) not in found:
-            found[id(node)] = node
-            waiting.extend(_branches(node, root))
-    return list(found.values())
-
-
-def declares(schema: Schema, name: str) -> bool:
-    """Whether a schema, in one of the forms that a value may have, says something of this property of the root."""
-    return any(of_property(form, name) for form in _forms([schema], schema))
-
-
-def resolved(root: Schema, ref: str) -> Any:
-    """What a reference such as `#/$defs/Item` leads to; `None` where there is nothing."""
-    node: Any = root
-    for part in ref.removeprefix("#").strip("/").split("/"):
-        key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(node, Mapping):
-            node = node.get(key) if key else node
-        elif isinstance(node, list):
-            node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
-    return node
-
-
-def of_property(form: Schema, key: str | None) -> list[Any]:
-    """What a form says of the value of a key, or of all that it does not name. Patterns are taken to fit any key."""
-    others = [form[other] for other in _OTHER_KEYS if form.get(other, False) is not False]
-    named = form.get("properties", {})
-    return [*([named[key]] if key in named else others), *form.get("patternProperties", {}).values()]
-
-
-def first_items(form: Schema) -> Sequence[Any]:
-    """The schemas of the first items, each of its own."""
-    items = form.get("items")
-    return items if isinstance(items, list) else form.get("prefixItems", ())
-
-
-def of_item(form: Schema, at: int) -> list[Any]:
-    """What a form says of the item at a position."""
-    first = first_items(form)
-    others = [form[other] for other in _OTHER_ITEMS if isinstance(form.get(other), Mapping)]
-    return [*([first[at]] if at < len(first) else others), *([form["contains"]] if "contains" in form else ())]

@@ -6,7 +6,7 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -14,15 +14,14 @@ from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, show
 from ferrule.arguments.judged_form import JudgedForm, NoJudgedForm
-from ferrule.arguments.optional_nulls import declares, without_optional_nulls
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
+from ferrule.arguments.schema_walk import declares
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, starred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, same, to_object
 
-NOTHING: JsonObject = FrozenDict()
 _MOST_DROPPED = 20
 """Arguments that are named where they are dropped."""
 
@@ -44,7 +43,6 @@ class Parameters:
         required: Parameters without a default.
         defaults: The JSON values of the others, where they have one.
         direct: Parameters whose validated value is their JSON value.
-        factories: What makes the defaults that are new for each call.
         exact: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
         form: How what validation may change is written down for those who judge; `None` where it changes nothing.
         whole: Whether that is all that there is.
@@ -53,7 +51,6 @@ class Parameters:
     """
 
     direct: frozenset[str] = frozenset()
-    factories: Mapping[str, Callable[[], Any]] = NOTHING
     exact = False
     form: JudgedForm | None = None
     whole = False
@@ -98,21 +95,15 @@ class Parameters:
         Raises:
             Invalid: with the text for the model.
         """
-        value, repairs = self._received(name, raw)
-        return self._repaired(name, {**value, **self._made(name, value)}, repairs)
+        return self._repaired(name, *self._received(name, raw))
 
     def read_ahead(self, name: str, raw: str | JsonObject | None) -> Arguments:
-        """The arguments of a call that is not decoded yet as they were sent, without defaults that are made for it.
+        """The arguments of a call that is not decoded yet as they were sent.
 
         Raises:
             Invalid: with the text for the model.
         """
-        if self.quick is not None and isinstance(raw, str):
-            try:
-                return Arguments(raw, self.quick(raw), self)
-            except Exception:  # `decode` says what is wrong, or mends it
-                pass
-        values, text, _ = self._repaired(name, *self._received(name, raw))
+        values, text, _ = self.decode(name, raw)
         return Arguments(text, values, self)
 
     def judge(self, name: str, changed: JsonObject, before: Arguments | None = None) -> Arguments:
@@ -126,27 +117,40 @@ class Parameters:
         known = given
         if before is not None and before.shown is not None:
             known = _as_received(given, thaw(before), loads(before.raw))
+            if dumps(known).count(SECRET_STARS) > before.raw.count(SECRET_STARS):
+                raise Invalid("stars stand for a secret that is not shown, and were moved; leave it in its place")
+
+        def other(made: Arguments) -> list[str]:
+            """What comes out otherwise; what a model fills in may have been left out."""
+            sent = {} if self.form is None else loads(self.form.set_fields(made.validated, made.raw))
+            unlike = [key for key, value in given.items() if not same(value, thaw(made.get(key)))]
+            return [key for key in unlike if key not in sent or not same(given[key], sent[key])]
+
         try:
-            judged = self.remade(name, known)
+            judged = self.remade(name, known, given, lambda made: not other(made))
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        form = self.form
-        sent = {} if form is None else loads(form.sent(judged.validated))  # what a model fills in may be left out
-        for key in () if form is None else given:
-            if not (same(given[key], thaw(judged.get(key))) or (key in sent and same(given[key], sent[key]))):
-                change = f"={show(given[key])} would become {show(thaw(judged.get(key)))}"
-                raise Invalid(f"{key}{' would become something else' if key in self.hidden else change}")
+        for key in () if self.form is None else other(judged):
+            change = f"={show(given[key])} would become {show(thaw(judged.get(key)))}"
+            raise Invalid(f"{key}{' would become something else' if key in self.hidden else change}")
         return judged
 
-    def remade(self, name: str, received: JsonObject) -> Arguments:
-        """What is judged of arguments that were received, with what is bound now.
+    def remade(
+        self, name: str, received: JsonObject, before: JsonObject, fits: Callable[[Arguments], bool]
+    ) -> Arguments:
+        """What is judged of arguments that were received, with what is bound now. Where that does not fit, what was
+        made anew, such as the id of an object, is as it was `before`.
 
         Raises:
             Invalid: where they do not fit.
             NoJudgedForm: where a value has no JSON form.
         """
-        value = {**thaw(self.bound), **thaw(received)}
-        values, text, _ = self._repaired(name, {**value, **self._made(name, value)}, ())
+        received = {**thaw(self.bound), **thaw(received)}
+        values, text, _ = self._repaired(name, received, ())
+        made = self.arguments(text, values)
+        if self.form is None or fits(made):
+            return made
+        values, text, _ = self._repaired(name, _completed(received, before), ())
         return self.arguments(text, values)
 
     def arguments(self, text: str, values: Any) -> Arguments:
@@ -156,7 +160,7 @@ class Parameters:
         Raises:
             NoJudgedForm: where a value has no JSON form.
         """
-        return Arguments(text, values, self, None if self.form is None else self.form.text(values))
+        return Arguments(text, values, self, None if self.form is None else self.form.text(values, text))
 
     def places(self, arguments: Arguments) -> Places:
         """Where judged arguments hold paths; see `find_places`."""
@@ -172,11 +176,12 @@ class Parameters:
             NoJudgedForm: where neither gives what was judged.
         """
         values = self.values(judged.raw)
-        if self.form is None or judged.shown is None or self.form.text(values) == judged.shown:
+        if self.form is None or judged.shown is None or self.form.text(values, judged.raw) == judged.shown:
             return values
         with suppress(ArgumentErrors):
-            values = self.values(dumps(_completed(loads(judged.raw), loads(judged.shown))))
-            if self.form.text(values) == judged.shown:
+            text = dumps(_completed(loads(judged.raw), loads(judged.shown)))
+            values = self.values(text)
+            if self.form.text(values, text) == judged.shown:
                 return values
         raise NoJudgedForm("its arguments come out otherwise than they were judged")
 
@@ -244,22 +249,12 @@ class Parameters:
             "Nothing was run: send the complete arguments as one JSON object."
         ) from error
 
-    def _made(self, name: str, value: dict[str, Any]) -> dict[str, Any]:
-        """The defaults that are made for this call, as their JSON."""
-        if not self.factories:
-            return {}
-        given = without_optional_nulls(value, self.schema)
-        try:
-            return {key: loads(dumps(make())) for key, make in self.factories.items() if key not in given}
-        except Exception as error:  # a factory of the author's own, or what it made
-            raise Invalid(f"A default of {name} cannot be made: {type(error).__name__}. Nothing was run.") from error
-
     def _repaired(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
         try:
             values, text, more = repair(value, self.values, self.schema)
         except ArgumentErrors as wrong:
             raise Invalid(self._explained(name, wrong.errors)) from None
-        return *self._with_defaults(values, text), (*repairs, *more)
+        return values, text, (*repairs, *more)
 
     def _explained(self, name: str, errors: list[ArgumentError]) -> str:
         """The text for the model, with stars in the place of what it is not to see."""
@@ -272,10 +267,6 @@ class Parameters:
             return replace(error, got=starred(error.got, hidden)) if isinstance(error.got, dict) else error
 
         return explain(name, [told(error) for error in errors] if hidden else errors, self.known)
-
-    def _with_defaults(self, values: Any, text: str) -> tuple[Any, str]:
-        """The same where validation itself fills in the defaults."""
-        return values, text
 
 
 def _as_received(given: Any, judged: Any, received: Any) -> Any:

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ferrule.arguments.judged_form import NoJudgedForm
-from ferrule.arguments.optional_nulls import of_item, of_property, resolved
+from ferrule.arguments.schema_walk import forms_of, of_item, of_property, resolved
 from ferrule.values.arguments import FoundPath, Place, Places
 from ferrule.values.frozen import JsonObject
 
 _PATH_FORMATS = frozenset({"path", "file-path", "directory-path"})
 """Those that Pydantic exports for `Path`, `FilePath`, `NewPath` and `DirectoryPath`."""
-_REFERRING = ("$ref", "$dynamicRef", "$recursiveRef")
-_BRANCHES = ("anyOf", "oneOf")
-_CONDITIONAL = ("if", "then", "else")
+_UNIONS = ("anyOf", "oneOf")
 _IN_A_ROW = (list, tuple, deque, set, frozenset)
 _STRUCTURED = (Mapping, *_IN_A_ROW)
 
@@ -35,7 +33,7 @@ def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: Mappin
 
     Raises:
         NoJudgedForm: where the two do not go together.
-        LookupError: for a reference that leads out of the schema, or to an `$anchor` or `$id` in it.
+        LookupError: for a reference that leads out of the schema.
     """
     search = _PathSearch(schema)
     search.by_schema([schema], arguments, ())
@@ -94,39 +92,27 @@ class _PathSearch:
     def _all_about(self, nodes: Iterable[object], value: object) -> list[Mapping[str, Any]]:
         """`nodes` with those that they refer to and are made of, each once; of a union the branches that may be meant,
         and all where none is."""
-        waiting = list(nodes)
-        ids = tuple(map(id, waiting))
+        nodes = list(nodes)
+        ids = tuple(map(id, nodes))
         if ids in self.known:
             return self.known[ids]
         tags = value if isinstance(value, Mapping) else {}
-        found: dict[int, Mapping[str, Any]] = {}
-        while waiting:
-            node = waiting.pop()
-            if not isinstance(node, Mapping) or id(node) in found:
-                continue
-            found[id(node)] = node
-            waiting += [self._target(node[key]) for key in _REFERRING if key in node]
-            waiting += [*node.get("allOf", ()), *(node[key] for key in _CONDITIONAL if key in node)]
-            for key in ("dependentSchemas", "dependencies"):
-                waiting += node.get(key, {}).values()
-            for key in _BRANCHES:
-                waiting += [branch for branch in node.get(key, ()) if self._may_fit(branch, tags)] or node.get(key, ())
-        about = list(found.values())
-        if not any(key in node for node in about for key in _BRANCHES):  # the same for all values
+
+        def meant(key: str, applied: list[Any]) -> list[Any]:
+            if None in applied:
+                raise LookupError(f"the schema has a {key} to what is no part of it")
+            return [one for one in applied if key not in _UNIONS or self._may_fit(one, tags)] or applied
+
+        about = forms_of(nodes, self.schema, meant)
+        if not any(key in node for node in about for key in _UNIONS):  # the same for all values
             self.known[ids] = about
         return about
-
-    def _target(self, reference: str) -> Any:
-        found = resolved(self.schema, reference)
-        if found is None:
-            raise LookupError(f"the schema refers to {reference!r}, which is no JSON pointer to a part of it")
-        return found
 
     def _may_fit(self, branch: Any, value: Mapping[str, Any]) -> bool:
         """Whether a branch of a union may be meant, by its tags. To check it whole would take time that doubles with
         each level of a union in a union, and the judged form need not fit the schema."""
         if isinstance(branch, Mapping) and "$ref" in branch:
-            branch = self._target(branch["$ref"])
+            branch = resolved(self.schema, branch["$ref"])
         named = branch.get("properties", {}) if isinstance(branch, Mapping) else {}
         return all(
             value[key] in (node["enum"] if "enum" in node else [node["const"]])

@@ -44,7 +44,7 @@ class SchemaParameters(Parameters):
             errors = self._floats_for_integers(value)
         if errors:
             raise ArgumentErrors(errors)
-        return value
+        return {**value, **{name: thaw(default) for name, default in self.defaults.items() if name not in value}}
 
     def _errors(self, value: Any) -> list[ArgumentError]:
         """What is wrong, which jsonschema-rs finds all at once, or only that something is."""
@@ -63,13 +63,6 @@ class SchemaParameters(Parameters):
         errors = self._errors(_with_fractions(value))
         expected = "must be an integer with all its digits, not a number in floating point"
         return [ArgumentError(error.path, expected, wants="integer") for error in errors if error.wants == "integer"]
-
-    def _with_defaults(self, values: Any, text: str) -> tuple[Any, str]:
-        missing = {name: thaw(value) for name, value in self.defaults.items() if name not in values}
-        if missing:
-            values = {**values, **missing}
-            return values, dumps(values)
-        return values, text
 
 
 def _with_fractions(value: object) -> Any:

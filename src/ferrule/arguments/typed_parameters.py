@@ -8,16 +8,15 @@ from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import CoreConfig, SchemaValidator, from_json, to_json
+from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
 from ferrule.arguments.closing import direct, holds, root_fields, stop_at_first
 from ferrule.arguments.judged_form import JudgedForm, is_exact
-from ferrule.arguments.parameters import NOTHING, Parameters
+from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import Ways
-from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, loads
+from ferrule.values.json_text import SHORT, check_digits, check_repeated_keys
 
 
 class TypedParameters(Parameters):
@@ -25,8 +24,6 @@ class TypedParameters(Parameters):
 
     Args:
         core: The closed core schema: a typed dict of the keyword arguments, or a model.
-        factories: What makes the defaults that are new for each call, by the parameter's name in JSON; `core` has
-            other defaults in their place.
     """
 
     def __init__(
@@ -34,7 +31,6 @@ class TypedParameters(Parameters):
         core: dict[str, Any],
         schema: JsonObject,
         *,
-        factories: Mapping[str, Callable[[], Any]] = NOTHING,
         hidden: frozenset[str] = frozenset(),
         drop_unknown: bool = False,
     ) -> None:
@@ -44,7 +40,6 @@ class TypedParameters(Parameters):
         self._validator = _validator(core)
         ways = Ways(self.schema, tagged=True) if "$defs" in self.schema else None
         self._ways = ways if ways is not None and ways.limited else None
-        self.factories = factories
         self.exact = holds(core, "decimal")
         self._written = JudgedForm(core)
         self.form = None if is_exact(core, {}) else self._written
@@ -55,7 +50,7 @@ class TypedParameters(Parameters):
             self.direct = frozenset(
                 name for name, wire in wire_names.items() if wire == name and direct(fields[name]["schema"])
             )
-        if not (hidden or drop_unknown or factories):
+        if not (hidden or drop_unknown):
             self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
@@ -84,13 +79,14 @@ class TypedParameters(Parameters):
         except Exception as error:  # a validator of the author's own that breaks says no
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
 
-    def fields_of(self, instance: object) -> dict[str, Any]:
-        """The JSON of each field of a handler's instance, under the name that a model fills it by.
+    def fields_of(self, instance: object, received: str | None) -> dict[str, Any]:
+        """The JSON of each field of a handler's instance, under the name that a model fills it by; of secrets those
+        that were `received`, or all for `None`.
 
         Raises:
             NoJudgedForm: where one has none.
         """
-        return from_json(self._written.text(instance, checked=False))  # type: ignore[no-any-return]
+        return from_json(self._written.text(instance, received, checked=False))  # type: ignore[no-any-return]
 
     def _read(self, text: str) -> Any:
         if self._ways is not None:
@@ -116,20 +112,6 @@ class TypedParameters(Parameters):
         """The validator that does not end at the first wrong item, made when it is needed."""
         stop_at_first(self._core, False)
         return _validator(self._core)
-
-    def check_made(self, name: str, key: str, made: object) -> None:
-        """Raise a `DefinitionError` where what a factory made has no JSON form, or one that the parameter refuses."""
-        try:
-            text = to_json(made, inf_nan_mode="constants").decode()
-            loads(text)
-            reason = "a secret has none" if SECRET_STARS in text else self.refusal(name, key, made)
-        except Exception as error:  # whatever an object of the author's own raises
-            reason = f"it has none: {str(error).partition(chr(10))[0]}"
-        if reason:
-            raise DefinitionError(
-                f"tool {name!r}: what the default_factory of {key!r} makes is written down as JSON, and {reason}; "
-                "make it in the handler instead"
-            )
 
 
 def _validator(core: dict[str, Any]) -> SchemaValidator:

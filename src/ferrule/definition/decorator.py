@@ -98,8 +98,6 @@ def tool(
     """
     if handler is None:
         return partial(tool, name=name, **options)
-    if isinstance(handler, Tool):
-        raise DefinitionError(f"{handler!r} is a tool already; use .replace(...) for a changed copy")
     if isinstance(handler, staticmethod | classmethod):
         raise DefinitionError("put @staticmethod above @tool's function, or use Toolset.of(...) for a class's methods")
     return Tool(_name_of(handler) if name is None else name, handler, **options)

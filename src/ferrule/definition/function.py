@@ -13,20 +13,20 @@ from ferrule.arguments.closing import close, typed_dict
 from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
-from ferrule.definition.factories import with_factories
-from ferrule.definition.handler import UNKNOWN, Call, Handler, doc_of
+from ferrule.definition.handler import UNKNOWN, Handler, doc_of
+from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import caller_locals, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
-from ferrule.values.context import ToolContext
 
 _NO_HINT = inspect.Parameter.empty
 
 
-def from_function(name: str, function: Callable[..., object], private: frozenset[str], drop_unknown: bool) -> Handler:
+def from_function(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
     """A handler of a function, bound method or callable object: parameters from the type hints.
 
     Raises:
-        DefinitionError: for `*args`, hints that cannot be resolved, types without a JSON form.
+        DefinitionError: for parameters that no caller can name, hints that cannot be resolved, types without a JSON
+            form.
     """
     description, texts = parse(doc_of(function))
     signature = signature_of(name, function)
@@ -35,29 +35,25 @@ def from_function(name: str, function: Callable[..., object], private: frozenset
     contexts: list[str] = []
     declared: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise DefinitionError(
-                f"tool {name!r}: a model cannot fill *{parameter.name}; write a list parameter instead"
+                f"tool {name!r}: a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
+                "a list parameter for *args, and leave out the /"
             )
         hint = hints.get(parameter.name, Any if parameter.annotation is _NO_HINT else parameter.annotation)
         if is_context(hint):
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=hint))
-    parameters = _typed(name, declared, texts, private, drop_unknown, frozenset(contexts))
-    only_positional = tuple(p for p in signature.parameters.values() if p.kind is inspect.Parameter.POSITIONAL_ONLY)
-    call = _caller(function, tuple(contexts), only_positional)
-    # The schema has the parameters in their order, under the names that they have in JSON.
-    named = [parameter.name for parameter in declared if parameter.kind is not parameter.VAR_KEYWORD]
-    names = dict(zip(named, parameters.schema["properties"], strict=True))
+    parameters, names = _typed(name, declared, texts, frozenset(contexts), options)
     return Handler(
         function=function,
         parameters=parameters,
-        call=call,
-        by_keywords=None if contexts or only_positional else function,
+        call=lambda values, context: function(**values, **dict.fromkeys(contexts, context)),
+        by_keywords=None if contexts else function,
         description=description,
         returns=returns,
-        positional=tuple(names[p.name] for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
+        positional=tuple(names[p.name] for p in declared if p.kind is p.POSITIONAL_OR_KEYWORD),
         aliases={name: wire for name, wire in names.items() if name != wire},
     )
 
@@ -66,33 +62,31 @@ def _typed(
     name: str,
     declared: list[inspect.Parameter],
     texts: Mapping[str, str],
-    private: frozenset[str],
-    drop_unknown: bool,
     contexts: frozenset[str],
-) -> TypedParameters:
-    unknown = private - {parameter.name for parameter in declared}
-    if unknown:
-        raise DefinitionError(f"tool {name!r}: private={sorted(unknown)!r} names no parameter of the function")
+    options: ToolOptions,
+) -> tuple[TypedParameters, dict[str, str]]:
+    """The parameters, and their names in JSON by those in Python."""
     whole = close(_arguments_core(name, declared))
     call = whole["schema"] if whole["type"] == "definitions" else whole
     arguments = call["arguments_schema"]
+    schema = exported_schema(name, whole, declared)
+    private = frozenset(options.get("private", ()))
     fields: dict[str, dict[str, Any]] = {}
-    hidden: set[str] = set()
+    names: dict[str, str] = {}
     named = [parameter for parameter in declared if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     for parameter, argument in zip(named, arguments["arguments_schema"], strict=True):
         field = fields[parameter.name] = _field(parameter, argument, private)
-        if parameter.name in private:
-            hidden.add(field.get("validation_alias", parameter.name))
+        wire = names[parameter.name] = field.get("validation_alias", parameter.name)
+        if parameter.name in texts:
+            schema["properties"][wire].setdefault("description", texts[parameter.name])
     core = typed_dict(fields, arguments.get("var_kwargs_schema"))
-    schema = exported_schema(name, whole, declared)
+    hidden = {wire for key, wire in names.items() if key in private}
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
         hidden |= contexts  # **kwargs would take a key of the context's name
-    for parameter, node in zip(named, schema["properties"].values(), strict=True):
-        if parameter.name in texts:
-            node.setdefault("description", texts[parameter.name])
     core = core if call is whole else {**whole, "schema": core}
-    return with_factories(name, core, schema, frozenset(hidden), drop_unknown)
+    drop_unknown = options.get("unknown") == "drop"
+    return TypedParameters(core, schema, hidden=frozenset(hidden), drop_unknown=drop_unknown), names
 
 
 def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: frozenset[str]) -> dict[str, Any]:
@@ -161,17 +155,3 @@ def exported_schema(name: str, core: dict[str, Any], declared: Sequence[inspect.
         return json_schema(core)
     except UNEXPORTABLE as error:
         raise DefinitionError(_why(name, declared, error)) from error
-
-
-def _caller(
-    function: Callable[..., object], contexts: tuple[str, ...], positional: tuple[inspect.Parameter, ...]
-) -> Call:
-    if not positional:
-        return lambda values, context: function(**values, **dict.fromkeys(contexts, context))
-
-    def call(values: dict[str, object], context: ToolContext) -> object:
-        given = {**values, **dict.fromkeys(contexts, context)}
-        leading = [given.pop(p.name, p.default) for p in positional]
-        return function(*leading, **given)
-
-    return call

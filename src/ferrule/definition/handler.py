@@ -111,7 +111,5 @@ def type_of_chunks(returns: object) -> object:
     plain = get_args(returns)[0] if get_origin(returns) is Annotated else returns
     if (get_origin(plain) or plain) not in _ITERATORS:
         return returns
-    if not get_args(plain):
-        return UNKNOWN
-    chunk = get_args(plain)[0]
-    return str if chunk is str else list[chunk]  # type: ignore[valid-type]
+    chunk = next(iter(get_args(plain)), UNKNOWN)
+    return chunk if chunk is str or chunk is UNKNOWN else list[chunk]  # type: ignore[valid-type]

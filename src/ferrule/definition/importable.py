@@ -11,7 +11,7 @@ Place = tuple[str, str, str | None]
 """Where something is imported from: module, qualified name, and the module's file."""
 
 
-def importable(function: object, name: str | None = None) -> Place:
+def importable(function: object, name: str) -> Place:
     """Where another process finds `function`, a function or class, as far as its definition tells.
 
     Raises:
@@ -20,26 +20,16 @@ def importable(function: object, name: str | None = None) -> Place:
     if not hasattr(os, "killpg") or not hasattr(os, "fork"):
         raise DefinitionError("isolation='process' needs process groups, which this platform does not have")
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    who = f"tool {name or getattr(function, '__name__', function)!r}"
-    how = "an isolated tool is imported by another process"
-    if not isinstance(module, str) or not isinstance(qualname, str) or _is_bound(function):
+    owner = getattr(function, "__self__", None)
+    needs_object = owner is not None and not isinstance(owner, type | type(sys))  # a class is found by its name
+    if not isinstance(module, str) or not isinstance(qualname, str) or needs_object or "<" in qualname:
         raise DefinitionError(
-            f"{who}: {how}, which cannot find {function!r}: write a function at the top level of a module, which makes "
-            "or looks up the object that it needs"
-        )
-    if "<" in qualname:  # <locals> or <lambda>
-        raise DefinitionError(
-            f"{who}: {how}, which does not find {qualname!r}: make it a def at the top level of a module"
+            f"tool {name!r}: an isolated tool is imported by another process, which cannot find {function!r}: write a "
+            "def at the top level of a module, which makes or looks up the object that it needs"
         )
     if module in {"__main__", "__mp_main__"}:
         raise DefinitionError(
-            f"{who} is defined in the script or notebook that runs, and no script is run again: {how}, so move it to "
-            "a module of its own, such as my_tools.py, and import it from there"
+            f"tool {name!r} is defined in the script or notebook that runs, and no script is run again: an isolated "
+            "tool is imported by another process, so move it to a module of its own, such as my_tools.py"
         )
     return module, qualname, getattr(sys.modules.get(module), "__file__", None)
-
-
-def _is_bound(function: object) -> bool:
-    """Whether it needs an object that no name leads to; a class is found by its name."""
-    owner = getattr(function, "__self__", None)
-    return owner is not None and not isinstance(owner, type | type(sys))

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
-from ferrule.definition.options import OPTIONS, guards, refuse_unknown, wrong
-from ferrule.definition.signature import takes_two
+from ferrule.definition.options import OPTIONS, callable_of, fits, refuse_unknown, wrong
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import Executable, Guard, ToolForm
@@ -21,11 +20,10 @@ from ferrule.values.decision import Decision, ask, deny
 from ferrule.values.masking import masked_text
 from ferrule.values.result import ToolResult
 
-_KEYS = (
-    *("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe"),
-    *(key for key in OPTIONS if key not in {"read_only", "parallel", "args_model"}),
-)
+_OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
+_KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel", "args_model"}))
 """What a definition may say: the options of a tool, but for those that have another name there."""
+_KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
@@ -44,19 +42,32 @@ def build_tool(definition: Mapping[str, object]) -> Tool:
     for key in ("name", "execute"):
         if key not in definition:
             raise DefinitionError(f"build_tool: the definition has no {key!r}")
+    return _built(definition, (ask_unchecked,))
+
+
+def from_object(thing: Executable) -> Tool:
+    """A tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
+
+    Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used where
+    it has them. No base class is needed.
+    """
+    return _built({key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}, ())
+
+
+def _built(definition: Mapping[str, object], unchecked: tuple[Guard, ...]) -> Tool:
+    """A tool of what a definition says; `unchecked` guards it where that says nothing of permissions."""
     given: dict[str, Any] = dict(definition)
-    name, execute, check = given.pop("name"), given.pop("execute"), given.pop("check_permissions", None)
-    guard = ask_unchecked if check is None else permission_guard(name, check)
-    given["guards"] = (guard, *guards("guards", given.get("guards", ()), name))
-    return _execute_tool(name, execute, given)
-
-
-def _execute_tool(name: str, execute: Callable[..., object], given: dict[str, Any]) -> Tool:
-    given["read_only"] = _flag(name, "is_read_only", given.pop("is_read_only", False))
-    given["parallel"] = _flag(name, "is_concurrency_safe", given.pop("is_concurrency_safe", False))
+    name, execute, check = given.pop("name", ""), given.pop("execute", None), given.pop("check_permissions", None)
+    for key, option in (("is_read_only", "read_only"), ("is_concurrency_safe", "parallel")):
+        value = given.pop(key, False)
+        given[option] = value() if callable(value) else value
+        if not isinstance(given[option], bool):
+            raise wrong(key, value, name, "True or False, or a function that returns it")
     if given.get("input_schema") is None:
         given["input_schema"] = {"type": "object"}
-    return Tool(name, execute, **given).adapted(with_foreign_results)
+    made = Tool(name, execute, **given).adapted(with_foreign_results)
+    checks = unchecked if check is None else (permission_guard(name, check),)
+    return made.replace(guards=(*checks, *made.guards))
 
 
 def with_foreign_results(handler: Handler) -> Handler:
@@ -74,20 +85,12 @@ async def _awaited(value: Awaitable[object]) -> object:
     return foreign_result(await value)
 
 
-def _flag(name: str, key: str, value: object) -> bool:
-    """What `is_read_only` or `is_concurrency_safe` says, as a method, a function or a plain bool."""
-    value = value() if callable(value) else value
-    if not isinstance(value, bool):
-        raise wrong(key, value, name, "True or False, or a function that returns it")
-    return value
-
-
 def ask_unchecked(call: ToolCall, context: ToolContext) -> Decision:
     """The guard of a tool that says nothing about permissions."""
     return ask(f"{call.name} has no check_permissions")
 
 
-def permission_guard(name: str, check: object) -> Guard:
+def permission_guard(name: str, check: Callable[..., object]) -> Guard:
     """A guard of `check_permissions(payload, context)`.
 
     It says no by raising `PermissionError`, whose text is the reason; `None` is no objection; all else denies.
@@ -95,11 +98,11 @@ def permission_guard(name: str, check: object) -> Guard:
     Raises:
         DefinitionError: where it is neither a sync nor an async function of two arguments.
     """
-    if not callable(check) or inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
-        raise DefinitionError(
-            f"tool {name!r}: check_permissions must be a sync or async function of (payload, context), not {check!r}"
-        )
-    two = takes_two(name, "check_permissions", check)
+    if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
+        raise wrong("check_permissions", check, name, "a function that answers, and this one yields")
+    two = fits(check, "(payload, context)")
+    if not two:
+        callable_of("check_permissions", check, name, "(payload)")
 
     async def check_permissions(call: ToolCall, context: ToolContext) -> Decision | None:
         payload = dict(call.arguments)
@@ -114,21 +117,6 @@ def permission_guard(name: str, check: object) -> Guard:
         return deny(f"check_permissions of {call.name} answered neither yes nor no")
 
     return check_permissions
-
-
-def from_object(thing: Executable) -> Tool:
-    """A tool of any object with a `name` and an `execute(payload)` or `execute(payload, context)`.
-
-    Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used where
-    it has them. No base class is needed.
-    """
-    name = getattr(thing, "name", None) or ""
-    check = getattr(thing, "check_permissions", None)
-    optional = ("input_schema", "is_read_only", "is_concurrency_safe")
-    given: dict[str, Any] = {key: getattr(thing, key) for key in optional if hasattr(thing, key)}
-    given["description"] = str(getattr(thing, "description", None) or "")
-    given["guards"] = [] if check is None else [permission_guard(name, check)]
-    return _execute_tool(name, thing.execute, given)
 
 
 def foreign_result(value: object) -> object:
@@ -153,9 +141,8 @@ def foreign_result(value: object) -> object:
 def _error_text(error: object) -> str | None:
     if error is None or isinstance(error, str):
         return error or None
-    if isinstance(error, Mapping) and isinstance(error.get("message"), str):
-        return str(error["message"])
-    return to_text(error)
+    message = error.get("message") if isinstance(error, Mapping) else None
+    return message if isinstance(message, str) else to_text(error)
 
 
 def as_tool(thing: ToolForm) -> Tool:

@@ -12,17 +12,16 @@ from ferrule.arguments.closing import close
 from ferrule.arguments.exporting import UNEXPORTABLE
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
-from ferrule.definition.factories import with_factories
 from ferrule.definition.function import exported_schema
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
-from ferrule.definition.signature import is_context, signature_of, type_hints
+from ferrule.definition.options import ToolOptions
+from ferrule.definition.signature import contexts_of, is_context, signature_of, taking_whole, type_hints
 from ferrule.errors import DefinitionError
-from ferrule.values.context import ToolContext
 
 _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
-def from_handler_class(name: str, cls: type[BaseModel], private: frozenset[str], drop_unknown: bool) -> Handler:
+def from_handler_class(name: str, cls: type[BaseModel], options: ToolOptions) -> Handler:
     """A handler of a class whose fields are the parameters: a new instance for each call, which is then called.
 
     Raises:
@@ -41,8 +40,8 @@ def from_handler_class(name: str, cls: type[BaseModel], private: frozenset[str],
     own = cls.__dict__.get("__doc__")
     return Handler(
         function=cls,
-        parameters=_model_parameters(name, cls, private, drop_unknown),
-        call=lambda values, context: values(**dict.fromkeys(contexts, context)) if contexts else values(),
+        parameters=_model_parameters(name, cls, options),
+        call=lambda values, context: values(**dict.fromkeys(contexts, context)),
         description=parse(own)[0],
         returns=type_hints(name, run).get("return", UNKNOWN),
         makes_instance=True,
@@ -50,54 +49,43 @@ def from_handler_class(name: str, cls: type[BaseModel], private: frozenset[str],
     )
 
 
-def from_args_model(
-    name: str, function: Callable[..., object], model: object, private: frozenset[str], drop_unknown: bool
-) -> Handler:
-    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is a `model`.
+def from_args_model(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
+    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an `args_model`.
 
     Raises:
         DefinitionError: for any other signature.
     """
+    model: object = options["args_model"]
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise DefinitionError(f"tool {name!r}: args_model must be a Pydantic model, not {model!r}")
     hints = type_hints(name, function)
-    names = list(signature_of(name, function).parameters)
+    parameters = list(signature_of(name, function).parameters.values())
     # A hint that is neither for the arguments nor for the context means another kind of function.
-    strange = any((get_origin(hints.get(key)) or hints.get(key)) in _DATA for key in names)
-    if strange or len(names) not in (1, 2):
+    strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
+    contexts = contexts_of(parameters, hints) or parameters[1:]
+    if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
         raise DefinitionError(
             f"tool {name!r}: with args_model the function takes (args), (args, ctx) or (ctx, args), "
-            f"where args is a {model.__name__}, and this one takes ({', '.join(names)})"
+            f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
         )
-    first, second = is_context(hints.get(names[0])), is_context(hints.get(names[-1]))
-    leads = len(names) == 2 and (first or (not second and names[0] in {"ctx", "context"}))
-
-    def call(values: object, context: ToolContext) -> object:
-        if len(names) == 1:
-            return function(values)
-        return function(context, values) if leads else function(values, context)
-
     return Handler(
         function=function,
-        parameters=_model_parameters(name, model, private, drop_unknown),
-        call=call,
+        parameters=_model_parameters(name, model, options),
+        call=taking_whole(function, parameters, contexts),
         description=parse(doc_of(function))[0],
         returns=hints.get("return", UNKNOWN),
     )
 
 
-def _model_parameters(
-    name: str, model: type[BaseModel], private: frozenset[str], drop_unknown: bool
-) -> TypedParameters:
+def _model_parameters(name: str, model: type[BaseModel], options: ToolOptions) -> TypedParameters:
     try:
         core = close(dict(TypeAdapter(model).core_schema))
     except UNEXPORTABLE as error:
         raise DefinitionError(f"tool {name!r}: {error}") from error
     schema = exported_schema(name, core)
     schema.pop("description", None)
+    private = frozenset(options.get("private", ()))
     required = [key for key, field in model.model_fields.items() if key in private and field.is_required()]
     if required:
         raise DefinitionError(f"tool {name!r}: private fields of a model need a default: {required!r}")
-    if private - set(schema.get("properties", {})):
-        raise DefinitionError(f"tool {name!r}: private={sorted(private)!r} names what is no field of {model.__name__}")
-    return with_factories(name, core, schema, private, drop_unknown)
+    return TypedParameters(core, schema, hidden=private, drop_unknown=options.get("unknown") == "drop")

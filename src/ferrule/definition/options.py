@@ -73,7 +73,7 @@ def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDi
 def _callables(
     key: str, value: Iterable[_T], tool: str, form: str, is_form: Callable[[object], bool] = lambda _: False
 ) -> tuple[_T, ...]:
-    """Several callables of the `form`, such as `"(call, context)"`, or whatever is one by `is_form`.
+    """Several callables of the `form`, or whatever is one by `is_form`.
 
     Raises:
         DefinitionError: for anything else.
@@ -85,24 +85,30 @@ def _callables(
     return items
 
 
-def callable_of(key: str, value: object, tool: str, form: str) -> None:
-    """Check that `value` can be called as `form` says. What has no signature, such as a function in C, is let through.
+def fits(function: Callable[..., object], form: str) -> bool:
+    """Whether it can be called as `form`, such as `"(call, context)"`, says. What has no signature, such as a function
+    in C, fits."""
+    try:
+        # What is called is the wrapper, whatever the signature of what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return callable(function)
+    try:
+        signature.bind(*form.split(","))
+    except TypeError:
+        return False
+    return True
+
+
+def callable_of(key: str, value: Any, tool: str, form: str) -> None:
+    """Check that `value` can be called as `form` says.
 
     Raises:
         DefinitionError: where it cannot be.
     """
-    right = f"callable with {form}"
-    if not callable(value):
-        raise wrong(key, value, tool, right)
-    try:
-        # What is called is the wrapper, whatever the signature of what it wraps.
-        signature = inspect.signature(value, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*form.split(","))
-    except TypeError:
-        raise wrong(key, value, tool, f"{right}; it takes {signature}") from None
+    if not fits(value, form):
+        taken = f"; it takes {inspect.signature(value, follow_wrapped=False)}" if callable(value) else ""
+        raise wrong(key, value, tool, f"callable with {form}{taken}")
 
 
 def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...]:

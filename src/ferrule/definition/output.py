@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ferrule.errors import DefinitionError
 from ferrule.values.content import Media, NotShowable, Text
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import dumps
+from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
 _FREE = (UNKNOWN, Any, object, ToolResult, Text, Media)
@@ -96,25 +98,24 @@ class Output:
         return Shaped(result, f"what it returned does not fit its output schema: {misfit}" if misfit else "")
 
     def misfit(self, value: object, output: object) -> str:
-        """Where `value`, whose plain data are `output`, does not fit the schema; nothing where it does."""
+        """Where `value`, whose plain data are `output`, does not fit the schema, without credentials; nothing where it
+        does."""
         if self.free or isinstance(value, ToolResult | Text | Media):
             return ""
-        adapter = self.adapter
         if self._validator is not None:
             wrong = next(iter(self._validator.iter_errors(output)), None)
-            return "" if wrong is None else str(wrong.message)[:300]
+            return "" if wrong is None else without_credentials(wrong.message, 300)
+        adapter = self.adapter
         if adapter is None:
             return ""
-        try:
+        with suppress(ValidationError):
             adapter.validate_python(value, strict=True)
             return ""
-        except ValidationError:
-            pass
         try:  # another type whose JSON is the same will do, such as a tuple for a list
             adapter.validate_json(dumps(output), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            return f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+            return without_credentials(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())
         except ValueError as error:
-            return str(error)[:300]
+            return without_credentials(str(error), 300)
         return ""

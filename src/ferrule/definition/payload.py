@@ -5,28 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
-from typing import get_origin
+from typing import cast, get_origin
 
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import Call, Handler, doc_of
-from ferrule.definition.signature import is_context, signature_of, type_hints, unfilled_self
+from ferrule.definition.options import ToolOptions
+from ferrule.definition.signature import contexts_of, signature_of, taking_whole, type_hints, unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
 
 
-def from_execute(
-    name: str, execute: Callable[..., object], schema: JsonObject, private: frozenset[str], drop_unknown: bool
-) -> Handler:
-    """A handler of `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)` with a JSON Schema.
+def from_execute(name: str, execute: Callable[..., object], options: ToolOptions) -> Handler:
+    """A handler of `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)` with an `input_schema`.
 
     Raises:
         DefinitionError: for a wrong schema or signature.
     """
-    parameters = SchemaParameters(schema, hidden=private, drop_unknown=drop_unknown)
-    missing = private - set(parameters.schema["properties"])
-    if missing:
-        raise DefinitionError(f"tool {name!r}: private={sorted(missing)!r} names no property of the schema")
+    hidden, drop = frozenset(options.get("private", ())), options.get("unknown") == "drop"
+    parameters = SchemaParameters(cast("JsonObject", options["input_schema"]), hidden=hidden, drop_unknown=drop)
     return Handler(
         function=execute,
         parameters=parameters,
@@ -44,20 +41,12 @@ def _caller(name: str, execute: Callable[..., object], parameters: SchemaParamet
     written = written[1:] if unfilled_self(execute) else written
     properties = parameters.schema["properties"]
     by_name = written and written[0].name in properties  # then a `context` of the schema's is a property too
-    names = {"context", "ctx"} - (properties.keys() if by_name else set())
-    contexts = [
-        p for place, p in enumerate(written) if is_context(hints.get(p.name)) or (place > 0 and p.name in names)
-    ]
+    contexts = contexts_of(written, hints, properties if by_name else ())
     taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    takes_any = any(p.kind is p.VAR_POSITIONAL for p in written)
-    if not (_takes_payload(taken, properties, hints) if taken else takes_any):
-        _check_names(name, execute, contexts, parameters)
-    elif written[0] in contexts:
-        return lambda values, context: execute(context, values)
-    elif takes_any or any(p.kind is p.POSITIONAL_ONLY for p in contexts):
-        return lambda values, context: execute(values, context)
-    else:
-        return lambda values, context: execute(values, **{p.name: context for p in contexts})
+    rest = [p for p in written if p.kind is p.VAR_POSITIONAL]
+    if _takes_payload(taken, properties, hints) if taken else rest:
+        return taking_whole(execute, written, contexts or rest)
+    _check_names(name, execute, contexts, parameters)
     return lambda values, context: execute(**values, **{p.name: context for p in contexts})
 
 

@@ -7,10 +7,10 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
-from typing import Annotated, get_args, get_origin
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, get_args, get_origin
 
-from ferrule.definition.handler import called, whole
+from ferrule.definition.handler import Call, called, whole
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
@@ -23,38 +23,35 @@ def signature_of(name: str, function: Callable[..., object]) -> inspect.Signatur
             f"tool {name!r}: {function!r} has no signature ({error}); wrap it in a function"
         ) from None
     fixed: set[str] = set()
-    inner = function
-    while isinstance(inner, functools.partial):
-        fixed |= inner.keywords.keys()
-        inner = inner.func
+    while isinstance(function, functools.partial):
+        fixed |= function.keywords.keys()
+        function = function.func
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in fixed]
     return signature.replace(parameters=kept)
 
 
 def type_hints(name: str, function: Callable[..., object]) -> dict[str, object]:
+    """The hints as types; that of the return may be one that only type checkers resolve.
+
+    Raises:
+        DefinitionError: where one of a parameter cannot be resolved.
+    """
     target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
     try:
         return typing.get_type_hints(target, include_extras=True)
-    except Exception:  # an annotation is any expression: whatever it raises is looked at one by one
-        return _hints_one_by_one(name, target)
-
-
-def _hints_one_by_one(name: str, function: object) -> dict[str, object]:
-    """Each annotation by itself, with the local names of whoever defines the tool; the return type may fail."""
-    found: dict[str, object] = {}
-    names = {**getattr(function, "__globals__", {}), **caller_locals()}
-    for parameter, annotation in getattr(function, "__annotations__", {}).items():
-        holder = type("_Holder", (), {"__annotations__": {parameter: annotation}})
+    except Exception:  # an annotation is any expression, and may name what is local to whoever defines the tool
+        names = {**getattr(target, "__globals__", {}), **caller_locals()}
+    every = getattr(target, "__annotations__", {})
+    for hints in (every, {parameter: hint for parameter, hint in every.items() if parameter != "return"}):
+        holder = type("_Holder", (), {"__annotations__": hints})
         try:
-            found[parameter] = typing.get_type_hints(holder, names, names, include_extras=True)[parameter]
+            return typing.get_type_hints(holder, names, names, include_extras=True)
         except Exception as error:
-            if parameter == "return":
-                continue
-            raise DefinitionError(
-                f"tool {name!r}: the annotation {annotation!r} of {parameter!r} cannot be resolved ({error}); "
-                "import what it names at run time, not under TYPE_CHECKING"
-            ) from None
-    return found
+            problem = error
+    raise DefinitionError(
+        f"tool {name!r}: the annotations {hints!r} cannot be resolved ({problem}); import what they name at run time, "
+        "not under TYPE_CHECKING"
+    )
 
 
 def caller_locals() -> dict[str, object]:
@@ -72,25 +69,31 @@ def is_context(hint: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, ToolContext)
 
 
+def contexts_of(
+    parameters: list[inspect.Parameter], hints: Mapping[str, object], others: Collection[str] = ()
+) -> list[inspect.Parameter]:
+    """The parameters that take the context: by their hint, or by the name `context` or `ctx`, unless it is one of
+    `others`."""
+    named = {"context", "ctx"}.difference(others)
+    return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
+
+
+def taking_whole(
+    function: Callable[..., Any], parameters: list[inspect.Parameter], contexts: list[inspect.Parameter]
+) -> Call:
+    """The call of a function that takes all values as one object, and the context before or after it or by keyword."""
+    if not contexts:
+        return lambda values, context: function(values)
+    if contexts[0] is parameters[0] and parameters[1:]:
+        return lambda values, context: function(context, values)
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in contexts):
+        return lambda values, context: function(values, context)
+    return lambda values, context: function(values, **{p.name: context for p in contexts})
+
+
 def unfilled_self(function: object) -> bool:
     """Whether the function is a method that was taken off its class: nobody fills its `self`."""
     if not inspect.isfunction(whole(function)):
         return False
     first = next(iter(signature_of("", function).parameters.values()), None)  # type: ignore[arg-type]
     return first is not None and first.name in {"self", "cls"} and first.annotation is first.empty
-
-
-def takes_two(name: str, what: str, function: Callable[..., object]) -> bool:
-    """Whether the function takes two positional arguments, and not one alone.
-
-    Raises:
-        DefinitionError: where it takes neither.
-    """
-    signature = signature_of(name, function)
-    for count in (2, 1):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count == 2
-    raise DefinitionError(f"tool {name!r}: {what} must take 1 or 2 arguments, not {signature}")

@@ -26,7 +26,6 @@ from ferrule.definition.payload import from_execute
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.types import Guard, Middleware
-from ferrule.values.context import ToolContext
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
 
 P = ParamSpec("P", default=...)
@@ -128,9 +127,7 @@ class Tool(Generic[P, R_co]):
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
         vars(self).update(handler=handler, options={}, adapt=None, limiter=None, mounts=(), in_this_thread=local())
-        self._keep(name, options)
-        self._make_handler()
-        self._derive()
+        self._define(name, options, anew=True)
 
     @property
     def input_schema(self) -> FrozenDict:
@@ -175,12 +172,9 @@ class Tool(Generic[P, R_co]):
         name, handler = changes.pop("name", self.name), changes.pop("handler", self.handler)
         made: Tool = self._copied(handler=handler)
         if handler is self.handler and MAKES_HANDLER.isdisjoint(changes):
-            made._keep(name, changes)
-            made._derive()
+            made._define(name, changes, anew=False)
             return made
-        made._keep(name, {"description": self.description, **changes})
-        made._make_handler()
-        made._derive()
+        made._define(name, {"description": self.description, **changes}, anew=True)
         bound = self.handling.parameters.bound
         return made.bind(**thaw(bound)) if bound else made
 
@@ -190,27 +184,22 @@ class Tool(Generic[P, R_co]):
         vars(copy).update({**vars(self), "in_this_thread": local(), **changes})
         return copy
 
-    def _keep(self, name: str, changes: JsonObject) -> None:
-        """Check the changes, and keep all options as they are then."""
+    def _define(self: Any, name: str, changes: JsonObject, *, anew: bool) -> None:
+        """Check the changes, keep all options as they are then, and fill what was left out: the description, and the
+        traits that follow `read_only`. The handler is made `anew`, or still there."""
         kept = {key: OPTIONS[key].check(key, value, name) for key, value in changes.items()}
         options = {**self.options, **kept}
         vars(self).update({key: options.get(key, default) for key, default in KEPT.items()})
         vars(self).update(name=_checked_name(name), wire_name=wire_name(name), options=options)
         if "concurrency" in kept:
             vars(self)["limiter"] = None if self.concurrency is None else Limiter(self.concurrency)
-
-    def _make_handler(self) -> None:
-        name, handling = self.name, _handling(self)
-        if inspect.isgeneratorfunction(handling.runs):
-            raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
-        output = Output(name, handling.returns, self.options.get("output_schema"))
-        vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
-
-    def _derive(self: Any) -> None:
-        """Fill what was left out: the description, and the traits that follow `read_only`."""
+        if anew:
+            handling = _handling(self)
+            output = Output(name, handling.returns, options.get("output_schema"))
+            vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
         read_only: Trait = self.read_only
-        changes = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
-        derived = {"description": self.handling.description, "parallel": read_only, "destructive": changes}
+        changing = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
+        derived = {"description": self.handling.description, "parallel": read_only, "destructive": changing}
         vars(self).update({key: value for key, value in derived.items() if getattr(self, key) is None})
 
     def bind(self, /, **values: object) -> Tool[..., R_co]:
@@ -237,26 +226,6 @@ class Tool(Generic[P, R_co]):
     def adapted(self, adapt: Callable[[Handler], Handler]) -> Tool[P, R_co]:
         """A copy whose handler is what `adapt` makes of it, now and wherever it is made anew."""
         return self._copied(adapt=adapt, handling=adapt(self.handling))
-
-    def with_handler(self, function: Callable[[JsonObject, ToolContext], object]) -> Tool[P, R_co]:
-        """A copy that is done by `function` instead, in the event loop: name, schema, traits and guards stay.
-
-        `.handler` is still the function that the tool was made of, for guards that look at it.
-
-        Args:
-            function: Sync or async, of the judged arguments and the context.
-        """
-
-        async def call(values: object, context: ToolContext) -> object:
-            assert context.call is not None
-            value = function(context.call.arguments, context)
-            return await value if inspect.isawaitable(value) else value
-
-        def instead(handler: Handler) -> Handler:
-            return replace(handler, call=call, runs=call, by_keywords=None)
-
-        here = self if self.isolation is None else self.replace(isolation=None, transfer="json")
-        return here.adapted(instead)
 
     def mounted(self, mount: object) -> Tool[P, R_co]:
         """A copy that carries the settings of a runner with it, outside those that it carries already."""
@@ -327,11 +296,10 @@ _direct_call: DirectCall
 
 
 def _checked_name(name: object) -> str:
-    if not isinstance(name, str) or not name.strip():
-        raise DefinitionError(f"a tool's name must be a text that is not empty, not {name!r}")
-    if len(name) > 128 or re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", name):
-        raise DefinitionError(f"the tool name {name[:140]!r} must have at most 128 characters, none of them control")
-    return name
+    if isinstance(name, str) and name.strip() and re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}", name):
+        return name
+    shown = repr(name)[:140]
+    raise DefinitionError(f"a tool's name must be a text of 1 to 128 characters, none of them control, not {shown}")
 
 
 def wire_name(name: str) -> str:
@@ -350,34 +318,39 @@ def wire_name(name: str) -> str:
 
 def _handling(tool: Tool) -> Handler:
     """How the tool's handler is called, by the way in which it was written."""
+    name, handler = tool.name, tool.handler
+    if tool.isolation is not None:
+        importable(handler, name)
+        importable(tool.options.get("args_model") or handler, name)
+    elif tool.transfer != "json":
+        raise DefinitionError(f"tool {name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
+    handling = _maker(tool, handler)(name, handler, tool.options)
+    if inspect.isgeneratorfunction(handling.runs):
+        raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
+    wire = set(handling.aliases.values())  # what is private goes by its name in Python
+    properties = handling.parameters.schema.get("properties", ())
+    known = {key for key in properties if key not in wire} | handling.aliases.keys()
+    if unknown := [key for key in tool.private if key not in known]:
+        raise DefinitionError(f"tool {name!r}: private={unknown!r} names no parameter, field or property")
+    return handling
+
+
+def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Handler]:
     name, options = tool.name, tool.options
-    handler: object = tool.handler
-    private, drop_unknown = frozenset(tool.private), tool.unknown == "drop"
-    args_model, input_schema = options.get("args_model"), options.get("input_schema")
-    _check_isolation(tool, args_model)
     if isinstance(handler, Tool):
-        raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(name={name!r})")
+        raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(...) for a changed copy")
     if not callable(handler):
-        what = "the handler" if input_schema is None else "execute"
+        what = "the handler" if options.get("input_schema") is None else "execute"
         raise DefinitionError(f"tool {name!r}: {what} must be a function or a ToolHandler class, not {handler!r}")
-    if args_model is not None:
-        return from_args_model(name, handler, args_model, private, drop_unknown)
-    if input_schema is not None:
-        return from_execute(name, handler, input_schema, private, drop_unknown)
+    if options.get("args_model") is not None:
+        return from_args_model
+    if options.get("input_schema") is not None:
+        return from_execute
     if not isinstance(handler, type):
-        return from_function(name, handler, private, drop_unknown)
+        return from_function
     if issubclass(handler, BaseModel):
-        return from_handler_class(name, handler, private, drop_unknown)
+        return from_handler_class
     raise DefinitionError(
         f"tool {name!r}: the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, "
         f"pass an instance that has execute(), or use Toolset.of({handler.__name__}(...)) for its methods"
     )
-
-
-def _check_isolation(tool: Tool, args_model: type[BaseModel] | None) -> None:
-    if tool.isolation is not None:
-        for target in (tool.handler, args_model):
-            if target is not None:
-                importable(target, tool.name)
-    elif tool.transfer != "json":
-        raise DefinitionError(f"tool {tool.name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")

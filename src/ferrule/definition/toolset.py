@@ -38,22 +38,19 @@ class Toolset:
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
         vars(self).update(_tools=tuple(flat), _by_any_name={})
-        seen: dict[str, Tool] = {}
+        taken: dict[str, Tool] = {}
         for item in flat:
             _check_self(item)
-            for name in {item.name, item.wire_name}:
-                if (other := self.find(name)) is not None:
-                    raise DefinitionError(
-                        f"two tools are called {item.name!r}: {_origin(other)} and {_origin(item)}; rename one with "
-                        ".replace(name=…), or a whole toolset with .prefixed(…) or .renamed({…}); "
-                        "Toolset.replace(tool) puts one in another's place"
-                    )
-            if (alike := seen.setdefault(as_seen(item.name), item)) is not item:
+            names = {item.name, item.wire_name}
+            seen = set(map(as_seen, names))
+            if other := next((taken[name] for name in seen if name in taken), None):
                 raise DefinitionError(
-                    f"the names {alike.name!r} and {item.name!r} differ only in case or in letters that look alike; "
-                    "rename one tool with .replace(name=…)"
+                    f"two tools are called {item.name!r}, or what differs only in case or in letters that look alike: "
+                    f"{_origin(other)} and {_origin(item)}; rename one with .replace(name=…), or a whole toolset with "
+                    ".prefixed(…) or .renamed({…}); Toolset.replace(tool) puts one in another's place"
                 )
-            self._by_any_name.update(dict.fromkeys((item.name, item.wire_name), item))
+            taken.update(dict.fromkeys(seen, item))
+            self._by_any_name.update(dict.fromkeys(names, item))
 
     _tools: tuple[Tool, ...]
     _by_any_name: dict[str, Tool]

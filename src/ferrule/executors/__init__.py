@@ -82,22 +82,11 @@ class Executor(Protocol):
 
     Attributes:
         shapes: Whether `run` gives `Shaped` for all but the plain values that need no look.
+        limiter: Slots of its own that each call takes besides those of tool and runner; `None` for no limit.
     """
 
     shapes: bool = False
-
-    @property
-    def limiter(self) -> Limiter | None:
-        """Slots of its own that each call takes besides those of tool and runner; `None` for no limit."""
-        return None
-
-    def prepare(self) -> None:
-        """Make ready when a runner is constructed; most need nothing.
-
-        Raises:
-            DefinitionError: where the tool could not run here.
-        """
-        return
+    limiter: Limiter | None = None
 
     def run(self, values: object, call: StartedCall) -> Awaitable[object]:
         """The handler's value.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from math import inf
+from time import monotonic
 from typing import Any
 
 from ferrule.definition.handler import Handler
@@ -42,7 +45,10 @@ class InChunks(Executor):
         """All chunks, joined."""
         chunks: list[object] = []
         call.chunks = chunks
-        return await collect(self._handler.call(values, call.context), chunks, call.announce, text=self._text)
+        left = call.context.remaining()
+        until = inf if left is None else monotonic() + left
+        yielded = self._handler.call(values, call.context)
+        return await collect(yielded, chunks, call.announce, text=self._text, until=until)
 
 
 async def collect(
@@ -51,14 +57,18 @@ async def collect(
     announce: Callable[[Mapping[str, object]], object],
     *,
     text: bool,
+    until: float = inf,
 ) -> Any:
-    """Add all that `yielded` gives to `chunks`, rendered, and announce each; all of them, joined."""
+    """Add all that `yielded` gives to `chunks`, rendered, and announce each; all of them, joined. From `until` on, in
+    the time of `monotonic`, one that never waits does."""
     given: list[object] = []
     try:
         async for chunk in yielded:
             given.append(chunk)
             chunks.append(chunk if type(chunk) is str else as_output(chunk, strict=False))
             announce({"chunk": chunks[-1]})
+            if monotonic() >= until:
+                await asyncio.sleep(0)
     finally:
         if isinstance(yielded, AsyncGenerator):
             await yielded.aclose()

@@ -10,26 +10,19 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.executors.threads import Raised
-from ferrule.scheduling.limiter import Limiter
 
 
 class InProcess(Executor):
-    """Runs a handler in a worker process, which is killed with its whole group where this is cancelled."""
+    """Runs a handler in a worker process, which is killed with its whole group where this is cancelled. A first worker
+    is started at once."""
 
     def __init__(self, tool: Tool) -> None:
         from ferrule import isolation  # 20 ms, for the programs that need it
 
         self._isolation = isolation
         self._recipe = isolation.Recipe(tool)
-
-    @property
-    def limiter(self) -> Limiter:
-        """As many as there may be workers."""
-        return self._isolation.SLOTS
-
-    def prepare(self) -> None:
-        """Start a first worker."""
-        self._isolation.shared().warm(1, [self._recipe])
+        isolation.shared().warm(1, [self._recipe])
+        self.limiter = isolation.SLOTS  # as many as there may be workers
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """The handler's value, as it came from the worker."""

@@ -71,7 +71,7 @@ class WorkerCall:
         """Seconds until the deadline, by the clock that all processes of a machine share."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
-    def run_nested(self, name: str, arguments: object = None) -> NoReturn:
+    def run_nested(self, name: str, arguments: object, level: int | None) -> NoReturn:
         """Refuse: guards, approvals and slots are in the program."""
         raise ToolError(
             f"context.run({name!r}) is not available in an isolated process: call other tools from the parent"

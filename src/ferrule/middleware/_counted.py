@@ -179,3 +179,19 @@ def ticking(name: str, clock: Any) -> Clock:
     if isinstance(clock, type) or not isinstance(clock, Clock):
         raise DefinitionError(f"{name}: clock must have time() and an async sleep(seconds), not {clock!r}")
     return clock
+
+
+def limited(error: str, retry_after: float | None = None) -> ToolResult:
+    """What a middleware answers where a limit stands in the way: nothing was run.
+
+    Args:
+        error: What the limit is; when to try again is added.
+        retry_after: Seconds until it may go well; `None` where waiting does not help.
+    """
+    when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
+    metadata = None if retry_after is None else {"retry_after": retry_after}
+    return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
+
+
+def _in_words(seconds: float) -> str:
+    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"

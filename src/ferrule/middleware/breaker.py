@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ferrule.middleware._counted import By, function, keyed, number, rounded_up, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, limited, number, rounded_up, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.result import ToolResult, limited
+from ferrule.values.result import ToolResult
 
 _KEYS_AT_MOST = 10_000
 _NO_TIME = 0.01  # seconds: a timer may come a little before its time

@@ -10,12 +10,12 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, function, keyed, number, ran_nothing, ticking, whole
+from ferrule.middleware._counted import By, function, keyed, limited, number, ran_nothing, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.result import ToolResult, limited
+from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 Amounts: TypeAlias = Mapping[str, float]

@@ -16,6 +16,7 @@ from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext, ToolFacts
+from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult, keep, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
@@ -89,7 +90,10 @@ class Cache:
         if not context.inside:
             raise DefinitionError("cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards")
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
-        key: _CacheKey = (tool.definition, _canonical(dict(call.arguments)), self._scope(call, context))
+        asked = _canonical(dict(call.arguments))
+        if SECRET_STARS in asked:  # of two secrets that validation has made of what was sent
+            asked += str(call.raw)
+        key: _CacheKey = (tool.definition, asked, self._scope(call, context))
         shared: _Shared = "again"
         while shared == "again":
             entry = self._look_up(key, call)

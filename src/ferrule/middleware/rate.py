@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ferrule.middleware._counted import By, Windows, keyed, number, rounded_up, ticking, whole
+from ferrule.middleware._counted import By, Windows, keyed, limited, number, rounded_up, ticking, whole
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.result import ToolResult, limited
+from ferrule.values.result import ToolResult
 
 
 def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock = MONOTONIC) -> Rate:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, busy, denied
-from ferrule.pipeline.state import CallState, ancestors, give_back, release_all
+from ferrule.pipeline.state import CallState, ancestors
 from ferrule.scheduling.limiter import Limiter
-from ferrule.scheduling.locks import KeyLocks
+from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro
 from ferrule.values.context import CURRENT
 
@@ -35,7 +36,9 @@ def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
     """
     limiters = plan.limiters
     if plan.limits_vary or state.parent is not None or state.beside:
-        _refuse_beside(plan, state)
+        if state.beside and not plan.tool.trait("parallel", state.call.arguments):
+            what = f"{plan.name} may not run beside other calls with the arguments as they were changed"
+            raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
         limiters = _limits_for(plan, state)
         if plan.locks:
             return _wait_for_all(plan, state, limiters)
@@ -50,12 +53,6 @@ def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
         return _wait_for_all(plan, state, limiters)
     state.held = limiters
     return None
-
-
-def _refuse_beside(plan: Plan, state: CallState) -> None:
-    if state.beside and not plan.tool.trait("parallel", state.call.arguments):
-        what = f"{plan.name} may not run beside other calls with the arguments as they were changed"
-        raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
 
 
 async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> None:
@@ -81,16 +78,21 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
         if plan.disabled is not None:  # since it began to wait
             raise denied(plan.disabled)
     except BaseException:
-        release_all(state)
+        release(state)
         raise
     finally:
         runner.waiting.discard(state)
 
 
 async def _wait_for_keys(plan: Plan, state: CallState, until: float | None) -> None:
+    try:
+        keys = resource_keys(state, state.call.arguments)
+    except Exception as error:
+        log.error("resources of tool %r raised", plan.name, exc_info=error)
+        raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
     shared = plan.tool.trait("parallel", state.call.arguments)
     places: dict[KeyLocks, list[str]] = {}
-    for key in _keys(plan, state):
+    for key in keys:
         places.setdefault(_locks_for(key, state), []).append(key)
     state.holds = tuple([locks.join(keys, shared=shared) for locks, keys in places.items()])
     for hold in state.holds:
@@ -112,16 +114,12 @@ def _limits_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
 
 def _below(limiter: Limiter, state: CallState) -> Limiter:
     """The limit itself, or the one that stands for it beneath the nearest call which holds a slot of it."""
-    parent = state.parent
-    while parent is not None:
-        for held in parent.held:
-            if held is limiter or held.origin is limiter:
-                if parent.below is None:
-                    parent.below = {}
-                if limiter not in parent.below:
-                    parent.below[limiter] = Limiter(limiter.limit, origin=limiter)
-                return parent.below[limiter]
-        parent = parent.parent
+    for parent in ancestors(state):
+        if any(held is limiter or held.origin is limiter for held in parent.held):
+            parent.below = parent.below or {}
+            if limiter not in parent.below:
+                parent.below[limiter] = Limiter(limiter.limit, origin=limiter)
+            return parent.below[limiter]
     return limiter
 
 
@@ -129,18 +127,9 @@ def _locks_for(key: str, state: CallState) -> KeyLocks:
     """The runner's locks, or those beneath the nearest call which holds the key."""
     for parent in ancestors(state):
         if any(key in hold.keys for hold in parent.holds):
-            if parent.locks_below is None:
-                parent.locks_below = KeyLocks()
+            parent.locks_below = parent.locks_below or KeyLocks()
             return parent.locks_below
     return state.plan.runner.locks
-
-
-def _keys(plan: Plan, state: CallState) -> list[str]:
-    try:
-        return resource_keys(state, state.call.arguments)
-    except Exception as error:
-        log.error("resources of tool %r raised", plan.name, exc_info=error)
-        raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
 
 
 def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str]:
@@ -160,29 +149,33 @@ def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str
 
 def release(state: CallState) -> None:
     """Give back what a call had. What was given up and still runs is counted, and keeps it until its last part ends."""
-    if len(state.abandoned) > state.counted:
-        _release_at_end(state, state.abandoned[state.counted :])
-    else:
-        release_all(state)
-
-
-def _release_at_end(state: CallState, jobs: tuple[Job, ...]) -> None:
-    state.counted = len(state.abandoned)
     held, state.held = state.held, ()  # `around` may try again, with slots of its own
+    if state.handlers:  # a middleware inside, or a deadline, has left something running
+        state.abandon(state)
+    if len(state.abandoned) > state.counted:
+        _release_at_end(state, held)
+        return
+    for limiter in held:
+        limiter.release()
     holds, state.holds = state.holds, ()
+    for hold in holds:
+        hold.release()
+
+
+def _release_at_end(state: CallState, held: tuple[Limiter, ...]) -> None:
+    taken: list[Limiter | Hold] = [*held, *state.holds]
+    running = dict.fromkeys(state.abandoned[state.counted :])
+    state.holds, state.counted = (), len(state.abandoned)
     abandoned = state.plan.runner.abandoned
-    running, others = dict.fromkeys(jobs, True), list(jobs[1:])
 
     def ended(job: Job) -> None:  # perhaps told twice, and by threads whose loop is closed: each `pop` is atomic
         abandoned.pop(job, None)
-        if not running.pop(job, False):
-            return
-        try:
-            others.pop()
-        except IndexError:  # it was the last
-            give_back(held, holds)
+        running.pop(job, None)
+        while taken and not running:
+            with suppress(IndexError):
+                taken.pop().release()
 
-    for job in jobs:
+    for job in list(running):
         when_done = partial(ended, job)
         abandoned[job] = (*abandoned.get(job, ()), when_done)
         job.when_done(when_done)

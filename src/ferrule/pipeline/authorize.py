@@ -8,146 +8,104 @@ guards     once more after an answer: an ask no longer counts, a deny or a furth
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.handler import is_async
 from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.pipeline.guards import broken, decision_of
+from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.suspension import Answered, pending_record
+from ferrule.pipeline.suspension import Answered, pending_record, recorded_arguments, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.call import ToolCall, judged_call, starred_call
 from ferrule.values.content import clean, cut
+from ferrule.values.context import bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
-from ferrule.values.event import About, emit
+from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import SECRET_STARS, same
 
 log = logging.getLogger("ferrule")
 ROUNDS = 8
-GUARD_SECONDS = 10.0
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
-
-Authorized: TypeAlias = tuple[ToolCall, Any]
-"""The call as it was judged, and the values that its handler gets."""
-
-
-class Verdict(NamedTuple):
-    """A decision, with the call and the values that it is about."""
-
-    decision: Decision
-    call: ToolCall
-    values: object
-
 
 GuardAnswer: TypeAlias = tuple[int, object]
 """The place of a guard that is not content, and what it answered or raised."""
 
 
-def authorize(plan: Plan, call: ToolCall, values: object, state: CallState) -> Authorized | Coro[Authorized]:
-    """The call that may run: at once where every guard is content at once, else by the coroutine that is returned,
-    which asks whoever is to be asked and waits.
+def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
+    """Whether the call may run: nothing is left to do where every guard is content at once; else the coroutine that is
+    returned asks whoever is to be asked, and waits. `state.call` is then the call that may run.
 
     Raises:
         Rejected: (the coroutine) where the call may not run, or is suspended.
     """
     guards = plan.guards
-    found = next_answer(guards, call, state) if guards else None
+    found = next_answer(guards, state) if guards else None
     if found is not None or plan.hidden:
-        return _authorize(plan, call, values, state, found)
+        return _authorize(plan, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", call, ALLOW)  # nothing of it is hidden
-    return call, values
+        emit(state.observers, "tool:decided", state.call, ALLOW)  # nothing of it is hidden
+    return None
 
 
-async def _authorize(
-    plan: Plan, call: ToolCall, values: object, state: CallState, found: GuardAnswer | None
-) -> Authorized:
-    verdict = await _judge(plan, call, values, state, found)
+async def _authorize(plan: Plan, state: CallState, found: GuardAnswer | None) -> None:
+    decision = await judge(plan, state, found)
     if plan.guards and state.observers:
-        emit(state.observers, "tool:decided", state.told, verdict.decision)
-    return await decide(plan, verdict, state, plan.runner.approve)
+        emit(state.observers, "tool:decided", state.told, decision)
+    await _decide(plan, state, decision, plan.runner.approve)
 
 
-async def decide(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Authorized:
-    """What a verdict comes to, once whoever is to be asked has answered.
+async def resume(plan: Plan, state: CallState, answered: Answered) -> None:
+    """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now.
+
+    Raises:
+        Rejected: where it was taken up already, may not run, or is suspended again.
+    """
+    arguments = recorded_arguments(plan, answered)
+    await take_up(plan, answered)
+    state.call = judged_call(state.call, arguments)
+    asked = ask(answered.record["reason"], into=answered.record["into"])
+    await _decide(plan, state, asked, answered.approve)
+
+
+async def _decide(plan: Plan, state: CallState, decision: Decision, approve: Approver | None) -> None:
+    """Let the call go on where the decision, or the answer of whoever is to be asked, allows it.
 
     Raises:
         Rejected: where the call may not run, or is suspended.
     """
-    if verdict.decision.kind == "ask":
-        asked = verdict.decision
-        verdict = await _ask(plan, verdict, state, approve)
+    if decision.kind == "ask":
+        asked, decision = decision, await _ask(plan, state, decision, approve)
         if state.observers:
-            emit(state.observers, "tool:decided", state.told, _told_decision(verdict.decision, state))
-        if verdict.decision.kind == "ask":
-            state.pending = pending_record(verdict.call, state, verdict.decision)
+            by = None if state.answered is None else state.answered.by
+            about = decision if by is None else {"decision": decision, "by": by}
+            emit(state.observers, "tool:decided", state.told, about)
+        if decision.kind == "ask":
+            state.pending = pending_record(state, decision)
             what = f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}"
             raise Rejected("suspended", f"{what}. {NOTHING_RUN}")
-    if verdict.decision.kind == "deny":
-        raise denied(verdict.decision.reason)
-    if plan.hidden and plan.parameters.missing(verdict.call.arguments):
+    if decision.kind == "deny":
+        raise denied(decision.reason)
+    if plan.hidden and plan.parameters.missing(state.call.arguments):
         raise denied(VALUE_MISSING)
-    state.call = verdict.call
-    return verdict.call, verdict.values
-
-
-def _told_decision(decision: Decision, state: CallState) -> About:
-    if state.answered is None or state.answered.by is None:
-        return decision
-    return {"decision": decision, "by": state.answered.by}
-
-
-async def take_up(plan: Plan, answered: Answered) -> None:
-    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there.
-
-    Raises:
-        Rejected: where it was taken up before, has expired, or it is not known.
-    """
-    keeper: Any = plan.runner.journal
-    if not callable(getattr(keeper, "take", None)):
-        keeper = plan.runner.taken_up
-
-    async def take() -> object:
-        return await keeper.take(answered.record["key"], answered.record["expires_at"])
-
-    _refuse_expired(answered)
-    answer = await within_time(take(), GUARD_SECONDS, plan.runner)
-    if isinstance(answer, Raised):
-        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
-        raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
-    _refuse_expired(answered)  # by now who keeps it may have forgotten it
-    if answer is not True:
-        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
-
-
-def _refuse_expired(answered: Answered) -> None:
-    if answered.expired:
-        raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
 
 
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-async def judge(plan: Plan, call: ToolCall, values: object, state: CallState) -> Verdict:
-    """What all guards say together; changed arguments are judged again."""
-    return await _judge(plan, call, values, state, next_answer(plan.guards, call, state))
-
-
 def next_answer(
-    guards: tuple[tuple[GuardFunction, Guard], ...], call: ToolCall, state: CallState, start: int = 0, passed: int = -1
+    guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0, passed: int = -1
 ) -> GuardAnswer | None:
     """Ask the guards in turn, from `start` on and without that at `passed`, until one is not content; for most calls
     that is all."""
-    context, position = state.context, start
+    call, context, position = state.call, state.context, start
     try:
         for position in range(start, len(guards)):
             if position != passed:
@@ -161,38 +119,33 @@ def next_answer(
     return None
 
 
-async def _judge(plan: Plan, call: ToolCall, values: object, state: CallState, found: GuardAnswer | None) -> Verdict:
-    """What all guards say together, those before `found` being content."""
+async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Decision:
+    """What all guards say together, those before `found` being content; changed arguments are judged again."""
     decision, changes, changed_by = ALLOW, 0, -1
     while found is not None:
         position, answer = found
-        guard = plan.guards[position][1]
-        answered = await _decision(plan, guard, answer, call)
+        answered = await _decision(plan, plan.guards[position][1], answer, state.call)
         if answered.kind == "deny":
-            return Verdict(answered, call, values)
+            return answered
         if answered.kind == "ask":
             decision = _both(decision, answered)
         elif answered.arguments is not None:
             changes += 1
             if changes == ROUNDS:
-                return Verdict(deny("the guards kept changing the arguments"), call, values)
+                return deny("the guards kept changing the arguments")
             try:
-                call, values = _with_arguments(plan, call, answered.arguments, state)
-            except Invalid as invalid:
-                log.error("a guard of tool %r changed the arguments to what does not fit: %r", plan.name, str(invalid))
-                what = f"a guard changed the arguments to what does not fit{_misfit(plan, invalid)}"
-                return Verdict(deny(what), call, values)
-            except Exception as error:  # a mapping of the guard's own may raise anything when it is read
-                return Verdict(_guard_broke(plan, guard, error), call, values)
+                _change_arguments(plan, state, answered.arguments)
+            except Exception as error:
+                return _refused_change(plan, "a guard's", error)
             decision, changed_by, position = ALLOW, position, -1
-        found = next_answer(plan.guards, call, state, position + 1, changed_by)
-    return Verdict(decision, call, values)
+        found = next_answer(plan.guards, state, position + 1, changed_by)
+    return decision
 
 
 async def _decision(plan: Plan, guard: Guard, answer: object, call: ToolCall) -> Decision:
     """What a guard's answer comes to; one that breaks or is late denies."""
     if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-        answer = await within_time(answer, GUARD_SECONDS, plan.runner)
+        answer = await within_time(answer, plan.runner)
     if not isinstance(answer, Raised):
         try:
             return decision_of(answer, call)
@@ -200,13 +153,9 @@ async def _decision(plan: Plan, guard: Guard, answer: object, call: ToolCall) ->
             raise
         except BaseException as error:  # of a mapping of the guard's own
             answer = Raised(error)
-    return _guard_broke(plan, guard, answer.error)
-
-
-def _guard_broke(plan: Plan, guard: Guard, error: BaseException) -> Decision:
-    decision = broken(guard, error)
-    if decision.reason.startswith("a guard"):
-        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=error)
+    decision = broken(answer.error)
+    if decision in (BROKEN, LATE):
+        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=answer.error)
     return decision
 
 
@@ -217,52 +166,55 @@ def _both(one: Decision, other: Decision) -> Decision:
     return one.stricter(other)
 
 
-def _misfit(plan: Plan, invalid: Invalid) -> str:
-    """What does not fit, for the model, which cannot mend it; nothing of a value that it is not to see."""
-    return "" if plan.hidden else f": {str(invalid).partition(' Nothing was run')[0]}"
+def _change_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> None:
+    """Give the call other arguments, validated.
 
-
-def _with_arguments(plan: Plan, call: ToolCall, arguments: Mapping[str, object], state: CallState) -> Authorized:
-    """The call with other arguments, validated."""
+    Raises:
+        Exception: `Invalid` where they do not fit; a mapping of somebody's own may raise anything when it is read.
+    """
     plan.check_input(arguments)
-    found = plan.parameters.judge(plan.name, arguments, call.arguments)
-    state.call = changed = judged_call(call, found)
-    return changed, found.validated
+    state.call = judged_call(state.call, plan.parameters.judge(plan.name, arguments, state.call.arguments))
+
+
+def _refused_change(plan: Plan, whose: str, error: Exception) -> Decision:
+    """The deny for arguments that a guard or a person gave; with nothing of a value that the model is not to see."""
+    if not isinstance(error, Invalid):
+        log.error("%s arguments for tool %r cannot be read", whose, plan.name, exc_info=error)
+        return deny(f"{whose} arguments cannot be read")
+    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, str(error))
+    misfit = "" if plan.hidden else f": {str(error).partition(' Nothing was run')[0]}"
+    return deny(f"{whose} arguments do not fit{misfit}")
 
 
 # -- whoever is asked --------------------------------------------------------------------------------------------------
 
 
-async def _ask(plan: Plan, verdict: Verdict, state: CallState, approve: Approver | None) -> Verdict:
-    """The verdict once somebody has answered the ask; still an ask where it is put off."""
-    asked, call, values = verdict
+async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
+    """What somebody has answered to the ask, and the guards to that; still an ask where it is put off."""
     given: frozenset[str] = frozenset()
     if approve is None:
-        return Verdict(deny(f"nobody is there to ask ({asked.reason})"), call, values)
-    shown = starred_call(call, plan.parameters.hidden - {asked.into}) if plan.hidden else call
-    answer = await _ask_approver(plan, approve, shown, asked, state)
+        return deny(f"nobody is there to ask ({asked.reason})")
+    answer = await _ask_approver(plan, approve, asked, state)
     if answer.kind == "ask":
-        return Verdict(ask(answer.reason or asked.reason, into=answer.into or asked.into), call, values)
+        return ask(answer.reason or asked.reason, into=answer.into or asked.into)
     if answer.kind == "deny":
-        return Verdict(answer, call, values)
+        return answer
     if answer.arguments is not None:
         try:
-            edited, given = _edited(plan, call, answer.arguments, asked.into)
-            call, values = _with_arguments(plan, call, edited, state)
-        except Invalid as invalid:
-            log.warning("an answer for tool %r does not fit: %r", plan.name, str(invalid))
-            return Verdict(deny(f"the answer's arguments do not fit{_misfit(plan, invalid)}"), call, values)
+            edited, given = _edited(plan, state.call, answer.arguments, asked.into)
+            _change_arguments(plan, state, edited)
         except Exception as error:
-            log.error("the answer's arguments for tool %r cannot be read", plan.name, exc_info=error)
-            return Verdict(deny("the answer's arguments cannot be read"), call, values)
-    final = await judge(plan, call, values, state)
-    if final.decision.kind == "deny":
-        return final
+            return _refused_change(plan, "the answer's", error)
+    approved = state.call
+    decision = await judge(plan, state, next_answer(plan.guards, state))
+    if decision.kind == "deny":
+        return decision
     # No record holds what is hidden: on resuming, guards supply theirs again, but for what a person gave.
     free = frozenset() if state.answered is None else plan.parameters.hidden - given
-    if final.call is not call and not _differs_only_in(free, call.arguments, final.call.arguments):
-        return Verdict(deny("a guard would change the arguments after they were approved"), call, values)
-    return Verdict(ALLOW, final.call, final.values)
+    changed = state.call is not approved
+    if changed and not same(without(free, approved.arguments), without(free, state.call.arguments)):
+        return deny("a guard would change the arguments after they were approved")
+    return ALLOW
 
 
 def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) -> tuple[dict[str, Any], frozenset[str]]:
@@ -281,25 +233,20 @@ def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) ->
     return {**kept, **given}, frozenset(given)
 
 
-def _differs_only_in(names: frozenset[str], one: JsonObject, other: JsonObject) -> bool:
-    first, second = ({key: thaw(value[key]) for key in value if key not in names} for value in (one, other))
-    return same(first, second)
-
-
-async def _ask_approver(plan: Plan, approve: Approver, call: ToolCall, asked: Decision, state: CallState) -> Decision:
-    task, context = asyncio.current_task(), state.context
-    cancels = task.cancelling() if task is not None else 0
+async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: CallState) -> Decision:
+    call = starred_call(state.call, plan.parameters.hidden - {asked.into})
+    context = bound_context(state.fields, state, 0)
     try:
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]
         else:
             answer = await _ask_in_thread(lambda: approve(call, asked, context), plan, state)
-            if isinstance(answer, Raised):
-                raise answer.error
+            if isinstance(answer, Raised):  # no `KeyboardInterrupt` comes from a thread, but what says it is one
+                raise RuntimeError("raised in its thread") from answer.error
             if inspect.isawaitable(answer):
                 answer = await answer
     except BaseException as error:
-        if state.is_closing(error) or (task is not None and task.cancelling() > cancels):
+        if isinstance(error, KeyboardInterrupt) or state.is_closing(error) or state.is_cancelled():
             raise
         log.error("the approver broke on tool %r", plan.name, exc_info=error)
         return deny("the question could not be asked")

@@ -10,12 +10,12 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import same_call
 from ferrule.pipeline.acquire import resource_keys
 from ferrule.pipeline.call import answer, find_plan, receive
-from ferrule.pipeline.results import CANCELLED, NOTHING_RUN
+from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
-from ferrule.pipeline.state import CallState
+from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.locks import Hold, KeyLocks
-from ferrule.scheduling.timer import wake
+from ferrule.scheduling.loops import wake
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean, cut
@@ -37,7 +37,7 @@ class Entry:
         beside: Whether the arguments as sent are why the call runs beside others.
         state: The state of the call, once it has begun.
         task: Where it runs.
-        result: What it came to.
+        result: What it came to; there before its task ends, which may be cut off while it writes the journal.
     """
 
     __slots__ = ("beside", "call", "observers", "result", "reused", "state", "task", "twin")
@@ -56,14 +56,6 @@ class Entry:
         """Whether the call has come to its handler."""
         return self.state is not None and self.state.executed is not False
 
-    def outcome(self) -> ToolResult | None:
-        """The result that was kept when the call was cut off, or that its task came to; `None` before its end."""
-        if self.result is None:
-            task = self.task
-            if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-                self.result = task.result()
-        return self.result
-
 
 class Lane(NamedTuple):
     """What a call may run beside.
@@ -72,13 +64,11 @@ class Lane(NamedTuple):
         alone: Nothing: it is a barrier.
         keys: What it shares with others.
         shared: Whether it goes beside others that share a key and go beside others.
-        chosen: Whether it runs beside others because of its arguments.
     """
 
     alone: bool = False
     keys: tuple[str, ...] = ()
     shared: bool = True
-    chosen: bool = False
 
 
 ALONE = Lane(alone=True)
@@ -124,21 +114,17 @@ class Batch:
         found = []
         for entry in self._entries:
             first = entry.twin or entry
-            found.append(first.outcome() or self._open(entry.call, started=first.state is not None))
+            found.append(first.result or self._open(entry.call, first.state is not None))
         return found
 
-    def _open(self, call: ToolCall, *, started: bool) -> ToolResult:
+    def _open(self, call: ToolCall, started: bool) -> ToolResult:
         plan = find_plan(self._runner, call.name)
-        return ToolResult(
-            None,
-            "The call has not ended; its effect may have happened."
-            if started
-            else "The call has not been started. Nothing was run.",
-            call=call,
-            tool_name=plan.name if plan is not None else call.name,
-            status="unknown" if started else "cancelled",
-            executed=None if started else False,
-        )
+        name = call.name if plan is None else plan.name
+        if started:
+            error = "The call has not ended; its effect may have happened."
+            return ToolResult(None, error, call=call, tool_name=name, status="unknown", executed=None)
+        error = f"The call has not been started. {NOTHING_RUN}"
+        return ToolResult(None, error, call=call, tool_name=name, status="cancelled", executed=False)
 
     def cancel(self, *, now: bool = False) -> None:
         """Start nothing new, and let finish what runs; the second time, or with `now=True`, stop that too.
@@ -183,7 +169,6 @@ class Batch:
                     running.clear()
                 if self._cancelled:  # also by what a tool says about its own arguments
                     break
-                entry.beside = lane.chosen
                 task = self._begin(entry, locks.join(lane.keys, shared=lane.shared) if lane.keys else None)
                 if lane.alone:
                     await _all([task])
@@ -211,10 +196,11 @@ class Batch:
             return BESIDE  # it is answered, and nothing runs
         try:
             parallel = tool.trait("parallel", arguments)
-            if not plan.locks:
-                return Lane(alone=not parallel, chosen=parallel)
-            state = CallState(plan, self._fields, call, call, None, None)
-            return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
+            if plan.locks:
+                state = CallState(plan, self._fields, call, call, None, None)
+                return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
+            entry.beside = parallel
+            return BESIDE if parallel else ALONE
         except KeyboardInterrupt:
             raise
         except BaseException:
@@ -237,8 +223,8 @@ class Batch:
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reused:
             error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            return answer(self._runner, entry.call, "invalid", error, entry)
-        return receive(self._runner, entry.call, self._fields, entry=entry)
+            return answer(self._runner, entry.call, Rejected("invalid", error), Origin(entry=entry))
+        return receive(self._runner, entry.call, self._fields, Origin(None, None, entry))
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
@@ -248,12 +234,13 @@ class Batch:
             error = None
             if task is not None and task.done() and not task.cancelled():
                 error = task.exception()  # marked as seen: the result tells it
-            if entry.twin is not None or entry.outcome() is not None:
+            if entry.twin is not None or entry.result is not None:
                 continue
             if error is not None:
                 mistakes.append(error)
             elif task is None or task.done():
-                entry.result = await answer(self._runner, entry.call, "cancelled", CANCELLED, entry)
+                cancelled = Rejected("cancelled", CANCELLED)
+                await answer(self._runner, entry.call, cancelled, Origin(entry=entry))
         if mistakes:
             raise mistakes[0]
 

@@ -15,8 +15,12 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import ALLOW, Decision, allow, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import same
+from ferrule.values.json_text import SECRET_STARS, dumps, same
 from ferrule.values.masking import masked_text
+
+_FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
+LATE = deny("a guard did not answer in time")
+BROKEN = deny("a guard broke, so the call may not run")
 
 
 def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
@@ -35,36 +39,23 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
         if not callable(guard):
             raise DefinitionError(f"{guard!r} is no guard: it is neither callable nor has check()")
         return guard
-    match _form(check):
-        case "call":
-            return check  # type: ignore[no-any-return]
-        case "arguments":
-            return _check_of_arguments(check, guard, tool)
-        case "instance":
-            return _check_of_instance(check, guard, tool)
-        case form:
-            forms = "check(call, context), check(handler) or check(tool, **arguments)"
-            raise DefinitionError(f"the guard {guard!r} must have {forms}, not {form}")
-
-
-def _form(check: Callable[..., object]) -> str:
-    """What `check` wants to be given; else how it is written."""
     try:
         signature = inspect.signature(check)
     except (TypeError, ValueError):  # some that are written in C
-        return f"{check!r}, which has no signature"
+        raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, and its check has no signature") from None
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in positional if p.default is p.empty]
     by_name = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_tool = bool(positional) and positional[0].name == "tool"
     options = all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in by_name)
-    if positional and positional[0].name == "tool":
-        return "arguments"
-    if len(required) == 2 and options:
-        return "call"
-    if by_name:
-        return "arguments"
-    return "instance" if len(required) == 1 else f"check{signature}"
+    if len(required) == 2 and options and not takes_tool:
+        return check  # type: ignore[no-any-return]
+    if takes_tool or by_name:
+        return _check_of_arguments(check, guard, tool)
+    if len(required) == 1:
+        return _check_of_instance(check, guard, tool)
+    raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, not check{signature}")
 
 
 def _check_of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
@@ -93,7 +84,7 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
 
     async def ask_guard(call: ToolCall, context: ToolContext) -> Answer:
         instance = parameters.again(call.arguments)
-        before = parameters.fields_of(instance)
+        before = parameters.fields_of(instance, None)
         answer = check(instance)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -102,10 +93,12 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
         if not isinstance(answer, type(instance)):
             return answer  # type: ignore[return-value]  # `decision_of` looks at it
         try:
-            after = parameters.fields_of(answer)
+            after, shown = (parameters.fields_of(answer, received) for received in (None, call.arguments.raw))
         except NoJudgedForm as error:
             raise GuardError(f"a guard changed the handler, and {error}") from error
-        changed = {key: value for key, value in after.items() if key not in before or not same(before[key], value)}
+        changed = {key: shown[key] for key in after if key not in before or not same(before[key], after[key])}
+        if any(SECRET_STARS in dumps(value) for value in changed.values()):
+            raise GuardError("a guard changed the handler beside a secret that is not shown; bind the secret instead")
         removed = before.keys() - after.keys()
         return allow({key: value for key, value in call.arguments.items() if key not in removed} | changed)
 
@@ -127,13 +120,11 @@ def decision_of(answer: object, judged: ToolCall) -> Decision:
     return ALLOW if changed is not None and same(thaw(changed), thaw(judged.arguments)) else answer
 
 
-def broken(guard: Guard, error: BaseException) -> Decision:
+def broken(error: BaseException) -> Decision:
     """The decision for a guard that raised: a `GuardError`, or a `PermissionError` that no system call raised, is its
     way to say no, anything else is a fault."""
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
     if isinstance(error, PermissionError) and error.errno is None:
         return deny(masked_text(error) or "not permitted")
-    if isinstance(error, TimeoutError):
-        return deny("a guard did not answer in time")
-    return deny("a guard broke, so the call may not run")
+    return LATE if isinstance(error, TimeoutError) else BROKEN

@@ -4,7 +4,7 @@ it, and has no `next`."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from ferrule.types import Coro, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -64,20 +64,14 @@ async def _go_on(
     return rest if isinstance(rest, seen.__class__) else await rest  # type: ignore[misc]
 
 
-class Chain(NamedTuple):
-    """Middleware without the hooks at its inner end, and these hooks in the order in which they run."""
-
-    outer: tuple[Middleware, ...]
-    before: tuple[Before, ...]
-    after: tuple[After, ...]
-
-
-def split_chain(middleware: Iterable[Middleware]) -> Chain:
-    """The chain, with the hooks at its inner end taken out."""
+def split_chain(
+    middleware: Iterable[Middleware],
+) -> tuple[tuple[Middleware, ...], tuple[Before, ...], tuple[After, ...]]:
+    """The chain without the hooks at its inner end, and these: before and after, in the order in which they run."""
     outer = list(middleware)
     hooks: list[Hook] = []
     while outer and isinstance(outer[-1], Hook):
         hooks.insert(0, outer.pop())  # type: ignore[arg-type]
     before = tuple(one for hook in hooks for one in hook.before)
     after = tuple(one for hook in reversed(hooks) for one in hook.after)
-    return Chain(tuple(outer), before, after)
+    return tuple(outer), before, after

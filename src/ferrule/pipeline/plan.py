@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
@@ -15,15 +16,20 @@ from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
 from ferrule.executors.threads import InThread
 from ferrule.pipeline.guards import guard_function
-from ferrule.pipeline.hooks import After, Before, split_chain
+from ferrule.pipeline.hooks import split_chain
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
-from ferrule.types import Guard, GuardFunction, Middleware, Next
-from ferrule.values.context import UNSET
+from ferrule.types import Coro, Guard, GuardFunction, Middleware, Next
+from ferrule.values.call import ToolCall
+from ferrule.values.context import UNSET, ToolContext, bound_context
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import dumps
+from ferrule.values.result import ToolResult
 
 T = TypeVar("T")
+AsksT = TypeVar("AsksT", bound=GuardFunction | Middleware)
+EndOf: TypeAlias = Callable[["Plan", ToolCall, ToolContext], Coro[ToolResult]]
+"""What a chain of middleware goes round, for the plan that it belongs to."""
 
 
 class SeesSwitches(Protocol):
@@ -72,6 +78,7 @@ class Plan:
 
     Attributes:
         runner: What its calls share with all others.
+        place: Its name there or, where a mounted tool calls it, the place of that one, a level, and its name there.
         run: The executor's; `shaped` whether what it gives needs no look any more.
         form: How what validation may change is written down for those who judge.
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
@@ -89,16 +96,18 @@ class Plan:
         disabled: Why calls are denied at present; `None` where they are not.
         judged: Whether anybody reads the judged call.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
-        timer: Wakes those who wait for its handler at their deadlines.
     """
 
-    def __init__(self, tool: Tool, runner: RunnerState, settings: Settings) -> None:
+    def __init__(self, tool: Tool, runner: RunnerState, settings: Settings, core: EndOf, handle: EndOf) -> None:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
+        for one in outer_first:
+            one.runners.update(settings.runners)
         inner_first = outer_first[::-1]
         self._switches = ((settings, tool.name), *((mount.settings, mount.name) for mount in mounts))
         self.runner = runner
+        self.place: tuple[str | int, ...] = (tool.name,)
         self.tool = tool
         self.name = tool.name
         self.parameters = handler.parameters
@@ -108,12 +117,13 @@ class Plan:
         self.changes = tool.read_only is not True
         self.locks = tool.resources is not None
         executor = executor_for(tool)
-        executor.prepare()
         self.run = executor.run
         self.shaped = executor.shapes
-        guards = (*(guard for one in outer_first for guard in one.guards), *tool.guards)
+        owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
-            (guard_function(guard, tool), guard) for guard in guards
+            (_asking(guard_function(guard, tool), level, tool), guard)
+            for level, owner in enumerate(owners)
+            for guard in owner.guards
         )
         limiters = [tool.limiter, executor.limiter, *(one.limiter for one in inner_first)]
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
@@ -126,16 +136,16 @@ class Plan:
         self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
         self.hidden = bool(handler.parameters.hidden)
         self.disabled: str | None = None
-        self.timer: Any = None
-        self.has_middleware = False
-        self.around: Next | None = None
-        self.inside: Next | None = None
-        self.before_hooks: tuple[Before, ...] = ()
-        self.after_hooks: tuple[After, ...] = ()
-        self.handler_hooks: tuple[After, ...] = ()
+        around = [_asking(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
+        inside = [_asking(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
+        self.has_middleware = bool(around or inside)
+        chain, self.before_hooks, self.after_hooks = split_chain(around)
+        self.around = _linked(chain, partial(core, self))
+        chain, _, self.handler_hooks = split_chain(inside)
+        self.inside = _linked(chain, partial(handle, self))
         self.journaled = runner.journal is not None and self.changes
+        reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
         isolated = tool.isolation is not None  # the process gets the judged text
-        reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None
         self.judged = reads or isolated or self.journaled or callable(tool.parallel)
         self.look_disabled()
 
@@ -152,20 +162,6 @@ class Plan:
         if self.max_input is not None and length > self.max_input:
             read = f"have {length:,} characters, and at most {self.max_input:,} are read"
             raise Invalid(f"The arguments for {self.name} {read}. Nothing was run: send less in one call.")
-
-    def link(self, core: Next, handle: Next) -> None:
-        """Link the middleware round `core` (decode and what follows) and round `handle` (the handler)."""
-        outer_first = [settings for settings, _ in self._switches]
-        around = (*(one for settings in outer_first for one in settings.around), *self.tool.around)
-        inside = (*(one for settings in outer_first for one in settings.inside), *self.tool.inside)
-        self.has_middleware = bool(around or inside)
-        self.judged = self.judged or bool(inside)
-        chain, self.before_hooks, self.after_hooks = split_chain(around)
-        if chain:
-            self.around = _linked(chain, core)
-        chain, _, self.handler_hooks = split_chain(inside)
-        if chain:
-            self.inside = _linked(chain, handle)
 
     def look_disabled(self) -> None:
         """See why its calls are denied: what its own runner says, or one that it is mounted from."""
@@ -187,17 +183,29 @@ def executor_for(tool: Tool) -> Executor:
     return InLoop(handler) if handler.is_async else InThread(handler, tool.output)
 
 
+def _asking(function: AsksT, level: int, tool: Tool) -> AsksT:
+    """A guard or a middleware that calls the tools of the runner that it was given to: of a tool that is not mounted
+    itself, of another one with a context that says at which level that runner is."""
+    if not tool.mounts:
+        return function
+
+    def asking(call: ToolCall, context: ToolContext, *following: Next) -> Any:
+        return function(call, bound_context(context.fields, context.running, level), *following)
+
+    return asking  # type: ignore[return-value]
+
+
 def _first(*values: T | None) -> T | None:
     """The first that is not `None`."""
     return next((value for value in values if value is not None), None)
 
 
-def _linked(middleware: Iterable[Middleware], innermost: Next) -> Next:
-    """One function that goes through all of `middleware`, the first outermost, to `innermost`."""
+def _linked(middleware: Sequence[Middleware], innermost: Next) -> Next | None:
+    """One function that goes through all of `middleware`, the first outermost, to `innermost`; `None` for none."""
     link = innermost
-    for one in reversed(tuple(middleware)):
+    for one in reversed(middleware):
         link = _link(one, link)
-    return link
+    return link if middleware else None
 
 
 def _link(middleware: Middleware, following: Next) -> Next:

@@ -40,11 +40,10 @@ class Rejected(Exception):
 
     own_words = True
 
-    def __init__(self, status: Status, error: str, *, metadata: Mapping[str, object] | None = None) -> None:
+    def __init__(self, status: Status, error: str) -> None:
         super().__init__(error)
         self.status: Status = status
         self.error = error
-        self.metadata = metadata
 
 
 def unsuccessful(
@@ -81,11 +80,6 @@ def unsuccessful(
     return state.made
 
 
-def without_state(call: ToolCall, name: str, status: Status, error: str) -> ToolResult:
-    """The result of a call that did not get as far as a state of its own."""
-    return ToolResult(None, error, call=call, tool_name=name, status=status, executed=False)
-
-
 def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
     error = rejection.error
@@ -94,7 +88,7 @@ def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     elif state.executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
     keep = not state.plan.has_middleware
-    result = unsuccessful(state, rejection.status, error, metadata=rejection.metadata, keep_chunks=keep)
+    result = unsuccessful(state, rejection.status, error, keep_chunks=keep)
     if state.executed is False and rejection.own_words:
         state.refusal = result
     return result
@@ -180,9 +174,8 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         shaped: Shaped = value if plan.shaped else plan.output.shape(value)
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
-            return unsuccessful(
-                state, "failed", cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500), output=output
-            )
+            text = cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500)
+            return unsuccessful(state, "failed", text, output=output)
         assert shaped.result is not None
         status: Status = "ok" if shaped.result.error is None else "failed"
         result = shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
@@ -197,7 +190,7 @@ def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
     limit = f"its deadline of {seconds:g} s"
     if state.executed is False:
         text = f"{plan.name} was not started before {limit}. {NOTHING_RUN}"
-    elif state.abandoned:
+    elif state.abandoned or state.handlers:
         text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
     elif state.executed:
         text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
@@ -209,14 +202,13 @@ def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
 
 def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     """The result of a call that was cancelled from outside, sealed."""
-    executed = cause.executed if isinstance(cause, ToolResult) else state.executed
-    ran = NOTHING_RUN if executed is False else _STILL if state.abandoned else _MAY_HAVE
     exception = cause if isinstance(cause, BaseException) else None
+    if isinstance(cause, ToolResult):
+        state.executed = cause.executed
+    ran = NOTHING_RUN if state.executed is False else _STILL if state.abandoned else _MAY_HAVE
     keep = not state.plan.has_middleware
     text = f"The call was cancelled. {ran}"
-    result = unsuccessful(state, "cancelled", text, exception=exception, keep_chunks=keep)
-    state.made = result.replace(executed=executed)
-    return seal(state, state.made)
+    return seal(state, unsuccessful(state, "cancelled", text, exception=exception, keep_chunks=keep))
 
 
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:

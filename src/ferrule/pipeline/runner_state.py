@@ -6,11 +6,11 @@ import asyncio
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from threading import Lock
 from time import time as now
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
@@ -24,9 +24,9 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.plan import Mount, Plan
-    from ferrule.pipeline.state import CallState
+    from ferrule.pipeline.state import CallState, Origin
 
-Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, "CallState"], Coro[ToolResult]]
+Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, "Origin"], Coro[ToolResult]]
 Failure: TypeAlias = Callable[["Plan", "CallState", BaseException], ToolResult]
 
 
@@ -51,61 +51,53 @@ class TakenUp:
             return True
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RunnerState:
     """What the calls of one runner share.
 
     Attributes:
         tools: What there is to call.
+        asking: How many questions to an approver that is a plain function may be open.
+        resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
+        resume_within: Seconds in which a suspended call can be taken up.
         receive: Takes a call in; see `pipeline/call.py`, which imports this.
         failure: The result of a handler that raised; see `pipeline/results.py`.
-        asking: How many questions to an approver that is a plain function may be open.
-        loop: The one event loop on which calls run at present; `None` while none does.
+        compile: Makes the plan of a tool.
+        views: This runner as mounted tools see it, by the settings of the runners that they come from.
+        closing: Whether no new calls are taken.
+        taken_up: The suspended calls that were.
+        abandoned: What still runs after it was given up, and what to do once it has ended.
+
+    And of the one event loop on which calls run at present:
+
+    Attributes:
+        loop: It; `None` while none runs.
         live: The calls that are under way.
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
-        abandoned: What still runs after it was given up, and what to do once it has ended.
         writing: The journal's writes of calls that were cut off.
-        closing: Whether no new calls are taken.
         idle: Who waits for the last call to end.
-        compile: Makes the plan of a tool.
-        views: This runner as mounted tools see it, by the settings of the runners that they come from.
-        resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
-        resume_within: Seconds in which a suspended call can be taken up.
-        taken_up: Those that were.
     """
 
-    def __init__(
-        self,
-        tools: Toolset,
-        *,
-        observers: tuple[Observer, ...],
-        approve: Approver | None,
-        journal: Journal | None,
-        grace: float,
-        queue_timeout: float | None,
-        askers: int,
-        resume_keys: tuple[bytes, ...],
-        resume_within: float,
-        receive: Receive,
-        failure: Failure,
-    ) -> None:
-        self.tools = tools
-        self.observers = observers
-        self.approve = approve
-        self.journal = journal
-        self.grace = grace
-        self.queue_timeout = queue_timeout
-        self.asking = Limiter(askers)
-        self.resume_keys = resume_keys
-        self.resume_within = resume_within
-        self.receive = receive
-        self.failure = failure
-        self.plans: dict[str, Plan] = {}
-        self.compile: Callable[[Tool], Plan]
-        self.views: dict[tuple[int, ...], RunnerState] = {}
-        self.closing = False
-        self.taken_up = TakenUp()
-        self.abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = {}
+    tools: Toolset
+    observers: tuple[Observer, ...]
+    approve: Approver | None
+    journal: Journal | None
+    grace: float
+    queue_timeout: float | None
+    asking: Limiter
+    resume_keys: tuple[bytes, ...]
+    resume_within: float
+    receive: Receive
+    failure: Failure
+    compile: Callable[[Tool], Plan] = field(init=False)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
+    closing: bool = False
+    taken_up: TakenUp = field(default_factory=TakenUp)
+    abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._have_no_loop()
 
     def _have_no_loop(self) -> None:
@@ -118,14 +110,12 @@ class RunnerState:
 
     def like_this(self) -> RunnerState:
         """One that has the same settings and the same records of what was taken up, and runs nothing yet."""
-        made = copy.copy(self)
-        made.plans, made.views, made.closing, made.abandoned = {}, {}, False, {}
-        made._have_no_loop()
-        return made
+        return replace(self, plans={}, views={}, closing=False, abandoned={})
 
-    def view_of(self, mounts: Sequence[Mount]) -> RunnerState:
-        """This runner for a tool that is mounted by `mounts`: what it calls are the tools beside it, of the innermost
-        runner, mounted like itself."""
+    def view_of(self, plan: Plan, level: int | None) -> RunnerState:
+        """This runner for what belongs to the first `level` runners that a tool is mounted by (`None` for all, as its
+        handler does): what it calls are the tools of the innermost of these, mounted like itself."""
+        mounts: tuple[Mount, ...] = plan.tool.mounts[:level]
         if not mounts:
             return self
         path = tuple([id(mount.settings) for mount in mounts])
@@ -134,9 +124,20 @@ class RunnerState:
             view = copy.copy(self)
             view.tools, view.plans = mounts[-1].tools, {}
             for tool in view.tools:
-                plan = self.compile(self._mounted(tool, mounts))
-                view.plans[tool.name] = view.plans[tool.wire_name] = plan
+                made = view.plans[tool.name] = view.plans[tool.wire_name] = self.compile(self._mounted(tool, mounts))
+                made.place = (*plan.place, len(mounts), tool.name)
             self.views[path] = view
+        return view
+
+    def view_at(self, place: Sequence[Any]) -> RunnerState:
+        """The view in which the plan of that `place` is.
+
+        Raises:
+            KeyError: with the name of a tool on the way there that is not there any more.
+        """
+        view = self
+        for name, level in zip(place[::2], place[1::2], strict=False):
+            view = self.view_of(view.plans[name], level)
         return view
 
     def _mounted(self, tool: Tool, mounts: Sequence[Mount]) -> Tool:
@@ -158,14 +159,13 @@ class RunnerState:
         Raises:
             RuntimeError: where calls run on another one, or ran when this process was forked.
         """
-        if self.loop is not None and self.live:
-            if not self.loop.is_closed():
-                raise RuntimeError(
-                    "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
-                    "(in a forked process: make the runner there, or fork while it runs nothing)"
-                )
         if self.loop is not None and self.loop.is_closed():
             self._leave_closed_loop()
+        if self.live:
+            raise RuntimeError(
+                "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
+                "(in a forked process: make the runner there, or fork while it runs nothing)"
+            )
         self.loop = loop
 
     def _leave_closed_loop(self) -> None:
@@ -180,16 +180,3 @@ class RunnerState:
                 for ended in when_done:
                     ended()
         self._have_no_loop()
-
-    def count_left(self, task: asyncio.Task[object]) -> None:
-        """Count a task that was cancelled and is not waited for, until it ends."""
-        ended = partial(self.abandoned.pop, task, None)
-        self.abandoned[task] = (ended,)
-        task.add_done_callback(lambda _: ended())
-
-    def let_go_of_loop(self) -> None:
-        """Keep no loop alive while nothing runs."""
-        if not self.live and not self.abandoned:
-            self.loop = None
-            for plan in self.all_plans():
-                plan.timer = None

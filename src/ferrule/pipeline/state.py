@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule.errors import DefinitionError
 from ferrule.executors import Job, NotStarted
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
-from ferrule.scheduling.timer import wake
-from ferrule.types import Coro, Observer
+from ferrule.scheduling.loops import running_loop, wake
+from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id, starred_call
 from ferrule.values.content import jsonable
 from ferrule.values.context import ContextFields, ToolContext, bound_context
@@ -23,6 +24,7 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
+    from ferrule.pipeline.batch import Entry
     from ferrule.pipeline.plan import Plan
     from ferrule.pipeline.results import Rejected
     from ferrule.pipeline.suspension import Answered
@@ -33,6 +35,22 @@ RELIABLE_CANCELLING = sys.version_info >= (3, 13)
 Before Python 3.13 an `asyncio.TaskGroup` that cancelled its own task while it waited for its children leaves that
 task's `cancelling()` raised (CPython issue 116720).
 """
+
+
+class Origin(NamedTuple):
+    """Where a call comes from, and with what."""
+
+    parent: CallState | None = None
+    """The call whose `context.run` made it."""
+    timeout: float | None = None
+    """Seconds that it may take."""
+    entry: Entry | None = None
+    """Its place in a batch."""
+    answered: Answered | None = None
+    """The suspended call that it is, and the answer to that."""
+
+
+NO_ORIGIN = Origin()
 
 
 class CallState:
@@ -55,12 +73,14 @@ class CallState:
         made: The result that the kernel made, which nobody else has.
         held: The slots that it runs with.
         entered: Whether a middleware's `next` is under way.
+        timeout: Seconds that it may take once it has its slot.
+        entry: Its place in a batch.
+        answered: The suspended call that it is, and the answer to that.
 
     And what few calls need:
 
     Attributes:
         repairs: What was repaired, in words.
-        timeout: Seconds that it may take once it has its slot.
         deadline: In the loop's time.
         waiter: Who waits for the handler's own task to end.
         holds: The keys that it runs with.
@@ -69,18 +89,15 @@ class CallState:
         abandoned: What still runs after it was given up, of the calls beneath it too.
         counted: How many of these the runner counts already, with what an earlier attempt had.
         raised: What the handler made of a cancellation from outside.
-        answered: The answer to a suspended call.
         pending: What it takes to take the call up again, while it is suspended.
         beside: Whether its batch lets it run beside others because of its arguments.
         chunks: What the handler has yielded so far.
         own_task: The task of its own in which the handler, or what goes round it inside, runs at present.
         stopped: The tasks of its own that the kernel has cancelled, one for each attempt.
         refusal: The result that says, in the kernel's words alone, why nothing was run.
-        rejection: The answer with which the runner has stopped the call from outside.
-        uncancelled: Whether the cancellation by which it did so has been taken back.
+        rejection: The answer with which the runner has stopped the call from outside, until that is taken back.
         stopping: Whether its batch starts nothing more.
         pausing: What to wake it by where it waits between two runs of its handler.
-        inherits: Whether its deadline is that of a call which made it.
         given_up: Whether a run of it was stopped: what goes on of it may run nothing more once the call has ended.
         handlers: How many runs of the handler, and of what goes round it inside, are under way.
         when_idle: What to do once none is.
@@ -94,17 +111,17 @@ class CallState:
     abandoned: tuple[Job, ...] = ()
     counted: int = 0
     raised: BaseException | None = None
+    entry: Entry | None = None
     answered: Answered | None = None
+    beside: bool = False
     pending: FrozenDict | None = None
     chunks: Any = ()
     stopped: tuple[asyncio.Task[Any], ...] = ()
     refusal: ToolResult | None = None
     rejection: Rejected | None = None
-    uncancelled: bool = False
     stopping: bool = False
     pausing: asyncio.Future[None] | None = None
     given_up: bool = False
-    inherits: bool = False
     handlers: int = 0
     when_idle: tuple[Callable[[], object], ...] = ()
     refused: NotStarted | None = None
@@ -117,8 +134,7 @@ class CallState:
         call: ToolCall,
         parent: CallState | None,
         task: Any,
-        observers: tuple[Observer, ...] = (),
-        timeout: float | None = None,
+        origin: Origin = NO_ORIGIN,
     ) -> None:
         self.started = perf_counter()
         self.plan = plan
@@ -128,11 +144,11 @@ class CallState:
         self.parent = parent
         self.task: Any = task
         self.cancels: int = 0 if task is None else task.cancelling()
-        self.observers = observers
-        self.timeout = timeout
+        self.observers = plan.runner.observers
+        self.timeout = origin.timeout
         self.executed: bool | None = False
         self.runs = 0
-        self.inside = self.ended = self.entered = self.beside = False
+        self.inside = self.ended = self.entered = False
         self.held: tuple[Limiter, ...] = ()
         self.made: ToolResult | None = None
         self.bound: ToolContext | None = None
@@ -174,17 +190,25 @@ class CallState:
         return not (plan.disabled is not None or self.stopping or closing or self.ended)
 
     def remaining(self, *, own: bool) -> float | None:
-        loop = self.plan.runner.loop
-        if own and self.inherits:
+        loop, above = self.plan.runner.loop, self.deadline_above
+        first = min(above, inf if self.deadline is None else self.deadline)
+        if loop is None or first == inf or (own and first == above):  # a call that inherits its deadline has none
             return None
-        calls = (self,) if own else (self, *ancestors(self))
-        deadlines = [call.deadline for call in calls if call.deadline is not None]
-        return max(0.0, min(deadlines) - loop.time()) if deadlines and loop is not None else None
+        return max(0.0, first - loop.time())
 
-    def run_nested(self, name: str, arguments: Mapping[str, object] | str | None) -> Coro[ToolResult]:
-        """Run another call as a child of this one: of a tool of the runner that this one belongs to."""
-        runner = self.plan.runner.view_of(self.plan.tool.mounts)
-        return runner.receive(runner, ToolCall(new_id(), name, arguments, parent=self.call.id), self.fields, self)
+    @property
+    def deadline_above(self) -> float:
+        """The first deadline of the calls that made this one; what goes round one of them is not within its."""
+        deadlines = [call.deadline for call in ancestors(self) if call.inside and call.deadline is not None]
+        return min(deadlines, default=inf)
+
+    def run_nested(
+        self, name: str, arguments: Mapping[str, object] | str | None, level: int | None
+    ) -> Coro[ToolResult]:
+        """Run another call as a child of this one: of a tool of the runner that who asks belongs to."""
+        runner = self.plan.runner.view_of(self.plan, level)
+        call = ToolCall(new_id(), name, arguments, parent=self.call.id)
+        return runner.receive(runner, call, self.fields, Origin(parent=self))
 
     async def pause(self, sleeping: Awaitable[object]) -> bool:
         woken = self.pausing = asyncio.get_running_loop().create_future()
@@ -210,11 +234,7 @@ class CallState:
             if not self.ended:
                 emit(self.observers, "tool:progress", self.told, told)
 
-        try:
-            here = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            here = False
-        if here:
+        if running_loop() is loop:
             tell()
         else:
             loop.call_soon_threadsafe(tell)
@@ -246,6 +266,30 @@ class CallState:
             if call.plan.runner is self.plan.runner:
                 call.abandoned = (*call.abandoned, job)
 
+    # -- what goes on of it --------------------------------------------------------------------------------------------
+
+    def note_end(self, wakes: bool) -> None:
+        """A run of the handler, or of what goes round it inside, has ended; whether that ends the task of its own."""
+        if wakes and self.waiter is not None:
+            wake(self.waiter)
+        self.handlers -= 1
+        if self.when_idle and not self.handlers:
+            callbacks, self.when_idle = self.when_idle, ()
+            for callback in callbacks:
+                callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once no run of it is under way, also one that a middleware has shielded."""
+        if self.handlers:
+            self.when_idle = (*self.when_idle, callback)
+        else:
+            callback()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the handler's task runs nothing else: what a deadline has made where no middleware stands inside."""
+        return self.plan.inside is None and self.deadline is not None
+
     # -- cancellation -------------------------------------------------------------------------------------------------
 
     def is_cancelled(self) -> bool:
@@ -258,16 +302,11 @@ class CallState:
             return False
         if task is self.task:
             return bool(task.cancelling() > self.cancels)
-        reliable = RELIABLE_CANCELLING or self.plan.inside is not None or self.deadline is None
-        return task in self.stopped or (reliable and task.cancelling() > 0)
+        return task in self.stopped or ((RELIABLE_CANCELLING or not self.alone) and task.cancelling() > 0)
 
     def is_closing(self, error: BaseException) -> bool:
         """Whether a `GeneratorExit` closes the call's coroutine, whose loop was left; else somebody has raised it."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        return isinstance(error, GeneratorExit) and (self.task is None or self.task.get_loop() is not here)
+        return isinstance(error, GeneratorExit) and (self.task is None or self.task.get_loop() is not running_loop())
 
     def interrupt(self, rejection: Rejected) -> None:
         """Stop the call from outside: its task is cancelled, and it takes that back and answers with `rejection`."""
@@ -275,14 +314,13 @@ class CallState:
             self.rejection = rejection
             self.task.cancel()
 
-    def took_back(self) -> bool:
-        """Whether it was the runner, and nobody else, that cancelled the task; that is taken back once."""
-        if self.rejection is None:
-            return False
-        if not self.uncancelled:
-            self.uncancelled = True
+    def take_back(self) -> Rejected | None:
+        """Take back the cancellation by which the runner has stopped the call; its answer, where nobody else cancelled
+        the task."""
+        rejection, self.rejection = self.rejection, None
+        if rejection is not None:
             self.task.uncancel()
-        return bool(self.task.cancelling() <= self.cancels)
+        return rejection if self.task.cancelling() <= self.cancels else None
 
     def wake_pausing(self) -> None:
         """Let it look again whether there may be another attempt."""
@@ -296,24 +334,6 @@ def ancestors(state: CallState) -> Iterator[CallState]:
     while parent is not None:
         yield parent
         parent = parent.parent
-
-
-def release_all(state: CallState) -> None:
-    """Give back the slots and keys of a call."""
-    held, state.held = state.held, ()
-    for limiter in held:
-        limiter.release()
-    if state.holds:
-        holds, state.holds = state.holds, ()
-        give_back((), holds)
-
-
-def give_back(held: tuple[Limiter, ...], holds: tuple[Hold, ...]) -> None:
-    """Let others have these slots and keys."""
-    for limiter in held:
-        limiter.release()
-    for hold in holds:
-        hold.release()
 
 
 def state_of(plan: Plan, context: ToolContext) -> CallState:

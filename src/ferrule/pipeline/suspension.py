@@ -7,21 +7,29 @@ from __future__ import annotations
 
 import hmac
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from time import time as now
 from typing import Any, NamedTuple
 
+from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
+from ferrule.executors.threads import Raised
 from ferrule.pipeline.plan import Plan
+from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.state import CallState
+from ferrule.pipeline.tasks import within_time
+from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, ask
+from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, freeze, thaw
-from ferrule.values.json_text import loads
+from ferrule.values.json_text import loads, same
 
+log = logging.getLogger("ferrule")
 _FORMAT = {"version": 1, "kind": "approval"}
 _NOT_KEPT = ("deps", "secrets")
 _KEY_BYTES = 32
@@ -52,21 +60,6 @@ class Answered(NamedTuple):
         sent = self.record["call"]
         return ToolCall(sent["id"], sent["name"], self.record["received"], data=sent["data"], parent=sent["parent"])
 
-    @property
-    def asked(self) -> Decision:
-        """The decision that asks."""
-        return ask(self.record["reason"], into=self.record["into"])
-
-    @property
-    def expired(self) -> bool:
-        """Whether it can no longer be taken up."""
-        return bool(self.record["expires_at"] <= now())
-
-    def is_of(self, plan: Plan) -> bool:
-        """Whether the tool, and what is bound in it, is the one that the call was judged for."""
-        digest = _tool_digest(plan, self.record["arguments"], self.record["key"], self.signed_with)
-        return hmac.compare_digest(digest, self.record["tool"])
-
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
         return self.answer
@@ -89,17 +82,18 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
     return keys
 
 
-def pending_record(call: ToolCall, state: CallState, decision: Decision) -> FrozenDict:
+def pending_record(state: CallState, decision: Decision) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
-    plan, sent, fields = state.plan, state.sent, state.fields
+    plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     key, asked_at, secret = os.urandom(16).hex(), now(), plan.runner.resume_keys[0]
-    judged = visible(plan, call.arguments)
+    judged = without(plan.parameters.hidden, call.arguments)
     kept = {
         **_FORMAT,
         "key": key,
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
+        "place": plan.place,
         "arguments": judged,
-        "received": visible(plan, loads(call.arguments.raw)),
+        "received": without(plan.parameters.hidden, loads(call.arguments.raw)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
@@ -133,9 +127,60 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
     return Answered(kept, signed_with[0], answer, by)
 
 
-def visible(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without what is bound or private, which no record holds."""
-    return {name: thaw(value) for name, value in arguments.items() if name not in plan.parameters.hidden}
+def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
+    """The arguments of a suspended call, with objects made anew from what was received.
+
+    Raises:
+        Rejected: where the tool has changed since, or they are not what was judged.
+    """
+    record = answered.record
+    digest = _tool_digest(plan, record["arguments"], record["key"], answered.signed_with)
+    if not hmac.compare_digest(digest, record["tool"]):
+        what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
+        raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
+    try:
+        plan.check_input(record["received"])
+        judged, hidden = record["arguments"], plan.parameters.hidden
+        arguments = plan.parameters.remade(
+            plan.name, answered.call.arguments, judged, lambda made: same(without(hidden, made), judged)
+        )
+    except Invalid as invalid:
+        raise Rejected("invalid", str(invalid)) from None
+    except NoJudgedForm as error:
+        raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
+    if not same(without(hidden, arguments), judged):
+        what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
+        raise Rejected("failed", f"{what}. {NOTHING_RUN}")
+    return arguments
+
+
+async def take_up(plan: Plan, answered: Answered) -> None:
+    """Take a suspended call up, which is done once: in the runner's memory, or where the journal can, there.
+
+    Raises:
+        Rejected: where it was taken up before, has expired, or it is not known.
+    """
+    keeper: Any = plan.runner.journal
+    if not callable(getattr(keeper, "take", None)):
+        keeper = plan.runner.taken_up
+    key, expires_at = answered.record["key"], answered.record["expires_at"]
+
+    async def take() -> object:
+        return await keeper.take(key, expires_at)
+
+    answer = await within_time(take(), plan.runner)
+    if isinstance(answer, Raised):
+        log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
+        raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
+    if expires_at <= now():  # looked at last: by now who keeps the key may have forgotten it
+        raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
+    if answer is not True:
+        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
+
+
+def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments but for `names`; no record holds what is bound or private."""
+    return {name: thaw(value) for name, value in arguments.items() if name not in names}
 
 
 def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes) -> str:
@@ -145,6 +190,7 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
     facts = {
         "key": key,
         "name": tool.name,
+        "mounted": [mount.name for mount in tool.mounts],
         "schema": thaw(parameters.schema),
         "hidden": sorted(parameters.hidden),
         "bound": thaw(parameters.bound),

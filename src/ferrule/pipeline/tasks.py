@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
 from ferrule.types import Coro
@@ -15,33 +16,31 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-EAGER = sys.version_info >= (3, 12)
-"""Whether a task begins at once."""
-
-if sys.version_info >= (3, 12):
-
-    def start(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[_T]:
-        """A task of its own, begun at once: many handlers never wait."""
-        return asyncio.Task(coroutine, loop=loop, eager_start=True)
-
-else:
-
-    def start(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[_T]:
-        """A task of its own."""
-        return asyncio.Task(coroutine, loop=loop)
+_EAGERLY: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
-async def within_time(awaited: Awaitable[object], seconds: float, runner: RunnerState) -> object:
+def start(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[_T]:
+    """A task of its own, begun at once where Python can: many handlers never wait."""
+    return asyncio.Task(coroutine, loop=loop, **_EAGERLY)
+
+
+ANSWER_SECONDS = 10.0
+"""Seconds that a guard has for its answer, and a journal for one record."""
+
+
+async def within_time(awaited: Awaitable[object], runner: RunnerState) -> object:
     """What comes of it, or `Raised`. What is late is cancelled and not waited for, and counted until it ends."""
     task = start(outcome_of(awaited), asyncio.get_running_loop())
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        await asyncio.wait({task}, timeout=ANSWER_SECONDS)
     finally:
         if not task.done():
             task.cancel()
-            runner.count_left(task)
+            ended = partial(runner.abandoned.pop, task, None)
+            runner.abandoned[task] = (ended,)
+            task.add_done_callback(lambda _: ended())
     if not task.done():
-        return Raised(TimeoutError(f"it took more than {seconds:g} s"))
+        return Raised(TimeoutError(f"it took more than {ANSWER_SECONDS:g} s"))
     return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from weakref import WeakSet, WeakValueDictionary
 
 from ferrule.scheduling.fair_queue import FairQueue
-from ferrule.scheduling.timer import wake
+from ferrule.scheduling.loops import running_loop, wake
 
 
 class _SlotWaiter:
@@ -119,7 +119,7 @@ class Limiter:
                     continue
                 waiter.handed = True
             loop = waiter.future.get_loop()
-            if loop is _running_loop():
+            if loop is running_loop():
                 wake(waiter.future)
                 continue
             try:
@@ -142,13 +142,6 @@ class PrincipalLimits:
         if limiter is None:
             limiter = self._limiters[principal] = Limiter(self._limit)
         return limiter
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 _LIMITERS: WeakSet[Limiter] = WeakSet()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from random import Random
 from typing import Any, TypeAlias
@@ -14,6 +16,7 @@ from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
 from ferrule.arguments.exporting import UNEXPORTABLE
+from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
@@ -100,11 +103,18 @@ def _tool_named(toolset: Toolset, name: Any) -> Tool:
 
 
 def _replaced(tool: Tool, answer: Answer) -> Tool:
-    def answered(arguments: Mapping[str, Any], context: ToolContext) -> object:
-        assert context.call is not None
-        return answer(context.call)
+    """A copy that `answer` does instead, in the event loop: name, schema, traits and guards stay."""
 
-    return tool.with_handler(answered)
+    async def call(values: object, context: ToolContext) -> object:
+        assert context.call is not None
+        value = answer(context.call)
+        return await value if inspect.isawaitable(value) else value
+
+    def instead(handler: Handler) -> Handler:
+        return replace(handler, call=call, runs=call, by_keywords=None)
+
+    here = tool if tool.isolation is None else tool.replace(isolation=None, transfer="json")
+    return here.adapted(instead)
 
 
 def _given(tool: Tool, answer: Any) -> Answer:

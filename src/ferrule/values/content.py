@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import accumulate, islice
-from typing import Any, Literal, TypeAlias, TypeVar, final
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from enum import Enum
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Literal, TypeAlias, final
 
-from pydantic_core import SchemaSerializer, core_schema, from_json, to_json, to_jsonable_python
+from pydantic import PlainSerializer, WrapSerializer
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 
 @final
@@ -49,19 +54,13 @@ class Media:
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise TypeError(f"Media of the kind {self.kind!r}: it may be {', '.join(_KINDS)}")
-        if not (self.data is None or isinstance(self.data, bytes)):
+        if not (self.data is None or type(self.data) is bytes):
             raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
-        if not _is_mime_type(self.mime_type):
+        if not (isinstance(self.mime_type, str) and _MIME_TYPE.fullmatch(self.mime_type)):  # type: ignore[redundant-expr]
             raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
-        if self.data is not None and type(self.data) is not bytes:
-            object.__setattr__(self, "data", memoryview(self.data).tobytes())
         for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else clean(str(value)))
-
-
-def _is_mime_type(text: object) -> bool:
-    return isinstance(text, str) and len(text) <= _LONGEST_MIME_TYPE and _MIME_TYPE.fullmatch(text) is not None
 
 
 Block: TypeAlias = Text | Media
@@ -69,8 +68,7 @@ _BLOCK_CLASSES = (Text, Media)
 
 # What providers show of media must not be a place for anything else, RFC 6838.
 _KINDS = ("image", "audio", "file", "resource")
-_MIME_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
-_LONGEST_MIME_TYPE = 255
+_MIME_TYPE = re.compile(r"(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
 
 
 def clean(text: str) -> str:
@@ -99,7 +97,7 @@ def jsonable(value: object) -> Any:
 
     Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator.
     """
-    return _Rendering(strict=False).render(value, ())
+    return _Rendering().render(value, ())
 
 
 def plain(value: object) -> Any:
@@ -108,18 +106,21 @@ def plain(value: object) -> Any:
     Raises:
         NotShowable: for an iterator in it, which could be read only once, perhaps without end, and for too much.
     """
-    return _Rendering(strict=True).render(value, ())
+    rendering = _Rendering()
+    found = rendering.render(value, ())
+    if rendering.problem:
+        raise NotShowable(rendering.problem)
+    return found
 
 
 class _Rendering:
-    """One way through a value, with what it may still take."""
+    """One way through a value, with what it may still take, and what a result cannot hold of it."""
 
-    __slots__ = ("characters", "problem", "strict", "values")
+    __slots__ = ("characters", "problem", "values")
 
-    def __init__(self, *, strict: bool) -> None:
-        self.strict = strict
+    def __init__(self) -> None:
         self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
-        self.problem: NotShowable | None = None
+        self.problem = ""
 
     def render(self, value: Any, above: tuple[int, ...]) -> Any:
         kind = type(value)
@@ -129,7 +130,8 @@ class _Rendering:
         if value is None or kind is bool:
             return value
         if kind is int:
-            return self._integer(value)
+            self.characters -= value.bit_length() // 3
+            return value if value.bit_length() <= _MOST_BITS else hex(value)
         if kind is float:
             return value if math.isfinite(value) else str(value)
         if len(above) > _MOST_DEPTH or id(value) in above:  # nested without end
@@ -142,36 +144,20 @@ class _Rendering:
                 return self._array(sequence.__iter__(value), inside)
         try:
             return self._of_a_class(value, kind, inside)
-        except (KeyboardInterrupt, NotShowable):
+        except KeyboardInterrupt:
             raise
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
-            if self.problem is not None:
-                raise self.problem from None
-            return text_of(value)
+            # A `__repr__` that Pydantic or `dataclass` made has no bound, and shows what was excluded.
+            return f"<{kind.__name__}>" if _is_record(kind) else text_of(value)
 
-    def _integer(self, value: int) -> int | str:
-        if -_SMALL < value < _SMALL:
-            return value
-        self.characters -= value.bit_length() // 3
-        try:
-            str(value)
-        except ValueError:  # CPython's limit on digits, sys.set_int_max_str_digits
-            return hex(value)
-        return value
-
-    def _has_room(self) -> bool:
-        self.values -= 1
+    def _has_room(self, values: int = 1) -> bool:
+        self.values -= values
         if self.values >= 0 and self.characters >= 0:
             return True
-        if self.strict:
-            raise self._not_showable(
-                f"more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters; return fewer of them at a time"
-            )
+        self.problem = (
+            f"more than {MOST_VALUES:,} values or {MOST_CHARACTERS:,} characters; return fewer of them at a time"
+        )
         return False
-
-    def _not_showable(self, why: str) -> NotShowable:
-        self.problem = NotShowable(why)  # Pydantic tells of no exception that was raised beneath it
-        return self.problem
 
     def _object(self, items: Iterable[tuple[Any, Any]], inside: tuple[int, ...]) -> dict[str, Any]:
         found = {}
@@ -180,14 +166,11 @@ class _Rendering:
                 found["…"] = "…"
                 break
             if type(key) is not str or not key.isascii():
-                key = self._key(key, inside)
+                key = self.render(key, inside)
+                key = key if isinstance(key, str) else _json_text(key)
             self.characters -= len(key)
             found[key] = self.render(item, inside)
         return found
-
-    def _key(self, key: Any, inside: tuple[int, ...]) -> str:
-        found = self.render(key, inside)
-        return found if isinstance(found, str) else _json_text(found)
 
     def _array(self, items: Iterable[Any], inside: tuple[int, ...]) -> list[Any]:
         found = []
@@ -205,8 +188,14 @@ class _Rendering:
             return "…"
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
-        if hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__"):
-            self._check(_TO_PYTHON(value), inside)
+        if issubclass(kind, Enum):
+            return self.render(value.value, inside)
+        if hasattr(kind, "__pydantic_serializer__"):
+            room = self.values, self.characters
+            self._check(value, inside[:-1])
+            self.values, self.characters = room
+        elif _is_record(kind):
+            return self._object(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
 
         def foreign(inner: object) -> Any:
             return clean(str(value)) if inner is value else self.render(inner, inside)
@@ -215,37 +204,86 @@ class _Rendering:
         return self.render(found, inside)
 
     def _check_class(self, kind: type) -> None:
-        if not any(hasattr(kind, name) for name in ("__next__", "__anext__", "__await__")):
-            return
-        if self.strict:
-            raise self._not_showable(f"an iterator or awaitable ({kind.__name__}), and no list or value")
-        raise TypeError  # it becomes text
+        if _is_read_once(kind):
+            self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
+            raise TypeError(self.problem)
 
     def _check(self, value: Any, inside: tuple[int, ...]) -> None:
-        """Look at what Pydantic makes of the object of a class, lazily, before it makes it all."""
-        kind = type(value)
-        if kind in _NOTHING_INSIDE or len(inside) > _MOST_DEPTH:
+        """Count what Pydantic will write of a value, at each place where it stands, before it does.
+
+        Raises:
+            TypeError: for an iterator.
+            ValueError: for too much, and for what is nested without end.
+        """
+        if not self._has_room(0):
+            raise ValueError(self.problem)
+        if isinstance(value, _TEXTS):
+            self.characters -= len(value)
             return
+        kind = type(value)
+        self._check_class(kind)
+        members = _inner_values(value, kind)
+        self.values -= len(members)
+        if id(value) in inside or len(inside) > _MOST_WRITTEN:
+            raise ValueError("nested without end")
         inside = (*inside, id(value))
-        if issubclass(kind, dict | list | tuple | set | frozenset):
-            for item in value.values() if issubclass(kind, dict) else value:
-                if self._has_room():
-                    self._check(item, inside)
-        else:
-            self._check_class(kind)
+        for item in members:
+            if type(item) not in _NOTHING_INSIDE:
+                self._check(item, inside)
 
 
+@lru_cache
+def _is_read_once(kind: type) -> bool:
+    return any(hasattr(kind, name) for name in ("__next__", "__anext__", "__await__"))
+
+
+def _is_record(kind: type) -> bool:
+    return hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__")
+
+
+def _inner_values(value: Any, kind: Any) -> list[Any]:
+    """What Pydantic writes that is in `value`, but for what the author's own serializers get."""
+    if issubclass(kind, dict):
+        return [*dict.values(value)]
+    for sequence in _SEQUENCES:
+        if issubclass(kind, sequence):
+            return [*sequence.__iter__(value)]
+    if issubclass(kind, Enum):
+        return [value.value]
+    extra = value.__pydantic_extra__ or {} if hasattr(kind, "__pydantic_extra__") else {}
+    return [*(getattr(value, name, None) for name in _serialized_fields(kind)), *extra.values()]
+
+
+@lru_cache
+def _serialized_fields(kind: Any) -> frozenset[str]:
+    """The fields of a class that Pydantic writes by itself."""
+    if not hasattr(kind, "__pydantic_fields__"):
+        return frozenset(getattr(kind, "__dataclass_fields__", ()))
+    own = kind.__pydantic_decorators__
+    by_author = {name for one in own.field_serializers.values() for name in one.info.fields}
+    if own.model_serializers or "*" in by_author:
+        return frozenset()
+    for name, field in kind.__pydantic_fields__.items():
+        if field.exclude or any(isinstance(one, _SERIALIZERS) for one in field.metadata):
+            by_author.add(name)
+    return frozenset({*kind.__pydantic_fields__, *own.computed_fields} - by_author)
+
+
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_SERIALIZERS = (PlainSerializer, WrapSerializer)
 _MOST_DEPTH = 100
-_SMALL = 1 << 63
-_SEQUENCES: tuple[type[Iterable[Any]], ...] = (list, tuple, set, frozenset)
-_NOTHING_INSIDE = frozenset({str, int, float, bool, type(None)})
-_TO_PYTHON = SchemaSerializer(core_schema.any_schema()).to_python
+_MOST_WRITTEN = 250
+"""So deep Pydantic writes, at most 255; what is deeper than is shown becomes `…`."""
+_NOTHING_INSIDE = frozenset({int, float, bool, type(None)})
+_TEXTS = (str, bytes, bytearray)
+_MOST_BITS = 2000
+"""So many digits of an integer can be written at every setting of `sys.set_int_max_str_digits`."""
 
 
-def text_of(value: object) -> str:
-    """What `str` says of it, whatever its class makes of that."""
+def text_of(value: object, show: Callable[[object], str] = str) -> str:
+    """What `str` or `repr` says of it, whatever its class makes of that."""
     try:
-        return clean(str(value))
+        return clean(show(value))
     except KeyboardInterrupt:
         raise
     except BaseException:
@@ -297,21 +335,17 @@ def render(output: Any) -> tuple[Block, ...]:
         return (output,)
     if _is_blocks(output):
         return tuple(output)
-    if isinstance(output, bytes):
-        return _render_bytes(output)
-    return (Text(_json_text(output)),)
+    if not isinstance(output, bytes):
+        return (Text(_json_text(output)),)
+    try:
+        return (Text(output.decode()),)
+    except UnicodeDecodeError:
+        return (Media("file", output, "application/octet-stream"),)
 
 
 def _is_blocks(value: object) -> bool:
     """Whether it is a list of blocks, and of nothing else."""
     return isinstance(value, list | tuple) and bool(value) and all(type(item) in _BLOCK_CLASSES for item in value)
-
-
-def _render_bytes(value: bytes) -> tuple[Block, ...]:
-    try:
-        return (Text(value.decode()),)
-    except UnicodeDecodeError:
-        return (Media("file", value, "application/octet-stream"),)
 
 
 _BLOCK = 32
@@ -367,96 +401,58 @@ def cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     if _JSON_START.match(text):
-        try:
-            return _fit(from_json(text, allow_inf_nan=False), limit, _DEPTH)
-        except (TypeError, ValueError):
-            pass
-    return _cut_plain(text, limit)
-
-
-def _cut_plain(text: str, limit: int) -> str:
+        with suppress(TypeError, ValueError):
+            return _fit(from_json(text, allow_inf_nan=False), limit)
     note = f"\n[cut: {len(text)} characters in all]"
     if limit <= len(note):
         return note.strip()[: max(limit, 0)]
     return text[: limit - len(note)] + note
 
 
-_T = TypeVar("_T")
-_DEPTH = 12
 _WORTH_SHOWING = 48
-_WHOLE_ESCAPES = re.compile(r"(?:[^\\]|\\u.{4}|\\[^u])*", re.DOTALL)
 
 
-def _dumps(value: object) -> str:
-    return to_json(value, inf_nan_mode="strings").decode()
+def _fit(value: object, limit: int) -> str:
+    """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
+    for, found by halves."""
+    found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
+    fits, too_much = -1, _ITEM * limit + 1
+    while too_much - fits > 1:
+        most = (fits + too_much) // 2
+        with suppress(OverflowError):
+            text = to_json(_abridged(value, most, [limit]), inf_nan_mode="strings").decode()
+            if len(text) <= limit:
+                fits, found = most, text
+                continue
+        too_much = most
+    return found
 
 
-def _fit(value: object, limit: int, depth: int) -> str:
-    """JSON text of `value` in at most `limit` characters: whole, or its first parts with a word on the rest."""
-    text = _dumps(value)
-    if len(text) <= limit:
-        return text
-    if isinstance(value, str):
-        return _fit_string(value, limit)
-    if isinstance(value, dict | list):
-        return _fit_parts(value, limit, depth) if depth else _least(limit)
-    return _fit_string(text, limit)
+_ITEM = 4
+"""So many characters of each string are shown for each item of a list or an object: records are kept whole."""
 
 
-def _least(limit: int) -> str:
-    for least in ('"[cut]"', '""'):
-        if len(least) <= limit:
-            return least
-    return "0"[: max(limit, 0)]
+def _abridged(value: Any, most: int, room: list[int]) -> Any:
+    """`value` with `most` characters of each string, the items that go with it, and a word on the rest.
 
-
-def _fit_string(value: str, limit: int) -> str:
-    note = f"[cut: {len(value)} characters in all]"
-    room = limit - len(note) - 2
-    if room < 0:
-        return _least(limit)
-    whole = _WHOLE_ESCAPES.match(_dumps(value[:room])[1:-1][:room])
-    return f'"{whole.group() if whole else ""}{note}"'
-
-
-def _fit_parts(value: dict[str, object] | list[object], limit: int, depth: int) -> str:
-    """The first items, each in its share, and how many more there are. Of more items than characters most cannot be
-    shown: they are not looked at."""
-    if isinstance(value, dict):
+    Raises:
+        OverflowError: for more than there is room for.
+    """
+    room[0] -= min(len(value), most) if isinstance(value, str) else 1
+    if room[0] < 0:
+        raise OverflowError
+    if isinstance(value, str) and len(value) > most:
+        return f"{value[:most]}[cut: {len(value)} characters in all]"
+    shown = most // _ITEM
+    if isinstance(value, list):
+        rest = [f"[cut: {len(value) - shown} more]"] if len(value) > shown else []
+        return [*(_abridged(item, most, room) for item in islice(value, shown)), *rest]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _abridged(item, most, room) for key, item in islice(value.items(), shown)}
+    if len(value) > shown:
         note = "[cut]"
-        while note in value:
+        while note in found:
             note = f"[{note}]"
-        brackets, rest = "{}", f'"{note}":"%d more"'
-        parts = [(f"{_dumps(key)}:", item) for key, item in islice(value.items(), limit)]
-    else:
-        brackets, rest = "[]", '"[cut: %d more]"'
-        parts = [("", item) for item in value[:limit]]
-    room = limit - len(brackets) - len(rest % len(value))
-    if room < 0:
-        return _least(limit)
-    sized = [((key, item), len(key) + len(_dumps(item)) + 1) for key, item in parts]
-    shown: list[str] = []
-    for (key, item), share in _shared(sized, room):
-        left = share - len(key) - 1
-        if left < 1:  # a key as long as its share
-            break
-        shown.append(key + _fit(item, left, depth - 1))
-    if more := len(value) - len(shown):
-        shown.append(rest % more)
-    return brackets[0] + ",".join(shown) + brackets[1]
-
-
-def _shared(sized: list[tuple[_T, int]], room: int) -> list[tuple[_T, int]]:
-    """How much of `room` each gets, for as many from the first on as get a share worth showing: what is small gets
-    all that it needs, and what is large gets the same as everything else that is."""
-    least = max(_WORTH_SHOWING, room // 8)
-    used = accumulate(min(size, least) for _, size in sized)
-    first = [one for one, total in zip(sized, used, strict=True) if total <= room]
-    cap = room
-    for place, size in enumerate(sorted(size for _, size in first)):
-        cap = room // (len(first) - place)
-        if size > cap:
-            break
-        room -= size
-        cap = size
-    return [(item, min(size, cap)) for item, size in first]
+        found[note] = f"{len(value) - shown} more"
+    return found

@@ -72,7 +72,9 @@ class RunningCall(Protocol):
 
     def remaining(self, *, own: bool) -> float | None: ...
 
-    def run_nested(self, name: str, arguments: Mapping[str, Any] | str | None) -> Awaitable[ToolResult]: ...
+    def run_nested(
+        self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
+    ) -> Awaitable[ToolResult]: ...
 
     def pause(self, sleeping: Awaitable[object]) -> Awaitable[bool]: ...
 
@@ -112,7 +114,7 @@ class Traits:
 class _ContextFields:
     """The slots of a context. A class without `__init__` is filled a third faster (Python 3.13)."""
 
-    __slots__ = ("fields", "running")
+    __slots__ = ("fields", "level", "running")
 
 
 class ToolContext(_ContextFields, Generic[Deps]):
@@ -129,10 +131,13 @@ class ToolContext(_ContextFields, Generic[Deps]):
     Attributes:
         fields: What was given, as a named tuple.
         running: For the kernel: the call that it belongs to, `None` outside a call.
+        level: For the kernel: in which of the runners that a mounted tool comes through `run` looks a name up; `None`
+            for the innermost.
     """
 
     __slots__ = ()
     fields: ContextFields
+    level: int | None
     running: RunningCall | None
 
     def __init__(
@@ -147,7 +152,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
     ) -> None:
         directory = None if working_directory is None else os.fspath(working_directory)
         self.fields = ContextFields(session, principal, directory, deps, metadata or _EMPTY, secrets or _EMPTY)
-        self.running = None
+        self.level = self.running = None
         self.__class__ = _FrozenContext
 
     @property
@@ -250,14 +255,15 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
     def run(self, name: str, arguments: Mapping[str, Any] | str | None = None) -> Awaitable[ToolResult]:
         """Run another tool of the same runner as a child of this call: judged like any other, and it does not wait
-        for what this call holds.
+        for what this call holds. Of a mounted tool, the handler calls what is mounted with it, and a guard or a
+        middleware the tools of the runner that it was given to.
 
         Raises:
             RuntimeError: where this context belongs to no call.
         """
         if self.running is None:
             raise RuntimeError("context.run(...) works inside a call; outside, use runner.run(...)")
-        return self.running.run_nested(name, arguments)
+        return self.running.run_nested(name, arguments, self.level)
 
     def remaining(self, *, own: bool = False) -> float | None:
         """Seconds until the deadline, at least 0: its own or that of a call that it is a child of, whichever is first;
@@ -299,7 +305,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
 
 
 def running() -> RunningCall | None:
-    """The call whose handler the present code belongs to. Nobody resets `CURRENT`: what has ended is passed over."""
+    """The call whose handler the present code belongs to; what has ended is passed over."""
     call = CURRENT.get()
     while call is not None and call.ended:
         call = call.parent
@@ -312,10 +318,11 @@ CURRENT: ContextVar[RunningCall | None] = ContextVar("ferrule.current", default=
 """The call that the running code belongs to, or belonged to: read it by `running()`."""
 
 
-def bound_context(fields: ContextFields, call: RunningCall) -> ToolContext:
+def bound_context(fields: ContextFields, call: RunningCall | None, level: int | None = None) -> ToolContext:
     """The context of a call, as the constructor makes it."""
     context: Any = _ContextFields()
     context.fields = fields
+    context.level = level
     context.running = call
     context.__class__ = _FrozenContext
     return context  # type: ignore[no-any-return]

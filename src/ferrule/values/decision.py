@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import Literal, NoReturn
+from dataclasses import dataclass, field
+from typing import Literal, NoReturn, final
 
 from ferrule.errors import DefinitionError
 from ferrule.values.content import text_of
-from ferrule.values.frozen import JsonObject, frozen
+from ferrule.values.frozen import JsonObject
 
 
+@final
+@dataclass(frozen=True, slots=True, repr=False)
 class Decision:
     """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins.
 
@@ -20,24 +22,17 @@ class Decision:
         into: For an ask: the parameter whose value a person supplies, or `None`.
     """
 
-    __slots__ = ("arguments", "into", "kind", "reason")
+    kind: Literal["allow", "ask", "deny"]
+    reason: str = ""
+    arguments: JsonObject | None = field(default=None, kw_only=True, hash=False)
+    into: str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        kind: Literal["allow", "ask", "deny"],
-        reason: str = "",
-        *,
-        arguments: JsonObject | None = None,
-        into: str | None = None,
-    ) -> None:
-        if kind not in _STRICTNESS:
-            raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {kind!r}")
-        self.kind = kind
-        given: object = reason
-        self.reason = "" if given is None else reason if type(given) is str else text_of(given)
-        self.arguments = arguments
-        self.into = into
-        self.__class__ = _FrozenDecision
+    def __post_init__(self) -> None:
+        if self.kind not in _STRICTNESS:
+            raise DefinitionError(f"a decision is 'allow', 'ask' or 'deny', not {self.kind!r}")
+        given: object = self.reason
+        if type(given) is not str:
+            object.__setattr__(self, "reason", "" if given is None else text_of(given))
 
     def stricter(self, other: Decision) -> Decision:
         """The stricter of the two; this one where they are equal."""
@@ -45,12 +40,6 @@ class Decision:
 
     def __bool__(self) -> NoReturn:
         raise TypeError('a Decision is neither true nor false: compare decision.kind with "allow", "ask" or "deny"')
-
-    def __eq__(self, other: object) -> bool:
-        return _compared(self) == _compared(other) if isinstance(other, Decision) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.reason, self.into))
 
     def __repr__(self) -> str:
         shown = [repr(self.reason)] if self.reason else []
@@ -61,9 +50,7 @@ class Decision:
         return f"{self.kind}({', '.join(shown)})"
 
 
-_compared = attrgetter("kind", "reason", "arguments", "into")
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
-_FrozenDecision = frozen(Decision)
 ALLOW = Decision("allow")
 
 

@@ -24,7 +24,6 @@ _MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
 """Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
-_COMMA_BEFORE_BRACKET = re.compile(r",\s*[\]}]")
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -34,15 +33,7 @@ SHORT = 200
 _LONG = 1000
 _MOST_SEARCHED = 64
 """Keys that are looked for one by one: each time the whole text is read."""
-_JSON_TYPES: tuple[tuple[type, str], ...] = (
-    (type(None), "null"),
-    (bool, "boolean"),
-    (int, "integer"),
-    (float, "number"),
-    (str, "string"),
-    (Mapping, "object"),
-    (list, "array"),
-)
+_JSON_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
 class Malformed(ValueError):
@@ -155,22 +146,18 @@ def _is_exact(number: str) -> bool:
 
 def kind_of(value: object) -> str:
     """The JSON type of `value`."""
-    kinds = (name for python, name in _JSON_TYPES if isinstance(value, python))
-    return next(kinds, type(value).__name__)
+    if isinstance(value, Mapping):
+        return "object"
+    return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are the same; `1`, `1.0` and `true` are three."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
+    """Whether two JSON values are the same. `1` and `1.0` are: a number in JSON has no type; `true` is no number."""
+    if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
+    if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
-
-
-_HALF_CHARACTER = "it holds half of a surrogate pair, which is no character"
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
 def loads(text: str) -> Any:
@@ -184,9 +171,10 @@ def loads(text: str) -> Any:
         value = from_json(text, allow_inf_nan=False)
         check_finite(value)  # 1e999 is read as an infinity
     except TypeError:  # a string that UTF-8 cannot hold
-        raise Malformed(_HALF_CHARACTER) from None
+        raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
-        raise Malformed(_reason(str(error), text)) from None
+        cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
+        raise Malformed(f"not valid JSON: {cut_off}{error}") from None
     if isinstance(value, dict):
         check_repeated_keys(text, value)
     return value
@@ -197,31 +185,6 @@ def check_finite(value: object) -> None:
     text = to_json(value, inf_nan_mode="constants")
     if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
         json.dumps(value, allow_nan=False)
-
-
-_REASONS = {
-    "EOF": "the JSON was cut off before its end",
-    "trailing characters": "there is more text after the JSON object",
-    "recursion limit": "the JSON is nested too deeply",
-    "number out of range": "a number has too many digits",
-    "Out of range float": "a number is too large for floating point, which ends at about 1.8e308",
-    "lone leading surrogate": _HALF_CHARACTER,
-    "unexpected end of hex escape": _HALF_CHARACTER,
-}
-"""What Pydantic's parser and `json` say in their own words, by its beginning."""
-_AT = re.compile(r"line (\d+) column (\d+)")
-_NO_NUMBER = re.compile(r"-?(NaN|Infinity)")
-
-
-def _reason(error: str, text: str) -> str:
-    for begin, reason in _REASONS.items():
-        if error.startswith(begin):
-            return reason
-    if at := _AT.search(error):
-        line, column = map(int, at.groups())
-        if odd := _NO_NUMBER.match("".join(text.splitlines()[line - 1 : line])[column - 1 :]):
-            return f"{odd.group()} is no number in JSON"
-    return f"not valid JSON: {error}"
 
 
 def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
@@ -252,18 +215,13 @@ def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
 
 def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """The ways to read `text`, each with its repairs, the one with the fewest first."""
-    bare = text
-    if _COMMA_BEFORE_BRACKET.search(text):  # perhaps in a string
-        bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
-    ways = [(text, ()), (bare, ("removed a comma before a closing bracket",))]
-    escaped = [(_escaped(way), ("kept raw control characters inside a string", *repairs)) for way, repairs in ways]
-    return [ways[0], escaped[0], ways[1], escaped[1]]
+    bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
+    raw, comma = "kept raw control characters inside a string", "removed a comma before a closing bracket"
+    return [(text, ()), (_escaped(text), (raw,)), (bare, (comma,)), (_escaped(bare), (raw, comma))]
 
 
 def _escaped(text: str) -> str:
     """`text` with the control characters in its strings written as JSON writes them."""
-    if not _CONTROL.search(text):
-        return text
     return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
 
 

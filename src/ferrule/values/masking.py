@@ -10,18 +10,18 @@ from pydantic import ValidationError
 from ferrule.values.content import clean, text_of
 
 MASK = "***"
-_VALUE = r"""(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|[^\s&"'<>]+)"""
+_VALUE = r"""(?:[\w.]{0,40}[(\[]?b?(?=["']))?(?:"(?:[^"\\]|\\.)*"?|'(?:[^'\\]|\\.)*'?|[^\s&"'<>]+)"""
 _NAME = (
     r"(?:token(?!s\b|iz)|secret|passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|pwd|signature|(?<![a-z])sig(?![a-z])"
     r"|credential|auth(?!ors?\b)|bearer|session|jwt|key(?:[_-]?id)?(?![a-z]))[\w.\]-]{0,24}"
 )
 _PAIRS = re.compile(
     # `token=…` in a query or a program, `"token": …` in JSON, and `api_key: …` in headers and settings.
-    rf"""({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}|%3D))\s{{0,3}}\\?"""
+    rf"""({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}>?|%3D))\s{{0,3}}\\?"""
     rf"""|(?:[a-z][_-]{_NAME}|apikey|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}""",
     re.IGNORECASE | re.DOTALL,
 )
-_HEADERS = re.compile(r"""((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?["']?)[^\n"']+""", re.IGNORECASE)
+_HEADERS = re.compile(r"""((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?b?["']?)[^\n"']+""", re.IGNORECASE)
 _BEARER = re.compile(r"(\bbearer(?:\s|%20|[:=])\s{0,3})[^\s\"'<>]+", re.IGNORECASE)
 _KEY_SHAPES = re.compile(
     r"(?<![A-Za-z0-9])[sr]k[_-][\w-]{8,}|(?:gh[pousr]_|hf_|npm_)[A-Za-z0-9]{16,}|github_pat_\w{16,}"

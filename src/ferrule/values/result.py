@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render
+from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
 from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
 
 Status: TypeAlias = Literal[
@@ -167,7 +166,7 @@ class ToolResult(_ResultFields):
         }
 
     def __repr__(self) -> str:
-        shown = repr(self.output) if self.error is None else repr(self.error)
+        shown = text_of(self.output if self.error is None else self.error, repr)
         return f"<ToolResult {self.tool_name or '?'} {self.status} {shown[:120]}>"
 
 
@@ -201,12 +200,11 @@ def rendered(value: Any) -> ToolResult:
     Raises:
         NotShowable: where no result can hold it.
     """
+    error = metadata = content = None
     if isinstance(value, ToolResult):
         error = None if value.error is None else clean(value.error)
         metadata, content = jsonable(value.metadata), value._content
-        value = getattr(value, "_value", value.output)
-    else:
-        error, metadata, content = None, None, None
+        value = returned(value)
     output = as_output(value)
     if error is None and content is None:
         content = render(output)
@@ -218,19 +216,3 @@ def rendered(value: Any) -> ToolResult:
 def returned(result: ToolResult) -> Any:
     """The value that the handler returned, or a middleware put in its place."""
     return getattr(result, "_value", result.output)
-
-
-def limited(error: str, retry_after: float | None = None) -> ToolResult:
-    """What a middleware answers where a limit stands in the way: nothing was run.
-
-    Args:
-        error: What the limit is; when to try again is added.
-        retry_after: Seconds until it may go well; `None` where waiting does not help.
-    """
-    when = "" if retry_after is None else f" Try again in {_in_words(retry_after)}."
-    metadata = None if retry_after is None else {"retry_after": retry_after}
-    return ToolResult(None, f"{error} Nothing was run.{when}", metadata, status="limited", executed=False)
-
-
-def _in_words(seconds: float) -> str:
-    return f"{math.ceil(seconds)} s" if seconds < 120 else f"{math.ceil(seconds / 60)} minutes"

@@ -1,0 +1,103 @@
+"""What a JSON Schema says of a value and of what is in it: references, keywords in place, properties and items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from ferrule.values.frozen import JsonObject
+
+_BY_PROPERTY = frozenset({"dependentSchemas", "dependencies"})
+_TESTS = frozenset({"not", "if"})
+"""What only says which values are meant."""
+_IN_PLACE = (
+    _BY_PROPERTY | _TESTS | {*("$ref", "$dynamicRef", "$recursiveRef", "then", "else", "allOf", "anyOf", "oneOf")}
+)
+_OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
+_OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
+
+Schema = JsonObject
+
+
+def in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]:
+    """The schemas that a node applies to its own value, by keyword."""
+    for key in _IN_PLACE & node.keys():
+        applied = node[key]
+        if isinstance(applied, str):
+            yield key, [resolved(root, applied)]
+        elif isinstance(applied, list):
+            yield key, applied
+        else:
+            yield key, list(applied.values()) if key in _BY_PROPERTY else [applied]
+
+
+def _but_tests(key: str, applied: list[Any]) -> list[Any]:
+    return [] if key in _TESTS else applied
+
+
+def forms_of(
+    nodes: Iterable[object], root: Schema, meant: Callable[[str, list[Any]], list[Any]] = _but_tests
+) -> list[Schema]:
+    """The schemas that nodes are made of, with those that they apply in place, of each keyword the ones that are
+    `meant`. Each once: in a recursive union there would be twice as many at every level."""
+    found: dict[int, Schema] = {}
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Mapping) and id(node) not in found:
+            found[id(node)] = node
+            for key, applied in in_place(node, root):
+                waiting.extend(meant(key, applied))
+    return list(found.values())
+
+
+def declares(schema: Schema, name: str) -> bool:
+    """Whether a schema, in one of the forms that a value may have, says something of this property of the root."""
+    return any(of_property(form, name) for form in forms_of([schema], schema))
+
+
+def resolved(root: Schema, ref: str) -> Any:
+    """What a reference such as `#/$defs/Item` or `#anchor` leads to; `None` where there is nothing."""
+    fragment = ref.rpartition("#")[2]
+    if fragment and not fragment.startswith("/"):
+        return next((node for name, node in _anchors(root) if name == fragment.rpartition("/")[2]), None)
+    node: Any = root
+    for part in fragment.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(key)
+        elif isinstance(node, list):
+            node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
+    return node
+
+
+def _anchors(node: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping):
+        for key in ("$anchor", "$dynamicAnchor", "$id"):
+            if isinstance(node.get(key), str):
+                yield node[key].rpartition("/")[2].removeprefix("#"), node
+        node = list(node.values())
+    for below in node if isinstance(node, list) else ():
+        yield from _anchors(below)
+
+
+def of_property(form: Schema, key: str | None) -> list[Any]:
+    """What a form says of the value of a key, or of all that it does not name. Patterns are taken to fit any key."""
+    others = [form[other] for other in _OTHER_KEYS if form.get(other, False) is not False]
+    named = form.get("properties", {})
+    return [*([named[key]] if key in named else others), *form.get("patternProperties", {}).values()]
+
+
+def first_items(form: Schema) -> Sequence[Any]:
+    """The schemas of the first items, each of its own."""
+    items = form.get("items")
+    return items if isinstance(items, list) else form.get("prefixItems", ())
+
+
+def of_item(form: Schema, at: int | None) -> list[Any]:
+    """What a form says of the item at a position, or of all after the first ones."""
+    first = first_items(form)
+    others = [form[other] for other in _OTHER_ITEMS if isinstance(form.get(other), Mapping)]
+    own = [first[at]] if at is not None and at < len(first) else others
+    return [*own, *([form["contains"]] if "contains" in form else ())]
