@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-SOURCES := src tests typing_tests examples benchmarks conftest.py
+SOURCES := src tests typing_tests examples benchmarks conftest.py mkdocs_hooks.py
 
 # The pyright wheel brings its JavaScript and the nodejs extra brings Node: nothing is fetched when it runs.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -16,7 +16,7 @@ JOBS ?= 2
 PARTS := tests-kernel tests-programs tests-providers tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test quick check lint types types-users tests $(PARTS) bench format clean
+.PHONY: demo test quick check lint types types-users tests $(PARTS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -66,6 +66,10 @@ tests-rest: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
+# Into build/site, which every web server shows: python -m http.server -d build/site
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
@@ -84,7 +88,12 @@ $(VENV)/.cli: pyproject.toml constraints.txt | $(BIN)/python
 	@$(PIP) -e '.[cli]' || { echo "pip could not install Ferrule; its own words are above" >&2; exit 1; }
 	@touch $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing what the docs are built with into $(VENV) …" >&2
+	@$(PIP) -e '.[docs]' || { echo "pip could not install the tools for the docs; its own words are above" >&2; exit 1; }
+	@touch $@
+
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Ferrule and its tools for development into $(VENV) …" >&2
 	@$(PIP) -e '.[dev]' || { echo "pip could not install the development tools; its own words are above" >&2; exit 1; }
-	@touch $@ $(VENV)/.cli
+	@touch $@ $(VENV)/.cli $(VENV)/.docs

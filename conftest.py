@@ -1,25 +1,27 @@
-"""Runs the Python snippets of README.md and docs/*.md as tests, one namespace and one event loop for each page; and
-says how many examples a property is tried with: `FERRULE_TESTS=all`, as in `make test`, is four times as many.
+"""Runs the Python snippets of README.md and docs/*.md as tests; and says how many examples a property is tried with:
+`FERRULE_TESTS=all`, as in `make test`, is four times as many.
 
-This file is at the root because pytest asks a conftest.py only about files below it. A snippet may `await` at its top
-level; it runs in an empty directory of its own. `<!-- skip: next -->` above a snippet leaves it out.
+This file is at the root because pytest asks a conftest.py only about files below it. A snippet is a program that can be
+copied into a file and run.
 """
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
 import os
+import re
+import runpy
+import sys
 import tempfile
-from contextlib import ExitStack, chdir
-from typing import Any
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from sybil import Example, Sybil
-from sybil.parsers.markdown import CodeBlockParser, SkipParser
+from sybil.parsers.markdown import CodeBlockParser
 
-_OPEN = "_open"
+WHOLE = "a snippet is a whole program, with its imports, and awaits in a function that asyncio.run(...) runs"
+MODULE = re.compile(r"# (\w+)\.py\b")
 
 # How long the examples take to make says how busy the machine is.
 settings.register_profile("everyday", max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -27,39 +29,41 @@ settings.register_profile("all", max_examples=100, suppress_health_check=[Health
 settings.load_profile("all" if os.environ.get("FERRULE_TESTS") == "all" else "everyday")
 
 
-def enter(namespace: dict[str, Any]) -> None:
-    """Give a page its loop and an empty working directory."""
-    stack = ExitStack()
-    directory = stack.enter_context(tempfile.TemporaryDirectory())
-    stack.enter_context(chdir(directory))
-    namespace["__name__"] = "snippets"
-    namespace["_loop"] = stack.enter_context(asyncio.Runner())
-    namespace[_OPEN] = stack
-
-
-def leave(namespace: dict[str, Any]) -> None:
-    """Close what `enter` opened."""
-    namespace[_OPEN].close()
-
-
-def evaluate(example: Example) -> None:
-    """Run one snippet; where it awaits at its top level, on the page's loop."""
+def run(example: Example) -> None:
+    """Run one snippet as the program that a reader makes of it: a file of its own, in an empty directory. One whose
+    first line names its file, `# my_tools.py`, is a module, which later programs of its page may import."""
     __tracebackhide__ = True
+    named = MODULE.match(example.parsed)
+    modules = example.namespace.setdefault("modules", {})
     source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
-    code = compile(source, os.fspath(example.path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    if code.co_flags & inspect.CO_COROUTINE:
-        example.namespace["_loop"].run(_coroutine(code, example.namespace))
-    else:
-        exec(code, example.namespace)
+    with tempfile.TemporaryDirectory() as directory, chdir(directory), importing_from(directory):
+        if named:
+            modules[named[1]] = source
+        for name, text in modules.items():
+            Path(directory, f"{name}.py").write_text(text, encoding="utf-8")
+        file = Path(directory, "program.py")
+        file.write_text(f"import {named[1]}" if named else source, encoding="utf-8")
+        try:
+            runpy.run_path(os.fspath(file), run_name="__main__")
+        except (SyntaxError, NameError) as error:
+            raise AssertionError(f"{error}: {WHOLE}") from error
 
 
-async def _coroutine(code: Any, namespace: dict[str, Any]) -> None:
-    await eval(code, namespace)
+@contextmanager
+def importing_from(directory: str) -> Iterator[None]:
+    """Let modules be imported from there, as a program's own directory is, and forget them afterwards."""
+    there_before = set(sys.modules)
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.path.remove(directory)
+        for name in set(sys.modules) - there_before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(directory):
+                del sys.modules[name]
 
 
 pytest_collect_file = Sybil(
-    parsers=[CodeBlockParser("python", evaluate), SkipParser()],
+    parsers=[CodeBlockParser("python", run)],
     patterns=["README.md", "docs/*.md"],
-    setup=enter,
-    teardown=leave,
 ).pytest()

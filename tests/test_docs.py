@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ferrule import DefinitionError, Toolset, tool
+from ferrule import DefinitionError, Toolset, models, tool
 from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
@@ -109,10 +109,10 @@ def test_each_word_has_its_row_and_there_is_no_other(head: str, words: Any) -> N
 
 
 def test_the_options_of_models_that_the_page_names_are_there() -> None:
-    named = re.findall(r"`(\w+)\(…, (\w+)=", MODELS)
+    named = re.findall(r"`models\.(\w+)\(…, (\w+)=", MODELS)
     assert len(named) > 5
     for model, option in named:
-        assert option in inspect.signature(getattr(import_module(f"ferrule.models.{model}"), model)).parameters
+        assert option in inspect.signature(getattr(models, model)).parameters
 
 
 def test_the_page_on_the_architecture_names_files_that_are_there() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +15,9 @@ from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
 from ferrule.middleware import cache
-from ferrule.models import Reply
-from ferrule.models.scripted import Scripted, Step, scripted
+from ferrule.models import Reply, Scripted
+from ferrule.models._scripted import Step
+from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
@@ -39,7 +40,7 @@ RUNNER_TOOLS = Toolset([add, fail])
 
 def go(steps: Sequence[Step], **options: Any) -> LoopResult:
     async def main() -> LoopResult:
-        return await asyncio.wait_for(_awaited(run(scripted(steps), ASK, Runner(RUNNER_TOOLS), **options)), 10)
+        return await asyncio.wait_for(_awaited(run(Scripted(steps), ASK, Runner(RUNNER_TOOLS), **options)), 10)
 
     return asyncio.run(main())
 
@@ -78,7 +79,7 @@ def test_the_messages_that_were_given_are_not_changed() -> None:
 
 def test_events_come_in_order_and_the_last_has_the_result() -> None:
     async def main() -> tuple[list[Any], LoopResult]:
-        going = run(scripted([("Hm.", [("add", {"a": 1, "b": 2})]), "Three."]), ASK, Runner(RUNNER_TOOLS))
+        going = run(Scripted([("Hm.", [("add", {"a": 1, "b": 2})]), "Three."]), ASK, Runner(RUNNER_TOOLS))
         events = [event async for event in going]
         return events, going.result
 
@@ -106,7 +107,7 @@ def test_events_are_live() -> None:
             return "seen"
 
         async def consume() -> None:
-            async for event in run(scripted([[("wait", {})], "Done."]), ASK, Runner(Toolset([wait]))):
+            async for event in run(Scripted([[("wait", {})], "Done."]), ASK, Runner(Toolset([wait]))):
                 if isinstance(event, Event) and event.kind == "tool:pre":
                     goes_on.set()
 
@@ -123,19 +124,19 @@ def test_progress_made_in_a_thread_is_an_event() -> None:
         return "done"
 
     async def main() -> list[Any]:
-        return [event async for event in run(scripted([[("work", {})], "Done."]), ASK, Runner(Toolset([work])))]
+        return [event async for event in run(Scripted([[("work", {})], "Done."]), ASK, Runner(Toolset([work])))]
 
     assert kinds(asyncio.run(main()))[1:4] == ["tool:pre", "tool:progress", "tool:post"]
 
 
 def test_a_result_before_the_end_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no result yet"):
-        _ = run(scripted([]), ASK, Runner(RUNNER_TOOLS)).result
+        _ = run(Scripted([]), ASK, Runner(RUNNER_TOOLS)).result
 
 
 def test_a_run_runs_once_and_its_result_stays() -> None:
     async def main() -> None:
-        going = run(scripted(["Hello."]), ASK, Runner(RUNNER_TOOLS))
+        going = run(Scripted(["Hello."]), ASK, Runner(RUNNER_TOOLS))
         assert await going is await going
         with pytest.raises(RuntimeError, match="started before"):
             async for _ in going:
@@ -206,7 +207,7 @@ def test_calls_over_the_limit_never_run_and_are_answered() -> None:
 
     async def main() -> tuple[list[Any], LoopResult]:
         steps: list[Step] = [[("note", {"number": n}) for n in range(5)], [("note", {"number": 9})], "That is all."]
-        going = run(scripted(steps), ASK, Runner(Toolset([note])), max_calls=3)
+        going = run(Scripted(steps), ASK, Runner(Toolset([note])), max_calls=3)
         return [event async for event in going], going.result
 
     events, came = asyncio.run(main())
@@ -232,7 +233,7 @@ def test_a_suspended_call_stops_the_run_with_every_call_answered() -> None:
             guards=[lambda call, context: ask("later?") if call.name == "fail" else None],
             approve=lambda call, decision, context: decision,
         )
-        model = scripted([[("add", {"a": 1, "b": 2}), ("fail", {})], "never said"])
+        model = Scripted([[("add", {"a": 1, "b": 2}), ("fail", {})], "never said"])
         return await asyncio.wait_for(_awaited(run(model, ASK, runner)), 10)
 
     came = asyncio.run(main())
@@ -264,7 +265,7 @@ def test_after_a_failure_the_model_is_told_by_default() -> None:
 
 def test_degraded_the_model_answers_without_tools() -> None:
     offered: list[list[str]] = []
-    steps = scripted([[("fail", {}), ("add", {"a": 1, "b": 2})], ("No idea.", [("add", {"a": 1, "b": 2})])])
+    steps = Scripted([[("fail", {}), ("add", {"a": 1, "b": 2})], ("No idea.", [("add", {"a": 1, "b": 2})])])
 
     class Watched:
         results = staticmethod(steps.results)
@@ -292,14 +293,73 @@ def test_failing_stops_when_the_whole_batch_is_answered() -> None:
 def test_a_call_that_was_refused_is_no_failure() -> None:
     async def main() -> LoopResult:
         runner = Runner(RUNNER_TOOLS, guards=[ask_before_changes])
-        return await run(scripted([[("fail", {})], "All right."]), ASK, runner, on_failure="fail")
+        return await run(Scripted([[("fail", {})], "All right."]), ASK, runner, on_failure="fail")
 
     assert asyncio.run(main()).status == "done"
 
 
-def test_usage_is_added_up() -> None:
+class Streaming:
+    """A model that says its words one by one, each when it is let go, from the loop or from a thread."""
+
+    def __init__(self, *words: str, in_thread: bool = False) -> None:
+        self.words, self.in_thread = words, in_thread
+        self.heard = asyncio.Event()
+
+    async def __call__(self, messages: Any, toolset: Toolset, /, *, on_text: Callable[[str], object]) -> Reply:
+        for word in self.words:
+            self.heard.clear()
+            if self.in_thread:
+                await asyncio.to_thread(on_text, word)
+            else:
+                on_text(word)
+            await self.heard.wait()
+        return Reply("".join(self.words), usage={"output_tokens": len(self.words)})
+
+    results = staticmethod(openai_chat.results)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_what_a_model_says_is_an_event_as_it_comes_and_not_again_at_the_end(in_thread: bool) -> None:
+    async def main() -> None:
+        model = Streaming("Two ", "dollars ", "are 1.80 EUR.", in_thread=in_thread)
+        going, said = run(model, ASK, Runner([])), []
+        async for event in going:
+            if isinstance(event, ModelText):
+                said.append(event.text)
+                model.heard.set()  # it goes on only when this was an event
+        assert said == list(model.words) and going.result.text == "".join(said)
+
+    asyncio.run(bounded(main()))
+
+
+def test_a_model_that_is_cancelled_in_the_middle_of_a_text_is_over_and_what_it_said_is_not_in_the_history() -> None:
+    async def main() -> None:
+        going = run(Streaming("Two ", "never said"), ASK, Runner([]))
+        async for event in going:
+            if isinstance(event, ModelText):
+                going.cancel(now=True)
+        assert (going.result.status, going.result.messages, going.result.text) == ("cancelled", ASK, "")
+
+    asyncio.run(bounded(main()))
+
+
+def test_usage_is_added_up_and_kept_by_turn() -> None:
     paused = Reply("", (), [], "pause", {"input_tokens": 2, "model": "m"})
-    assert go([paused, paused, "Done."]).usage == {"input_tokens": 4}
+    came = go([paused, paused, "Done."])
+    assert came.usage == {"input_tokens": 4}
+    assert came.usage_by_turn == [{"input_tokens": 2}, {"input_tokens": 2}, {}]
+
+
+def test_usage_is_there_while_a_run_goes() -> None:
+    async def main() -> None:
+        paused = Reply("", (), [], "pause", {"input_tokens": 2})
+        going, seen = run(Scripted([paused, paused, "Done."]), ASK, Runner([])), []
+        async for event in going:
+            if isinstance(event, TurnStarted):
+                seen.append((going.usage.get("input_tokens", 0), len(going.usage_by_turn)))
+        assert seen == [(0, 0), (2, 1), (4, 2)]
+
+    asyncio.run(bounded(main()))
 
 
 def test_a_model_that_raises_is_not_hidden() -> None:
@@ -329,7 +389,7 @@ class Endless:
                 self.ended.set()
 
         self.runner = Runner(Toolset([endless]))
-        self.run = run(scripted([[("endless", {}), ("endless", {})]]), ASK, self.runner)
+        self.run = run(Scripted([[("endless", {}), ("endless", {})]]), ASK, self.runner)
 
     def assert_all_answered(self) -> None:
         assert asked_and_answered(self.run.messages) == (["call_1", "call_2"],) * 2
@@ -387,7 +447,7 @@ class Held:
         self.started, self.goes_on = asyncio.Event(), asyncio.Event()
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
         self.said: list[Any] = []
-        steps = scripted(turns)
+        steps = Scripted(turns)
 
         class Model:
             results = staticmethod(steps.results)
@@ -581,7 +641,7 @@ def test_answers_from_a_cache_count_as_calls() -> None:
     async def main() -> LoopResult:
         steps: list[Step] = [[("look", {})] for _ in range(5)]
         runner = Runner(Toolset([look]), inside=[cache()])
-        return await run(scripted([*steps, "Enough."]), ASK, runner, max_calls=2)
+        return await run(Scripted([*steps, "Enough."]), ASK, runner, max_calls=2)
 
     came = asyncio.run(main())
     assert [result.status for result in came.results] == ["ok", "ok", "limited", "limited", "limited"]
@@ -644,7 +704,7 @@ def test_a_reply_with_neither_text_nor_calls_is_failed_with_a_reason(text: str) 
 class Remembering:
     """Says how often it was asked, in its state."""
 
-    results = staticmethod(scripted([]).results)
+    results = staticmethod(Scripted([]).results)
 
     def __init__(self, *stops: Any) -> None:
         self.given: list[Any] = []
@@ -683,11 +743,10 @@ async def bounded_run(going: Any) -> LoopResult:
     return await asyncio.wait_for(_awaited(going), 10)
 
 
-class Telling(Scripted):
-    """A model that has messages in which a user says a text."""
+class Untellable(Scripted):
+    """A model that has no messages in which a user says a text."""
 
-    def user(self, text: str) -> list[Any]:
-        return [{"role": "user", "content": text}]
+    user = None  # type: ignore[assignment]
 
 
 def test_a_malformed_turn_is_told_to_the_model_and_no_request_ends_with_its_own_turn() -> None:
@@ -699,11 +758,11 @@ def test_a_malformed_turn_is_told_to_the_model_and_no_request_ends_with_its_own_
 
     turn = {"role": "assistant", "content": "Let me"}
     said = Reply("Let me", (), [turn], "malformed", reason="it says 'tool_calls', and there is no call")
-    for model, roles in ((Telling, ["user", "assistant", "user"]), (Scripted, ["user"])):
-        result = asyncio.run(awaited(run(model([said, done], 0), [{"role": "user", "content": "Go."}], Runner([]))))
+    for model, roles in ((Scripted, ["user", "assistant", "user"]), (Untellable, ["user"])):
+        result = asyncio.run(awaited(run(model([said, done]), [{"role": "user", "content": "Go."}], Runner([]))))
         assert (result.status, result.text) == ("done", "Done.")
         assert [message["role"] for message in seen.pop()] == roles
-        assert model is Scripted or "there is no call" in result.messages[2]["content"]
+        assert model is Untellable or "there is no call" in result.messages[2]["content"]
 
 
 async def awaited(running: Any) -> Any:

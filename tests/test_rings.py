@@ -28,7 +28,7 @@ SEAM = "ferrule.executors.processes"
 LEAVES = {"paths": {"errors"}}
 """No room of the kernel, and the rooms that each may import."""
 AROUND = {"guards", "middleware", "providers", "sources", "selection", "journal", "approval", "tools", "models"}
-PROGRAMS = {"loop", "serve", "testing", "cli", "__main__"}
+PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}}
 
 Graph = dict[str, set[str]]

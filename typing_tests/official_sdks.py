@@ -24,10 +24,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from openai.types.responses import ResponseInputItemParam, ToolParam
 
-from ferrule import Runner, ToolCall, ToolResult, Toolset
-from ferrule.loop import LoopResult, run
+from ferrule import Runner, ToolCall, ToolResult, Toolset, allow, models
+from ferrule.loop import LoopResult, resume, run
 from ferrule.models import ContextTooLong, Message, Model, ModelError, Overloaded, RateLimited, Reply
-from ferrule.models.openai import openai as openai_model
 from ferrule.providers import Stop, anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 
 
@@ -309,10 +308,20 @@ async def converse(model: Model, runner: Runner, messages: list[Message]) -> Loo
 async def both(client: AsyncAnthropic, runner: Runner) -> None:
     """One's own model and one over an SDK, in the same loop."""
     await converse(Claude(client), runner, [])
-    async with openai_model("m", base_url="http://localhost", stream=False, text_calls=True) as model:
+    async with models.OpenAI("m", base_url="http://localhost", stream=False, text_calls=True) as model:
         await converse(model, runner, model.user("Hello"))
-        reply = await model([], runner.tools, state={})
+        reply = await model([], runner.tools, state={}, on_text=print)
         assert_type(reply.state, Mapping[str, Any])
+
+
+async def wait(model: models.Anthropic | models.Gemini, runner: Runner) -> LoopResult:
+    """A run that waits, and goes on."""
+    result = await run(model, model.user("Hello"), runner)
+    if result.suspended is None:
+        return result
+    assert_type(result.suspended, dict[str, Any])
+    await resume(result.suspended, {"call_1": True}, model, runner, by="eve")
+    return await resume(result.suspended, {"call_1": allow({"to": "ada"}), "call_2": False}, model, runner)
 
 
 def mistakes(stream: anthropic.Stream) -> None:

@@ -16,6 +16,7 @@ from ferrule import (
     Approver,
     Decision,
     DefinitionError,
+    Diff,
     Event,
     FerruleError,
     Field,
@@ -95,6 +96,11 @@ def orders(arguments: Mapping[str, Any]) -> list[str]:
     return [f"order:{arguments['order']['item']}"]
 
 
+def difference(arguments: Mapping[str, Any]) -> str | Diff:
+    """What the order changes."""
+    return Diff("", str(arguments["order"]))
+
+
 @tool(
     name="place_order",
     destructive=True,
@@ -104,6 +110,9 @@ def orders(arguments: Mapping[str, Any]) -> list[str]:
     private=("pin",),
     timeout=5,
     concurrency=2,
+    ask="this is paid",
+    preview=difference,
+    provider={"anthropic": {"eager_input_streaming": True}},
     tags=("shop",),
 )
 async def order_it(
@@ -230,6 +239,13 @@ weather = build_tool(
 )
 
 
+def forecast(city: str) -> str:
+    return city
+
+
+listed = build_tool({"name": "forecast", "inputSchema": {"type": "object"}}, forecast, read_only=True, timeout=3)
+
+
 # 6. An object with the methods of a tool; no base class.
 
 
@@ -324,6 +340,7 @@ def make_runner() -> Runner:
     guards: Sequence[Guard] = [within("notes"), ask_before_changes, office_hours, normalised, renamed, OnlyTexts()]
     around: Sequence[Middleware] = [untrusted, limit_output(16_000)]
     tools = Toolset([read_notes, delete_note, order_it, Notes().search, measure, write_file, place, weather, Clock()])
+    tools = tools + Toolset([listed]).only("*", tags=["online"]) + Toolset.of(Notes(), "my_", skip=True)
     tools = tools + Toolset([plain]).prefixed("x_")
     return Runner(
         tools.without("x_*").only("*").renamed({"clock": "time"}).bind(pin="0000"),

@@ -26,7 +26,7 @@ from ferrule.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
-from ferrule.values.decision import Decision, allow, ask, deny
+from ferrule.values.decision import Decision, Diff, allow, ask, deny
 from ferrule.values.event import Event
 from ferrule.values.result import Status, ToolResult
 
@@ -43,6 +43,7 @@ __all__ = [
     "Batch",
     "Decision",
     "DefinitionError",
+    "Diff",
     "Event",
     "FerruleError",
     "Field",

@@ -24,13 +24,13 @@ _MOST_CALLS = 1000  # of tools by tools, in an exception that may be its own res
 
 
 class FerruleError(Exception):
-    """Anything that this library raises."""
+    """Anything that this library raises. See docs/talking-to-the-model.md."""
 
 
 class ToolError(FerruleError):
-    """A call that gave no value.
+    """A call that gave no value. See docs/talking-to-the-model.md.
 
-    A handler may raise it too: its text always reaches the model.
+    A handler may raise it too: its text always reaches the model, and the log has one line of it, without a traceback.
 
     Args:
         message: What was wrong, what would be right, and whether anything was run.
@@ -47,31 +47,33 @@ class ToolError(FerruleError):
 
 
 class ValidationError(ToolError):
-    """The arguments do not fit the tool's schema; nothing was run."""
+    """The arguments do not fit the tool's schema; nothing was run. See docs/talking-to-the-model.md."""
 
 
 class GuardError(ToolError):
-    """A guard refused the call; nothing was run."""
+    """A guard refused the call; nothing was run. See docs/talking-to-the-model.md."""
 
 
 class HandlerError(ToolError):
-    """The tool was run and raised; `__cause__` is what it raised."""
+    """The tool was run and raised; `__cause__` is what it raised. See docs/talking-to-the-model.md."""
 
 
 class ToolTimeoutError(ToolError):
-    """The deadline came before the tool was done."""
+    """The deadline came before the tool was done. See docs/long-work.md."""
 
 
 class NotStartedError(ToolError):
-    """An isolated handler was not started; nothing was run."""
+    """An isolated handler was not started; nothing was run. See docs/long-work.md."""
 
 
 class WorkerDiedError(ToolError):
-    """The process that an isolated handler ran in ended before the handler did; its effect may have happened."""
+    """The process that an isolated handler ran in ended before the handler did; its effect may have happened.
+    See docs/long-work.md."""
 
 
 class RemoteError(FerruleError):
     """What an isolated handler raised in its process, unless it is a built-in exception or one of Ferrule's.
+    See docs/long-work.md.
 
     Args:
         text: The exception's own text.
@@ -100,7 +102,7 @@ class RemoteError(FerruleError):
 
 
 class DefinitionError(FerruleError):
-    """A programmer's mistake; the text says what to change."""
+    """A programmer's mistake; the text says what to change. See docs/forms.md."""
 
 
 def origin_of(error: BaseException) -> BaseException:

@@ -11,7 +11,7 @@
     text, but no known end       failed: the answer may be half of one, such as that of a stream that broke off
     the same invalid calls       failed at the third time in a row
     a tool failed                on_failure: go on, answer without tools, or stop
-    a call was suspended         the turn is answered, the suspended call as waiting, and it is over
+    a call was suspended         the turn is answered, the suspended call as waiting, and it is over; `resume` goes on
     cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
 
 It knows no provider: a model brings its own messages, and the runner decides what may run.
@@ -20,83 +20,120 @@ It knows no provider: a model brings its own messages, and the runner decides wh
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from ferrule.definition.toolset import Toolset
-from ferrule.errors import DefinitionError
+from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
+from ferrule.pipeline.suspension import RESUMED_ALREADY
+from ferrule.providers._read import plain
+from ferrule.suspended_run import SavedResult, SuspendedRun, read_suspended
 from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.batch import Batch
     from ferrule.runner import Runner
-    from ferrule.values.context import ToolContext
 
 Status: TypeAlias = Literal["done", "degraded", "failed", "limited", "suspended", "cancelled"]
+"""What a run came to; docs/models.md#models-and-the-loop has a line for each."""
 OnFailure: TypeAlias = Literal["continue", "degrade", "fail"]
+"""What follows a call that failed; see `run` and docs/models.md#models-and-the-loop."""
 Messages: TypeAlias = list[Message]
+"""A history; docs/models.md#models-and-the-loop."""
 _MOST_INVALID = 3
 _INVALID = frozenset({"invalid", "not_found"})
 
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """What a run came to."""
+    """What a run came to: `await run(model, messages, runner)`; see docs/models.md#models-and-the-loop."""
 
     status: Status
     """`"done"`; `"degraded"`: answered without tools after one failed; `"failed"`: stopped after a tool failed, or the
     model refused, gave nothing, made the same invalid calls three times in a row, or did not come to an end that is
-    known; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between; `"suspended"`: a call waits
-    for an answer, `runner.resume(result.record(), answer)` takes up the one in `results`, and the history tells the
-    model that it waits; `"cancelled"`: it would have gone on, but for `Run.cancel()`."""
+    known; `"limited"`: `max_turns`, `max_calls` or the model's own limit came in between; `"suspended"`: calls wait for
+    answers, and `resume(result.suspended, answers, …)` goes on; `"cancelled"`: it would have gone on, but for
+    `Run.cancel()`."""
     text: str
     """What the model said last."""
     messages: Messages
-    """The whole history, every call answered but those of a paused turn."""
+    """The whole history, every call answered but those of a paused turn; it tells the model of a suspended call that it
+    waits."""
     tool_executions: list[dict[str, Any]]
     """The record of every result."""
     turns: int
     """How often the model was asked."""
     usage: dict[str, Any]
     """The replies' counts, added up."""
+    usage_by_turn: list[dict[str, Any]]
+    """The counts of each reply."""
     results: list[ToolResult]
-    """The result of every call, in call order."""
+    """The result of every call, in call order; where the run was suspended, from the turn on that waited."""
     reason: str | None = None
     """Why the model's last turn is no answer, or not all of one, in the API's own words where it has some."""
     state: Mapping[str, Any] = field(default_factory=dict)
     """What the next request needs besides the messages: give it to `run(..., state=...)` to go on."""
+    suspended: dict[str, Any] | None = None
+    """All that `resume` needs, as plain JSON; `None` where no call waits. Its `waiting` has what a person is asked, by
+    the id of the call."""
+
+
+class NotResumed(FerruleError):
+    """A call that was answered could not be taken up, and the model was not asked: docs/approvals.md#a-run-that-waits.
+
+    Its record was changed or sealed with another key, or it was resumed already. What the run's other calls came to is
+    in the run's `results` and `messages`, and what still waits in its `suspended`.
+
+    Attributes:
+        call_id: The call.
+    """
+
+    def __init__(self, call_id: str, why: str) -> None:
+        super().__init__(f"the call {call_id!r} was not taken up, and the model was not asked: {why}")
+        self.call_id = call_id
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """The model is asked, for the `number`th time."""
+    """The model is asked, for the `number`th time: an event of docs/models.md#models-and-the-loop."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """The model said something."""
+    """A piece of what the model says, as it comes; where it does not stream, all of the turn's text.
+
+        async for event in run(model, messages, runner):
+            if isinstance(event, ModelText):
+                print(event.text, end="", flush=True)
+
+    See docs/models.md#models-and-the-loop.
+    """
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over; the last event."""
+    """The run is over; the last event. See docs/models.md#models-and-the-loop."""
 
     result: LoopResult
 
 
 LoopEvent: TypeAlias = Event | TurnStarted | ModelText | Finished
+"""What a run is iterated for; see docs/models.md#models-and-the-loop."""
 
 
 def run(
@@ -110,7 +147,9 @@ def run(
     on_failure: OnFailure = "continue",
     state: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Runs the loop, as its events are iterated or as it is awaited.
+    """Runs the loop, as its events are iterated or as it is awaited. See docs/models.md#models-and-the-loop.
+
+        result = await run(model, model.user("What is in notes.txt?"), runner, max_turns=10)
 
     Args:
         model: Asked once in every turn.
@@ -129,13 +168,86 @@ def run(
     """
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise DefinitionError(f"messages are a list, such as model.user('Hello'), not {messages!r}")
-    if not callable(getattr(runner, "batch", None)):
-        raise DefinitionError(f"the loop needs a Runner, such as Runner([one_tool, another_tool]), not {runner!r}")
+    _check_runner(runner)
     if max_turns < 1 or max_calls < 0:
         raise DefinitionError(f"max_turns is at least 1 and max_calls at least 0, not {max_turns} and {max_calls}")
     if on_failure not in {"continue", "degrade", "fail"}:
         raise DefinitionError(f"on_failure is 'continue', 'degrade' or 'fail', not {on_failure!r}")
     return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {})
+
+
+def resume(
+    suspended: Mapping[str, Any],
+    answers: Mapping[str, Decision | bool],
+    model: Model,
+    runner: Runner,
+    *,
+    context: ToolContext | None = None,
+    by: str | None = None,
+) -> Run:
+    """Goes on with a suspended run where it stood, as the run that it gives is iterated or awaited.
+
+    The calls that are answered are taken up one after the other, each once. Then the model gets the results of the
+    whole turn, and the run goes on with its turns, limits, usage and state. While a call waits, the model is not asked,
+    and the run is suspended again: go on from its `suspended`, and no longer from this one.
+
+        result = await run(model, model.user("Pay the bill."), runner)
+        if result.suspended is not None:
+            result = await resume(result.suspended, {"call_1": True}, model, runner, by="eve")
+
+    Args:
+        suspended: The `suspended` of a result or a run. In another process, the runner needs the same `resume_key`.
+        answers: By the ids of calls, what `Runner.resume` takes: `allow(…)` or `True` runs it, `ask(…)` suspends it
+            again, everything else denies.
+        model: Of the same API as the one that was asked before.
+        runner: Has the same tools.
+        context: For `deps` and `secrets`, which nothing keeps. In later turns all that it has goes before what the
+            suspended calls had; the calls themselves run with what they had.
+        by: Who answers.
+
+    Raises:
+        DefinitionError: where that is no suspended run, or these are no answers to its calls.
+
+    Awaiting it raises `NotResumed` for a call that cannot be taken up.
+    """
+    _check_runner(runner)
+    saved = read_suspended(suspended)
+    ids = ", ".join(map(repr, saved.waiting))
+    if not isinstance(answers, Mapping):
+        raise DefinitionError(f"answers go by the id of the call, such as {{'call_1': True}}; what waits is {ids}")
+    for call_id, answer in answers.items():
+        if call_id not in saved.waiting:
+            raise DefinitionError(f"no call {call_id!r} waits for an answer; what waits is {ids}")
+        if not isinstance(answer, Decision | bool):
+            raise DefinitionError(
+                f"the answer to {call_id!r} is True, False, allow(…), ask(…) or deny(…), not {answer!r}"
+            )
+    limits = (saved.max_turns, saved.calls_left, saved.on_failure)
+    return Run(model, saved.messages, runner, context, *limits, saved.state, _TakenUp(saved, dict(answers), by))
+
+
+def _check_runner(runner: object) -> None:
+    if not callable(getattr(runner, "batch", None)):
+        raise DefinitionError(f"the loop needs a Runner, such as Runner([one_tool, another_tool]), not {runner!r}")
+
+
+class _TakenUp(NamedTuple):
+    """A suspended run, and what it goes on with."""
+
+    saved: SuspendedRun
+    answers: dict[str, Decision | bool]
+    by: str | None
+
+
+class _Waiting(NamedTuple):
+    """The turn that calls wait in."""
+
+    calls: dict[str, dict[str, Any]]
+    """What waits, by the id of the call."""
+    reply: Reply
+    before: int
+    """How many messages came before the turn."""
+    results: list[ToolResult]
 
 
 class Run:
@@ -161,6 +273,7 @@ class Run:
         max_calls: int,
         on_failure: OnFailure,
         state: Mapping[str, Any],
+        taken_up: _TakenUp | None = None,
     ) -> None:
         self.messages: Messages = list(messages)
         """The history so far; every call in it but those of a paused turn is answered, also when the iteration was left
@@ -169,6 +282,8 @@ class Run:
         """The result of every call so far, in call order; also there when the model raised."""
         self.state = state
         """What the next request needs besides the messages; also there when the model raised."""
+        self.usage_by_turn: list[dict[str, Any]] = []
+        """The counts of each reply so far."""
         self._model = model
         self._runner = runner
         self._context = context
@@ -181,13 +296,58 @@ class Run:
         self._limited = self._cancelled = self._now = False
         self._text = ""
         self._reason: str | None = None
-        self._asking: asyncio.Future[Reply] | None = None
+        self._reply: Reply | None = None
+        self._under_way: asyncio.Future[Any] | None = None
+        """The model, or a suspended call that is taken up."""
         self._running: Batch | None = None
-        self._usage: dict[str, Any] = {}
+        self._waiting: _Waiting | None = None
+        self._taken_up = taken_up
+        if taken_up is not None:
+            self._go_on_from(taken_up.saved)
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
         self._over: asyncio.Event | None = None
+
+    def _go_on_from(self, saved: SuspendedRun) -> None:
+        self.usage_by_turn += saved.usage_by_turn
+        self._turns, self._limited = saved.turns, saved.limited
+        self._text, self._reason = saved.text, saved.reason
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The counts of the replies so far, added up."""
+        found: dict[str, Any] = {}
+        for counts in self.usage_by_turn:
+            for name, count in counts.items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    @property
+    def suspended(self) -> dict[str, Any] | None:
+        """All that `resume` needs, as plain JSON; `None` where no call waits. Also there when the run raised."""
+        if self._taken_up is not None:
+            return self._taken_up.saved.as_json()
+        waiting = self._waiting
+        if waiting is None:
+            return None
+        reply = waiting.reply
+        return SuspendedRun(
+            waiting=waiting.calls,
+            results=[SavedResult.of(result) for result in waiting.results],
+            messages=plain(self.messages[: waiting.before], keep_bytes=True),
+            turn=plain(list(reply.messages), keep_bytes=True),
+            text=reply.text,
+            stop=reply.stop,
+            reason=reply.reason,
+            state=plain(dict(self.state), keep_bytes=True),
+            usage_by_turn=self.usage_by_turn,
+            turns=self._turns,
+            calls_left=self._calls_left,
+            limited=self._limited,
+            max_turns=self._max_turns,
+            on_failure=self._on_failure,
+        ).as_json()
 
     @property
     def result(self) -> LoopResult:
@@ -223,17 +383,18 @@ class Run:
     def cancel(self, *, now: bool = False) -> None:
         """Start nothing new, and let finish what runs; the second time, or with `now=True`, stop that too.
 
-        What runs is a turn of calls, as in `Batch.cancel`, or the model, whose answer is then the last; the calls that
-        it asks for are `cancelled`. The events go on to the end. Each call has its one result and its one terminal
-        event, the history has an answer for each of them, and the status is `"cancelled"` where the run had not come
-        to an end of its own. An answer of the model that is stopped is not in the history. In the thread of the loop.
+        What runs is a turn of calls, as in `Batch.cancel`, or a call that is taken up, while the others go on waiting,
+        or the model, whose answer is then the last; the calls that it asks for are `cancelled`. The events go on to the
+        end. Each call has its one result and its one terminal event, the history has an answer for each of them, and
+        the status is `"cancelled"` where the run had not come to an end of its own. An answer of the model that is
+        stopped is not in the history. In the thread of the loop.
         """
         self._now = now or self._cancelled
         self._cancelled = True
         if self._running is not None:
             self._running.cancel(now=self._now)
-        if self._asking is not None and self._now:
-            self._asking.cancel()
+        if self._under_way is not None and self._now:
+            self._under_way.cancel()
 
     async def aclose(self) -> None:
         """Ends the iteration, and cancels and awaits what is running."""
@@ -262,21 +423,25 @@ class Run:
 
     async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
         offered, degraded = self._runner.tools, False
-        status: Status | None = "cancelled" if self._cancelled else None
+        status: Status | None = "cancelled" if self._cancelled and self._taken_up is None else None
         while status is None:
-            yield TurnStarted(self._turns + 1)
-            reply = await self._ask(offered)
-            if reply is None:
-                status = "cancelled"
-                break
-            self._text, self._reason = reply.text, reply.reason
-            if reply.text:
-                yield ModelText(reply.text)
             before = len(self.results)
-            if reply.calls and reply.stop != "pause":
-                async with aclosing(self._answer(reply, self._refusal(degraded))) as events:
-                    async for event in events:
-                        yield event
+            if self._taken_up is not None:
+                reply = self._taken_up.saved.reply()
+                answering = self._take_up(self._taken_up, reply)
+            else:
+                yield TurnStarted(self._turns + 1)
+                async with aclosing(self._ask(offered)) as said:
+                    async for text in said:
+                        yield text
+                if self._reply is None:
+                    status = "cancelled"
+                    break
+                reply = self._reply
+                answering = self._answer(reply, self._refusal(degraded))
+            async with aclosing(answering) as events:
+                async for event in events:
+                    yield event
             statuses = {result.status for result in self.results[before:]}
             failed = not statuses.isdisjoint({"failed", "timeout"})
             status = self._stuck(reply, self.results[before:])
@@ -288,23 +453,30 @@ class Run:
         self._result = self._come_to(status)
         yield Finished(self._result)
 
-    async def _ask(self, offered: Toolset) -> Reply | None:
-        """What the model says; `None` where the run was cancelled before."""
+    async def _ask(self, offered: Toolset) -> AsyncGenerator[ModelText, None]:
+        """What the model says, as it comes; all of it is then in `_reply`: `None` where the run was cancelled."""
         if self._cancelled:
-            return None
+            self._reply = None
+            return
         self._turns += 1
-        reply = await self._said(offered)
+        streamed = False
+        async with aclosing(self._said(offered)) as chunks:
+            async for chunk in chunks:
+                streamed = True
+                yield ModelText(chunk)
+        reply = self._reply
         if reply is None:
-            return None
+            return
         if reply.stop == "malformed" and not reply.calls:
             self.messages += self._told(reply)
         elif not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
-        self.state = reply.state
-        for name, count in reply.usage.items():
-            if isinstance(count, int | float):
-                self._usage[name] = self._usage.get(name, 0) + count
-        return reply
+        self.state, self._text, self._reason = reply.state, reply.text, reply.reason
+        self.usage_by_turn.append(
+            {name: count for name, count in reply.usage.items() if isinstance(count, int | float)}
+        )
+        if reply.text and not streamed:
+            yield ModelText(reply.text)
 
     def _told(self, reply: Reply) -> list[Message]:
         """A turn that wrote no valid call, and what was wrong with it; nothing where the model has no messages for
@@ -314,20 +486,23 @@ class Run:
             return []
         return [*reply.messages, *user(f"Your last answer held no valid call: {reply.reason or 'it was malformed'}.")]
 
-    async def _said(self, offered: Toolset) -> Reply | None:
-        """The model's answer, asked for in a task of its own, which `cancel` can stop without the one that iterates."""
+    async def _said(self, offered: Toolset) -> AsyncGenerator[str, None]:
+        """The chunks of the model's answer, asked for in a task of its own, which `cancel` can stop without the one
+        that iterates; the answer is then in `_reply`."""
         model: Any = self._model
-        given = {"state": self.state} if self.state else {}  # most models know of none
-        asking = self._asking = asyncio.ensure_future(model(list(self.messages), offered, **given))
+        chunks: asyncio.Queue[str | None] = asyncio.Queue()
+        given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
+        if _takes_on_text(model):
+            given["on_text"] = _putting(chunks)
+        asking = self._under_way = asyncio.ensure_future(model(list(self.messages), offered, **given))
         try:
-            await asyncio.wait({asking})
+            async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
+                async for chunk in said:
+                    if chunk:
+                        yield chunk
         finally:
-            self._asking = None
-            if not asking.done():
-                asking.cancel()
-                await asyncio.wait({asking})
-                asking.cancelled() or asking.exception()  # marked as seen: whoever iterates has left
-        return None if asking.cancelled() and self._now else asking.result()
+            self._under_way = None
+        self._reply = None if asking.cancelled() and self._now else asking.result()
 
     def _refusal(self, degraded: bool) -> str:
         """Why none of this turn's calls may run; empty where they may."""
@@ -371,12 +546,28 @@ class Run:
 
     def _come_to(self, status: Status) -> LoopResult:
         records = [result.record() for result in self.results]
-        ended = (self._usage, self.results, self._reason, self.state)
-        return LoopResult(status, self._text, self.messages, records, self._turns, *ended)
+        for record in records:
+            if record["status"] == "suspended" and self._waiting is not None:
+                record["pending"] = self._waiting.calls.get(record["tool_call_id"])
+        return LoopResult(
+            status=status,
+            text=self._text,
+            messages=self.messages,
+            tool_executions=records,
+            turns=self._turns,
+            usage=self.usage,
+            usage_by_turn=self.usage_by_turn,
+            results=self.results,
+            reason=self._reason,
+            state=self.state,
+            suspended=self.suspended,
+        )
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
         """Runs the calls that may run (none where there is a `refusal`), answers all of them, and appends the turn
-        together with its answers to the history."""
+        together with its answers to the history; nothing of all that where it has none, or is paused."""
+        if not reply.calls or reply.stop == "pause":
+            return
         count = 0 if refusal else min(len(reply.calls), self._calls_left)
         allowed, over = reply.calls[:count], reply.calls[count:]
         self._calls_left -= count
@@ -395,8 +586,66 @@ class Run:
             self._calls_left += sum(result.executed is False and not result.success for result in answers)
             if len(answers) == count:
                 answers += refused
-                self.results += answers
-                self.messages += [*reply.messages, *self._model.results(answers)]
+                waiting = {result.call_id: record for result in answers if (record := result.record()["pending"])}
+                self._end_turn(reply, answers, waiting)
+
+    def _end_turn(self, reply: Reply, results: list[ToolResult], waiting: dict[str, dict[str, Any]]) -> None:
+        """Appends the turn, with the answers to its calls, to the history, and notes what waits in it."""
+        self._waiting = _Waiting(waiting, reply, len(self.messages), results) if waiting else None
+        self.results += results
+        self.messages += [*reply.messages, *self._model.results(results)]
+
+    async def _take_up(self, taken_up: _TakenUp, reply: Reply) -> AsyncGenerator[Event, None]:
+        """Takes up the calls that were answered, and appends the turn with the answers to all its calls."""
+        saved, waiting = taken_up.saved, dict(taken_up.saved.waiting)
+        ended: dict[str, ToolResult] = {}
+        try:
+            for call_id, pending in saved.waiting.items():
+                if call_id in taken_up.answers and not self._cancelled:
+                    async with aclosing(self._resume(call_id, pending, taken_up, ended)) as events:
+                        async for event in events:
+                            yield event
+        finally:
+            for call_id, result in ended.items():
+                waiting.pop(call_id)
+                if again := result.record()["pending"]:
+                    waiting[call_id] = again
+            results = [ended.get(one.call.id) or one.result() for one in saved.results]
+            self._calls_left -= sum(result.success or result.executed is not False for result in ended.values())
+            self._calls_left = max(self._calls_left, 0)
+            self._taken_up = None
+            self._end_turn(reply, results, waiting)
+
+    async def _resume(
+        self, call_id: str, pending: dict[str, Any], taken_up: _TakenUp, ended: dict[str, ToolResult]
+    ) -> AsyncGenerator[Event, None]:
+        """Takes up one call; its result goes into `ended`, also when this is left early.
+
+        Raises:
+            NotResumed: where it cannot be taken up.
+        """
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+        def keep_end(event: Event) -> None:
+            if event.kind in ("tool:post", "tool:error", "tool:suspended"):
+                ended[call_id] = event.data["result"]
+
+        observers = (keep_end, _putting(queue))
+        answer, by = taken_up.answers[call_id], taken_up.by
+        resumed = self._runner.resume({"pending": pending}, answer, self._context, by=by, observers=observers)
+        resuming = self._under_way = asyncio.ensure_future(resumed)
+        try:
+            async with aclosing(_until_done(resuming, queue, resuming.cancel)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._under_way = None
+        if resuming.cancelled() and self._now:
+            return
+        result = resuming.result()
+        if result.call is None or result.error == RESUMED_ALREADY:
+            raise NotResumed(call_id, result.error or "")
+        self._context = _with_recorded(self._context, pending["context"])
 
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
@@ -404,20 +653,16 @@ class Run:
         batch = self._running = self._runner.batch(calls, self._context, observers=(_putting(queue),))
         if self._cancelled:
             batch.cancel(now=self._now)
-        waiting = asyncio.ensure_future(batch)
-        waiting.add_done_callback(lambda _: queue.put_nowait(None))
+        running = asyncio.ensure_future(batch)
         try:
-            while (event := await queue.get()) is not None:
-                yield event
+            async with aclosing(_until_done(running, queue, lambda: batch.cancel(now=True))) as events:
+                async for event in events:
+                    yield event
         finally:
             self._running = None
-            if not waiting.done():
-                batch.cancel(now=True)
-                await asyncio.wait({waiting})
-            broken = None if waiting.cancelled() else waiting.exception()
             answers += batch.results
-        if broken is not None:
-            raise broken
+        if not running.cancelled():
+            running.result()
 
     def _refused(self, call: ToolCall, why: str) -> ToolResult:
         tool = self._runner.tools.find(call.name)
@@ -436,14 +681,47 @@ def _call_of(result: ToolResult) -> ToolCall:
     return result.call.replace(name=result.tool_name)
 
 
-def _putting(queue: asyncio.Queue[Event | None]) -> Callable[[Event], None]:
-    """An observer that fills `queue`; progress may be made in any thread."""
+_Item = TypeVar("_Item")
+
+
+async def _until_done(
+    work: asyncio.Future[Any], queue: asyncio.Queue[_Item | None], stop: Callable[[], object]
+) -> AsyncGenerator[_Item, None]:
+    """What comes into `queue` until `work` is done; left early, `stop` ends that, and its end is awaited."""
+    work.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (item := await queue.get()) is not None:
+            yield item
+    finally:
+        if not work.done():
+            stop()
+            await asyncio.wait({work})
+        work.cancelled() or work.exception()  # marked as seen: whoever iterates may have left
+
+
+def _takes_on_text(model: Model) -> bool:
+    """Whether the model wants to tell what it says as it comes."""
+    try:
+        return "on_text" in inspect.signature(model).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _with_recorded(given: ToolContext | None, recorded: Mapping[str, Any]) -> ToolContext:
+    """The caller's context, and where it says nothing, what the suspended calls had."""
+    context = given or ToolContext()
+    missing = {name: value for name, value in recorded.items() if not getattr(context.fields, name)}
+    return context.replace(**missing)
+
+
+def _putting(queue: asyncio.Queue[_Item | None]) -> Callable[[_Item], None]:
+    """A function that fills `queue`; progress may be made in any thread."""
     loop, home = asyncio.get_running_loop(), threading.get_ident()
 
-    def put(event: Event) -> None:
+    def put(item: _Item) -> None:
         if threading.get_ident() == home:
-            queue.put_nowait(event)
+            queue.put_nowait(item)
         else:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
+            loop.call_soon_threadsafe(queue.put_nowait, item)
 
     return put

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["file", "directory", "link", "other"]
+"""What is at a path. See docs/guards.md#paths."""
 
 _HOLDS_DIRECTORIES: Final = (
     {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
@@ -40,15 +41,15 @@ _MOST_LINKS: Final = 40
 
 
 class SymbolicLinkError(OSError):
-    """A path goes through a symbolic link where it must not."""
+    """A path goes through a symbolic link where it must not. See docs/guards.md#paths."""
 
 
 class HardLinkError(OSError):
-    """A file has several hard links, of which others may be elsewhere."""
+    """A file has several hard links, of which others may be elsewhere. See docs/guards.md#paths."""
 
 
 def checked(path: str) -> str:
-    """`path`, where it can be one.
+    """`path`, where it can be one. See docs/guards.md#paths.
 
     Raises:
         ValueError: for an empty one, one with a NUL or a lone surrogate, and one that starts with `~`.
@@ -70,6 +71,7 @@ def checked(path: str) -> str:
 
 def real(path: str, base: str) -> str:
     """The canonical absolute path that `path` names, seen from `base`: no symbolic links, no `.` or `..`.
+    See docs/guards.md#paths.
 
     What does not exist is taken as it is written, so that a file can be judged before it is made.
 
@@ -119,7 +121,8 @@ def _real_on_windows(start: str) -> str:  # pragma: no cover
 
 
 def contains(root: str, path: str) -> bool:
-    """Whether canonical `path` is `root` or lies below it, by components: `notes-secret` is not inside `notes`."""
+    """Whether canonical `path` is `root` or lies below it, by components: `notes-secret` is not inside `notes`.
+    See docs/guards.md#paths."""
     if os.name == "posix":  # five times as fast as by `PurePath`
         return path.startswith("/") and ".." not in path.split("/") and f"{path}/".startswith(f"{root.rstrip('/')}/")
     inner = PurePath(path)  # pragma: no cover
@@ -132,6 +135,7 @@ def _quoted(path: str) -> str:
 
 class Directory:
     """An open directory, held by a descriptor where the platform can; whose entries are reached without links.
+    See docs/guards.md#paths.
 
     Use it as a context manager. `name` is always one component.
     """
@@ -382,6 +386,7 @@ def _components(path: str) -> tuple[str, list[str]]:
 
 def open_directory(path: str, *, make: bool = False) -> Directory:
     """The directory at exactly the canonical absolute `path`, with all that is missing made where `make` is true.
+    See docs/guards.md#paths.
 
     Raises:
         ValueError: where `path` is not canonical.
@@ -421,6 +426,7 @@ def open_inside(
     hard_links: bool = True,
 ) -> IO[Any]:
     """Open the file at `path`, which starts at `root` where it is relative, as `open` does, if it is inside `root`.
+    See docs/guards.md#paths.
 
     Symbolic links are followed before it is judged; one that is put there afterwards is refused. A file is emptied only
     once it is known to be the right one.
@@ -451,6 +457,7 @@ def open_inside(
 
 def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard_links: bool = True) -> int:
     """A descriptor of the regular file at exactly the canonical absolute `path`, whose close is the caller's.
+    See docs/guards.md#paths.
 
     Args:
         flags: As for `os.open`; links are never followed, and the descriptor is not inherited.
@@ -470,7 +477,7 @@ def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard
 
 
 def stat_exactly(path: str) -> os.stat_result:
-    """What is at exactly the canonical absolute `path`; a link at its end is a link.
+    """What is at exactly the canonical absolute `path`; a link at its end is a link. See docs/guards.md#paths.
 
     Raises:
         ValueError, OSError: as `open_exactly`.
@@ -486,6 +493,7 @@ def write_exactly(
     path: str, data: bytes, *, expected: os.stat_result | None = None, make_directories: bool = False
 ) -> bool:
     """Put `data` at exactly the canonical absolute `path`, all at once; whether it is a new file.
+    See docs/guards.md#paths.
 
     Args:
         expected: What the file was when it was read; where it has changed since, it stays as it is.

@@ -26,7 +26,7 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from ferrule import own_loop
 from ferrule.definition import options
@@ -35,7 +35,7 @@ from ferrule.definition.tool import Tool, make_direct_calls_by
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer
-from ferrule.pipeline.batch import Batch
+from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
 from ferrule.pipeline.call import enter_core, find_plan, receive, receive_again, shown_arguments, unknown_tool, validate
 from ferrule.pipeline.invoke import handle_judged
 from ferrule.pipeline.plan import Mount, Plan, Settings
@@ -57,8 +57,17 @@ _ASKERS = 32  # open questions to an approver that is a plain function, where `c
 _CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
 
 
+class RunOptions(TypedDict, total=False):
+    """What `run` takes by name: the fields of a context, and a time-out."""
+
+    deps: Any
+    principal: str | None
+    session: str | None
+    timeout: float | None
+
+
 class Runner:
-    """A toolset with guards and middleware; takes calls, gives results.
+    """A toolset with guards and middleware; takes calls, gives results. See docs/first-tool.md.
 
     A runner without guards runs what its developer gave it. It runs calls on one event loop at a time: idle, it moves
     to another.
@@ -73,6 +82,8 @@ class Runner:
             questions wait.
         observers: See every event; cannot change a call and cannot break one.
         journal: Where the intent to change something is committed before it is done.
+        deps: What the context of a call has as `deps`, where the caller gives none; mounted tools keep their runner's.
+        secrets: The same of `secrets`.
         concurrency: How many calls run at once; `None` for no limit.
         per_principal: How many calls of one principal run at once; `None` for no limit but the others.
         timeout: Seconds that a call may take once it has its slot, where neither call nor tool says so.
@@ -103,6 +114,8 @@ class Runner:
         approve: Approver | None = None,
         observers: Iterable[Observer] = (),
         journal: Journal | None = None,
+        deps: object = None,
+        secrets: Mapping[str, object] | None = None,
         concurrency: int | None = 32,
         per_principal: int | None = None,
         timeout: float | None = None,
@@ -123,6 +136,8 @@ class Runner:
             inside=options.middleware("inside", inside),
             limiter=None if limit is None else Limiter(limit),
             principal_limits=None if share is None else PrincipalLimits(share),
+            deps=deps,
+            secrets=options.mapping("secrets", secrets, ""),
             timeout=seconds("timeout", timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,
@@ -148,7 +163,8 @@ class Runner:
         self._settings = settings
         self._state = state
         self._own_loop = own_loop.OwnLoop(self)
-        settings.runners.add(self)
+        settings.runners.add(state)
+        state.look_disabled = self._look_disabled
         state.compile = partial(Plan, runner=state, settings=settings, core=enter_core, handle=handle_judged)
         mounted: dict[object, Tool] = {}
         for tool in state.tools:
@@ -207,7 +223,7 @@ class Runner:
 
     @overload
     def run(
-        self, call: ToolCall, /, context: ToolContext | None = None, *, timeout: float | None = None
+        self, call: ToolCall, /, context: ToolContext | None = None, **options: Unpack[RunOptions]
     ) -> Coro[ToolResult]: ...
     @overload
     def run(
@@ -216,18 +232,24 @@ class Runner:
         arguments: Mapping[str, object] | str | None = None,
         /,
         context: ToolContext | None = None,
-        *,
-        timeout: float | None = None,
+        **options: Unpack[RunOptions],
     ) -> Coro[ToolResult]: ...
     def run(
-        self, call: ToolCall | str, *given: Any, context: ToolContext | None = None, timeout: float | None = None
+        self,
+        call: ToolCall | str,
+        *given: Any,
+        context: ToolContext | None = None,
+        timeout: float | None = None,
+        **fields: Any,
     ) -> Coro[ToolResult]:
         """Run one call: `run(call, context)` or `run("name", {...}, context)`; await the result.
 
+        What the call may use is in the context, or given by name: `run("name", {...}, deps=…, principal=…, session=…)`.
+        What is given by name goes before the context, and the context before the runner's own `deps` and `secrets`.
         It never raises for anything that a model or a tool caused. A cancellation from outside cancels.
 
         Raises:
-            DefinitionError: for a wrong time-out.
+            DefinitionError: for a wrong time-out, and for an option that there is not.
             RuntimeError: where the runner is busy on another loop.
         """
         if timeout is not None:
@@ -237,12 +259,15 @@ class Runner:
             call = ToolCall(new_id(), call, arguments)
         if given:
             context = given[0]
+        if fields:
+            options.refuse_unknown(fields, RunOptions.__annotations__, "run")
+            context = (context or NO_CONTEXT).replace(**fields)
         origin = NO_ORIGIN if timeout is None else Origin(timeout=timeout)
         return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
 
     @overload
     def run_sync(
-        self, call: ToolCall, /, context: ToolContext | None = None, *, timeout: float | None = None
+        self, call: ToolCall, /, context: ToolContext | None = None, **options: Unpack[RunOptions]
     ) -> ToolResult: ...
     @overload
     def run_sync(
@@ -251,10 +276,9 @@ class Runner:
         arguments: Mapping[str, object] | str | None = None,
         /,
         context: ToolContext | None = None,
-        *,
-        timeout: float | None = None,
+        **options: Unpack[RunOptions],
     ) -> ToolResult: ...
-    def run_sync(self, call: Any, *rest: Any, **options: Any) -> ToolResult:
+    def run_sync(self, call: Any, *rest: Any, **given: Any) -> ToolResult:
         """`run` for programs without a loop: the runner has a loop in a thread of its own.
 
         Raises:
@@ -263,7 +287,7 @@ class Runner:
         loop = self._state.loop if running() is not None and self._state.live else None
         if loop is None or loop.is_closed():
             loop = self._own_loop.get()
-        found: ToolResult = own_loop.wait(loop, lambda: self.run(call, *rest, **options))
+        found: ToolResult = own_loop.wait(loop, lambda: self.run(call, *rest, **given))
         return found
 
     # -- batch --------------------------------------------------------------------------------------------------------
@@ -273,7 +297,7 @@ class Runner:
 
         Calls that may run in parallel do; the others are barriers, which `resources` narrow to calls that share a key.
         """
-        return await self.batch(calls, context)
+        return await run_batch(self._batch_of(calls, context, ()))
 
     def batch(
         self,
@@ -282,15 +306,23 @@ class Runner:
         *,
         observers: Iterable[Observer] = (),
     ) -> Batch:
-        """The same as a handle: awaitable, `.cancel()`, and `.results`, complete at any time.
+        """The same as a handle on what begins at once: awaitable, an async iterator of the results as they come,
+        `.cancel()`, and `.results`, complete at any time.
 
         Args:
             observers: See the events of these calls only.
+
+        Raises:
+            RuntimeError: where no event loop runs.
         """
-        if isinstance(calls, str | Mapping | ToolCall):
-            raise DefinitionError(f"a batch is of a list of calls, not {calls!r}")
+        return begin_batch(self._batch_of(calls, context, observers))
+
+    def _batch_of(self, calls: Iterable[ToolCall], context: ToolContext | None, observers: Iterable[Observer]) -> Batch:
+        given = None if isinstance(calls, str | Mapping | ToolCall) else list(calls)
+        if given is None or not all(isinstance(call, ToolCall) for call in given):
+            raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
         fields = (context or NO_CONTEXT).fields
-        return Batch(self._state, list(calls), fields, options.observers("observers", observers))
+        return Batch(self._state, given, fields, options.observers("observers", observers))
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
@@ -326,6 +358,7 @@ class Runner:
         context: ToolContext | None = None,
         *,
         by: str | None = None,
+        observers: Iterable[Observer] = (),
     ) -> ToolResult:
         """Take a suspended call up again with a person's answer, once: await its result.
 
@@ -337,6 +370,7 @@ class Runner:
             context: For `deps` and `secrets`, which no record holds; session, principal, working directory and
                 metadata come from the record.
             by: Who answers, for the event and the record of the result.
+            observers: See the events of this call only.
 
         Raises:
             DefinitionError: for a record of no suspended call.
@@ -348,7 +382,8 @@ class Runner:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
         fields = (context or NO_CONTEXT).replace(**answered.record["context"]).fields
-        return await receive_again(self._state, answered, fields)
+        entry = Entry(answered.call, options.observers("observers", observers), ())
+        return await receive_again(self._state, answered, fields, entry)
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.
@@ -444,7 +479,7 @@ class Runner:
             self._settings.disabled.pop(name, None)
         self._settings.tell_runners()
 
-    def look_disabled(self) -> None:
+    def _look_disabled(self) -> None:
         """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
         state = self._state
         for plan in state.all_plans():
@@ -492,4 +527,10 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     raise error from result.exception
 
 
-make_direct_calls_by(_call_directly)
+def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, deps: object) -> Coro[ToolResult]:
+    """`await some_tool.run({...})`: the same for its result."""
+    given: RunOptions = {} if deps is None else {"deps": deps}
+    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **given)
+
+
+make_direct_calls_by(_call_directly, _run_directly)

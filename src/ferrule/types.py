@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]
-"""A coroutine of something."""
+"""A coroutine of something. See docs/middleware.md."""
 
 Answer: TypeAlias = Decision | Mapping[str, object] | None
-"""What a guard says: a decision, changed arguments, or nothing."""
+"""What a guard says: a decision, changed arguments, or nothing. See docs/guards.md."""
 
 GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Answer | Awaitable[Answer]]
-"""A guard as a function of the call and its context, sync or async."""
+"""A guard as a function of the call and its context, sync or async. See docs/guards.md."""
 
 ChecksHandler: TypeAlias = "Callable[[Never], Decision | BaseModel | Awaitable[Decision | BaseModel | None] | None]"
-"""It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides."""
+"""It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides.
+See docs/guards.md."""
 
 ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Answer | Awaitable[Answer]]"
-"""It knows the arguments of its tools by name."""
+"""It knows the arguments of its tools by name. See docs/guards.md."""
 
 
 class GuardObject(Protocol):
-    """A guard as an object with `check`, which is asked by its signature.
+    """A guard as an object with `check`, which is asked by its signature. See docs/guards.md.
 
     - `check(call, context)` is asked about the call.
     - `check(handler)` is asked about an instance of the handler class, and may change its fields; the runner refuses
@@ -48,23 +49,24 @@ class GuardObject(Protocol):
 
 
 Guard: TypeAlias = GuardFunction | GuardObject
-"""May this call run? A function of call and context, or an object with `check`. Breaking means deny."""
+"""May this call run? A function of call and context, or an object with `check`. Breaking means deny.
+See docs/guards.md."""
 
 Next: TypeAlias = Callable[[ToolCall, ToolContext], Awaitable[ToolResult]]
-"""What a middleware goes round."""
+"""What a middleware goes round. See docs/middleware.md."""
 
 Middleware: TypeAlias = Callable[[ToolCall, ToolContext, Next], Awaitable[ToolResult]]
-"""Goes round a call; the first in a list is the outermost."""
+"""Goes round a call; the first in a list is the outermost. See docs/middleware.md."""
 
 Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Decision | bool | Awaitable[Decision | bool]]
-"""Answers an ask: `allow(…)` or `True` allows, `ask(…)` suspends, everything else denies."""
+"""Answers an ask: `allow(…)` or `True` allows, `ask(…)` suspends, everything else denies. See docs/approvals.md."""
 
 Observer: TypeAlias = Callable[[Event], object]
-"""Sees every event; cannot change a call and cannot break one."""
+"""Sees every event; cannot change a call and cannot break one. See docs/events.md."""
 
 
 class Executable(Protocol):
-    """Any object with a `name` and an `execute(payload)` or `execute(payload, context)`."""
+    """Any object with a `name` and an `execute(payload)` or `execute(payload, context)`. See docs/forms.md."""
 
     @property
     def name(self) -> str: ...
@@ -74,15 +76,16 @@ class Executable(Protocol):
 
 
 ToolForm: TypeAlias = "Tool | Callable[..., object] | Mapping[str, object] | Executable"
-"""The forms of one tool: a `Tool`, a function, a handler class, a definition as a dict, an object with `execute`."""
+"""The forms of one tool: a `Tool`, a function, a handler class, a definition as a dict, an object with `execute`.
+See docs/forms.md."""
 
 ToolInput: TypeAlias = "ToolForm | Toolset"
-"""What a list of tools may hold."""
+"""What a list of tools may hold. See docs/forms.md."""
 
 
 @runtime_checkable
 class Journal(Protocol):
-    """Where what happened is kept.
+    """Where what happened is kept. See docs/events.md.
 
     The runner awaits `intent` before it runs a tool that changes things, and runs nothing if that raises; it awaits
     `result` for every result of such a call. Both records are plain JSON.

@@ -6,19 +6,23 @@ import asyncio
 import codecs
 import io
 import os
+import re
 import select
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TextIO
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule.approval import console
-from ferrule.approval.console import _question_text
+from ferrule.approval.preview import preview_lines
+from ferrule.approval.question import Question
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask
@@ -190,8 +194,7 @@ def test_a_question_that_is_cancelled_leaves_its_answer_to_nobody(terminal: Term
     st.text(),
 )
 def test_nothing_in_a_call_can_forge_a_line_of_the_question(name: str, arguments: dict[str, Any], reason: str) -> None:
-    text = _question_text(ToolCall("1", name, arguments), ask(reason), ())
-    lines = text.split("\n")
+    lines = Question(ToolCall("1", name, arguments), ask(reason)).text.split("\n")
     assert all(line.isprintable() for line in lines)
     assert len(lines) == 3 + min(len(arguments), 30) + (len(arguments) > 30) + bool(reason)
     assert all(line.startswith("  ") for line in lines[2:-1])
@@ -199,7 +202,7 @@ def test_nothing_in_a_call_can_forge_a_line_of_the_question(name: str, arguments
 
 def test_long_values_show_their_ends_and_count_the_rest() -> None:
     long = "a" * 5000 + "; rm -rf /"
-    text = _question_text(ToolCall("1", "x", {"content": long, "n": [long]}), ask("r" * 5000 + "end"), ())
+    text = Question(ToolCall("1", "x", {"content": long, "n": [long]}), ask("r" * 5000 + "end")).text
     assert len(text) < 2500
     assert text.count("; rm -rf /") == 2
     assert "' … 4510 characters not shown … '" in text
@@ -263,5 +266,304 @@ def test_a_question_that_nobody_can_see_is_not_asked(terminal: Terminal) -> None
 
 
 def test_private_parameters_are_not_shown() -> None:
-    text = _question_text(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",))
+    text = Question(ToolCall("1", "x", {"pin": "1234"}), ask("why"), ("pin",)).text
     assert "pin = '**********'" in text and "1234" not in text
+
+
+# the whole
+
+
+MORE = "Allow it? [y/N, m for the whole] "
+LONG = ToolCall("1", "write_file", {"path": "a.txt", "content": "first\n" + "x" * 1000 + "\x1b[2J"})
+
+
+def asked_about(
+    terminal: Terminal, *typed: tuple[str, str], call: ToolCall = LONG, decision: Decision = WHY, context: Any = None
+) -> Decision:
+    """What comes of it where somebody waits for each prompt and types its answer."""
+
+    async def run() -> Decision:
+        approve = console(terminal.input, terminal.output)
+        asked = asyncio.ensure_future(approve(call, decision, context or ToolContext()))
+        for number, (prompt, answer) in enumerate(typed):
+            earlier = sum(prompt == before for before, _ in typed[:number])
+            await asyncio.to_thread(terminal.until, prompt, earlier + 1)
+            terminal.type(answer)
+        return await asyncio.wait_for(asked, BOUND)
+
+    return asyncio.run(run())
+
+
+def shown_lines(terminal: Terminal) -> list[str]:
+    return terminal.seen.replace("\r\n", "\n").split("\n")
+
+
+@pytest.mark.parametrize(("last", "kind"), [("y\n", "allow"), ("n\n", "deny"), ("\n", "deny")])
+def test_the_whole_of_what_was_cut_is_shown_and_then_it_asks_again(last: str, kind: str, terminal: Terminal) -> None:
+    assert asked_about(terminal, (MORE, "m\n"), (PROMPT, last)).kind == kind
+    cut, whole = terminal.seen.replace("\r\n    ┆ ", "").replace("\r\n", "\n").split(MORE)
+    assert "characters not shown" in cut and "not shown" not in whole
+    lines = whole.split("\n")
+    assert lines[3:7] == ["  path = 'a.txt'", "  content =", "  │ first", "  │ " + "x" * 1000 + "\\x1b[2J"]
+
+
+def test_the_whole_can_be_seen_again_and_is_no_answer_by_itself(terminal: Terminal) -> None:
+    decision = asked_about(terminal, (MORE, "m\n"), (PROMPT, "more\n"), (PROMPT, "m\n"), (PROMPT, "\n"))
+    assert decision.kind == "deny"
+
+
+def test_what_is_typed_while_the_whole_is_shown_is_no_answer(terminal: Terminal) -> None:
+    assert asked_about(terminal, (MORE, "m\ny\n"), (PROMPT, "n\n")).kind == "deny"
+
+
+def test_the_whole_is_not_offered_where_nothing_was_cut(terminal: Terminal) -> None:
+    answered(terminal, "n\n")
+    assert "m for" not in terminal.seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"a": "x" * 501}, ""),
+        ({"a": ["x" * 501]}, ""),
+        ({f"a{n}": n for n in range(31)}, ""),
+        ({"a": "one\ntwo"}, ""),
+        ({}, "x" * 501),
+    ],
+)
+def test_whatever_is_cut_is_there_in_the_whole(arguments: dict[str, Any], reason: str) -> None:
+    call, decision = ToolCall("1", "x", arguments), ask(reason)
+    cut, whole = Question(call, decision), Question(call, decision, whole=True)
+    assert cut.has_more and not whole.has_more
+    assert "not shown" not in whole.text
+    assert all(str(name) in whole.text for name in arguments)
+    assert whole.text.count("x") == 1 + sum("x" * 501 in str(part) for part in (arguments, reason)) * 501
+
+
+@pytest.mark.parametrize(("first", "count"), [("m\n", 1), ("\n", 0)])
+def test_before_a_value_is_given_the_whole_can_be_seen(first: str, count: int, terminal: Terminal) -> None:
+    decision = asked_about(
+        terminal, ("Show the whole? [m/N] ", first), ("refuse): ", "1234\n"), decision=ask("a pin", into="pin")
+    )
+    assert decision.arguments is not None and decision.arguments["pin"] == "1234"
+    assert terminal.seen.count("│ first") == count
+    assert "1234" not in terminal.seen
+
+
+# previews
+
+
+class Diff(NamedTuple):
+    """As the kernel's: `name`, `before` and `after`."""
+
+    before: str
+    after: str
+    name: str
+
+
+def with_preview(preview: Callable[[Any], object] | None, *hidden: str) -> Any:
+    return SimpleNamespace(tool=SimpleNamespace(hidden=hidden, preview=preview))
+
+
+EDIT = ToolCall("1", "edit_file", {"path": "a.py", "old": "b", "new": "c", "key": "s3cret"})
+NUMBERED = "".join(f"{n}\n" for n in range(1, 101))
+
+
+def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: Terminal) -> None:
+    preview = with_preview(lambda arguments: Diff("a\nb\nd\n", "a\nc\nd\n", arguments["path"]))
+    assert asked_about(terminal, (MORE, "y\n"), call=EDIT, context=preview) == allow()
+    assert shown_lines(terminal)[1:-1] == [
+        "edit_file wants to run:",
+        "  │ --- a.py",
+        "  │ +++ a.py",
+        "  │ @@ -1,3 +1,3 @@",
+        "  │  a",
+        "  │ -b",
+        "  │ +c",
+        "  │  d",
+        "  arguments, not shown: path, old, new, key",
+        "  because: it changes things",
+    ]
+
+
+def test_the_whole_of_a_preview_has_the_arguments_too_and_nothing_hidden(terminal: Terminal) -> None:
+    preview = with_preview(lambda arguments: f"with {arguments['key']}\n" + "line\n" * 100, "key")
+    assert asked_about(terminal, (MORE, "m\n"), (PROMPT, "n\n"), call=EDIT, context=preview).kind == "deny"
+    cut, whole = terminal.seen.split(MORE)
+    assert cut.count("│ line") == 39 and "… 61 lines not shown …" in cut
+    assert whole.count("│ line") == 100
+    assert "  path = 'a.py'\r\n  old = 'b'\r\n  new = 'c'\r\n  key = '**********'\r\n" in whole
+    assert "│ with **********" in cut and "s3cret" not in terminal.seen
+
+
+def broken(arguments: Any) -> object:
+    raise SystemExit("s3cret")
+
+
+@pytest.mark.parametrize(
+    ("preview", "why"),
+    [
+        (broken, "it broke (SystemExit)"),
+        (lambda arguments: arguments["absent"], "it broke (KeyError)"),
+        (lambda: "", "it broke (TypeError)"),
+        ("no function", "it broke (TypeError)"),
+        (lambda arguments: 5, "what it gave is int, neither a text nor a Diff"),
+        (lambda arguments: Diff("a", 5, "b"), "what it gave is Diff, neither a text nor a Diff"),  # type: ignore[arg-type]
+    ],
+)
+def test_where_a_preview_breaks_the_arguments_are_shown_and_it_says_so(
+    preview: Any, why: str, terminal: Terminal
+) -> None:
+    assert asked_about(terminal, (PROMPT, "y\n"), call=EDIT, context=with_preview(preview, "key")) == allow()
+    lines = shown_lines(terminal)
+    assert lines[2] == f"  there is no preview: {why}"
+    assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
+    assert "s3cret" not in terminal.seen
+
+
+def test_a_preview_that_does_not_end_is_not_waited_for(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["ferrule.approval.console"], "_PREVIEW_SECONDS", 0.2)
+    opened = threading.Event()
+    try:
+        context = with_preview(lambda arguments: str(opened.wait(BOUND)))
+        assert asked_about(terminal, (PROMPT, "n\n"), call=EDIT, context=context).kind == "deny"
+        assert "there is no preview: it takes longer than 0 s" in terminal.seen
+    finally:
+        opened.set()
+
+
+def test_a_question_that_is_cancelled_during_its_preview_lets_the_next_one_be_asked(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["ferrule.approval.console"], "_PREVIEW_SECONDS", 10 * BOUND)
+    began, opened = threading.Event(), threading.Event()
+
+    def preview(arguments: Any) -> str:
+        began.set()
+        return str(opened.wait(3 * BOUND))
+
+    async def run() -> Decision:
+        approve = console(terminal.input, terminal.output)
+        first = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
+        assert await asyncio.to_thread(began.wait, BOUND)
+        first.cancel()
+        await asyncio.wait({first})
+        second = asyncio.ensure_future(approve(CALL, WHY, ToolContext()))
+        await asyncio.to_thread(terminal.until, PROMPT)
+        terminal.type("y\n")
+        return await asyncio.wait_for(second, BOUND)
+
+    try:
+        assert asyncio.run(run()) == allow()
+        assert "edit_file" not in terminal.seen
+    finally:
+        opened.set()
+
+
+def test_a_preview_is_made_when_it_is_its_questions_turn(terminal: Terminal) -> None:
+    content = ["before the first"]
+
+    def preview(arguments: Any) -> str:
+        return content[0]
+
+    async def run() -> None:
+        approve = console(terminal.input, terminal.output)
+        first = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
+        second = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
+        await asyncio.to_thread(terminal.until, MORE)
+        content[0] = "after the first"
+        terminal.type("y\n")
+        await asyncio.to_thread(terminal.until, MORE, 2)
+        terminal.type("y\n")
+        await asyncio.wait_for(asyncio.gather(first, second), BOUND)
+
+    asyncio.run(run())
+    assert terminal.seen.count("before the first") == terminal.seen.count("after the first") == 1
+
+
+LINES = st.lists(st.sampled_from(["a", "b", "c", "\x1b[2J", "\u2028", "+", "@@ -1 +1 @@", "  because: x"]), max_size=60)
+
+
+@pytest.mark.slow
+@given(st.text(), LINES, LINES, st.text())
+def test_nothing_in_a_preview_can_forge_a_line_of_the_question(
+    name: str, before: list[str], after: list[str], reason: str
+) -> None:
+    made = preview_lines(Diff("\n".join(before), "\n".join(after), name))
+    for whole in (False, True):
+        lines = Question(EDIT, ask(reason), (), made, whole=whole).text.split("\n")
+        assert all(line.isprintable() for line in lines)
+        beside = [line for line in lines if line.startswith("  │ ")]
+        others = [line for line in lines[2:-1] if not line.startswith(("  │ ", "  … "))]
+        assert len(beside) == (len(made) if whole or len(made) <= 40 else 40)
+        assert others[: 4 if whole else 1] == (
+            ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = 's3cret'"]
+            if whole
+            else ["  arguments, not shown: path, old, new, key"]
+        )
+        assert len(others) == (4 if whole else 1) + bool(reason)
+
+
+def patched(before: str, lines: list[str]) -> str:
+    """What the text of a unified diff makes of `before`, as the program patch reads it."""
+    old = before.split("\n")
+    made: list[str] = []
+    at = 0
+    for line in lines[2:]:
+        if found := re.fullmatch(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", line):
+            start = int(found[1]) - (found[2] != "0")
+            made += old[at:start]
+            at = start
+            assert int(found[3]) - (found[4] != "0") == len(made)
+        elif line[0] == "+":
+            made.append(line[1:])
+        else:
+            assert old[at] == line[1:]
+            at += 1
+            made += [line[1:]] if line[0] == " " else []
+    return "\n".join([*made, *old[at:]])
+
+
+@pytest.mark.parametrize("most", [1000, 2])
+@example(["a"] * 10, ["a"] * 11)
+@given(LINES, LINES)
+def test_a_diff_leads_from_what_is_there_to_what_would_be(most: int, before: list[str], after: list[str]) -> None:
+    old, new = "".join(f"{line}\n" for line in before), "".join(f"{line}\n" for line in after)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ferrule.approval.preview._MOST_COMPARED", most)
+        made = preview_lines(Diff(old, new, "f"))
+    if old == new:
+        assert made == ["--- f", "+++ f", "(no difference)"]
+    else:
+        assert patched(old, made) == new
+
+
+def test_a_diff_counts_lines_from_the_beginning_of_the_file() -> None:
+    made = preview_lines(Diff(NUMBERED, NUMBERED.replace("50\n", "fifty\n"), "n"))
+    assert made[2:] == ["@@ -47,7 +47,7 @@", " 47", " 48", " 49", "-50", "+fifty", " 51", " 52", " 53"]
+
+
+def test_a_diff_says_where_the_last_line_does_not_end() -> None:
+    made = preview_lines(Diff("a\nb", "a\nb\n", "n"))
+    assert made[2:] == ["@@ -1,2 +1,2 @@", " a", "-b", "\\ No newline at end of file", "+b"]
+    assert preview_lines(Diff("", "a\n", "n"))[2:] == ["@@ -0,0 +1 @@", "+a"]
+    assert preview_lines(Diff("a\n", "", "n"))[2:] == ["@@ -1 +0,0 @@", "-a"]
+
+
+def test_a_diff_of_what_has_no_name_begins_with_the_differences() -> None:
+    assert preview_lines(Diff("", "a\n", "")) == ["@@ -0,0 +1 @@", "+a"]
+
+
+def test_a_diff_takes_no_time_that_grows_with_the_square_of_the_lines() -> None:
+    old, new = ("".join(f"{n}\n{side} {n}\n" for n in range(8_000)) for side in ("old", "new"))
+    begin = time.monotonic()
+    assert len(preview_lines(Diff(old, new, "n"))) > 16_000
+    assert time.monotonic() - begin < BOUND / 2
+
+
+def test_a_preview_sees_the_context_variables_of_whoever_runs_the_call(terminal: Terminal) -> None:
+    tenant = ContextVar("tenant", default="nobody's")
+    tenant.set("ada's")
+    context = with_preview(lambda arguments: f"in {tenant.get()} folder")
+    assert asked_about(terminal, (MORE, "n\n"), call=EDIT, context=context).kind == "deny"
+    assert "  │ in ada's folder" in terminal.seen

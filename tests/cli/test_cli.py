@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import os
@@ -21,7 +22,8 @@ from tests.cli.terminal import listening
 from ferrule import Event, Tool, ToolCall
 from ferrule.cli.call import typed
 from ferrule.cli.list import does
-from ferrule.cli.screen import printable
+from ferrule.cli.program import COMMANDS, OPTIONS, parser_of
+from ferrule.cli.text import printable
 from ferrule.cli.timeline import Timeline
 from ferrule.values.frozen import freeze
 
@@ -34,7 +36,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ferrule import tool
+from ferrule import ToolError, tool
 
 
 @tool(read_only=True)
@@ -70,6 +72,12 @@ def wipe() -> str:
 def stumble() -> str:
     """Never work."""
     raise ValueError("no good")
+
+
+@tool(read_only=True)
+def regret() -> str:
+    """Say why not."""
+    raise ToolError("there is no such customer")
 '''
 RUNNERS = """
 from ferrule import Runner, Toolset, allow
@@ -82,6 +90,27 @@ from ferrule import Runner
 from tools import note
 
 runner = Runner([note])
+"""
+OWNED = """
+from ferrule import Runner, ask, deny
+from tools import note
+
+runner = Runner([note], guards=[lambda call, context: ask("mine")], approve=lambda call, decision, context: False)
+strict = Runner([note], guards=[lambda call, context: deny("never")])
+"""
+PIN = """
+from pathlib import Path
+
+from ferrule import Runner, ask, tool
+
+
+@tool(private=["pin"])
+def note(text: str, pin: str) -> str:
+    Path("note.txt").write_text(text)
+    return "written"
+
+
+runner = Runner([note], guards=[lambda call, context: None if "pin" in call.arguments else ask("who?", into="pin")])
 """
 ASKING = """
 from ferrule import Runner, ask
@@ -260,8 +289,14 @@ def test_schema_prints_one_definition_for_each_tool(here: Path, provider: str) -
     done = ferrule("schema", "--provider", provider, "--tools", "tools.py", cwd=here)
     assert done.returncode == 0, done.stderr
     written = json.loads(done.stdout)
-    assert len(written) == 5
+    assert len(written) == 6
     assert {"shout", "wipe"} <= {one.get("name") or one["function"]["name"] for one in written}
+
+
+@pytest.mark.parametrize("command", ["schema", "lint"])
+def test_a_provider_with_two_apis_is_answered_with_both(here: Path, command: str) -> None:
+    line = refused(ferrule(command, "--provider", "openai", cwd=here))
+    assert "did you mean 'openai_chat' or 'openai_responses'?" in line
 
 
 def test_an_unknown_provider_is_answered_with_the_right_one(here: Path) -> None:
@@ -288,6 +323,77 @@ def test_a_call_takes_json_on_standard_input(here: Path) -> None:
     for words in ((), ("-",)):
         done = ferrule("call", "shout", *words, "--tools", "tools.py", cwd=here, stdin='{"text": "a", "times": 3}')
         assert (done.returncode, done.stdout) == (0, "A! A! A!\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "call shout text=a times=2 --tools tools.py",
+        "call shout --tools tools.py text=a times=2",
+        "call --tools tools.py shout text=a --verbose times=2",
+        "--tools tools.py call shout text=a times=2",
+        "--verbose --tools=tools.py call shout text=a times=2",
+        "call shout text=a --tools tools.py -- times=2",
+    ],
+)
+def test_options_and_arguments_come_in_any_order(here: Path, words: str) -> None:
+    done = ferrule(*words.split(), cwd=here)
+    assert (done.returncode, done.stdout) == (0, "A! A!\n"), done.stderr
+
+
+@pytest.mark.parametrize("given", ['{"text": "a=b"}', ' {"text": "a=b",}', '{"text": "a=b", "times": "1"}'])
+def test_a_call_takes_json_as_an_argument_and_reads_it_as_a_models(here: Path, given: str) -> None:
+    done = ferrule("call", "shout", given, "--tools", "tools.py", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "A=B!\n"), done.stderr
+
+
+def test_json_that_cannot_be_read_is_answered_as_a_models(here: Path) -> None:
+    done = ferrule("call", "shout", '{"text": ', "--tools", "tools.py", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("invalid: The arguments for shout cannot be read")
+
+
+def test_a_tool_that_is_named_before_runs_without_a_question(here: Path) -> None:
+    done = ferrule("call", "note", "text=x", "--tools", "tools.py", "--yes", "wipe", "--yes", "note", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr
+    assert (here / "note.txt").read_text(encoding="utf-8") == "x"
+
+
+def test_a_tool_that_is_not_named_before_is_still_asked_about(here: Path) -> None:
+    done = ferrule("call", "note", "text=x", "--tools", "tools.py", "--yes", "wipe", cwd=here)
+    assert done.returncode == 1
+    assert not (here / "note.txt").exists()
+
+
+def test_what_is_denied_stays_denied_for_a_tool_that_is_named_before(here: Path) -> None:
+    (here / "owned.py").write_text(OWNED, encoding="utf-8")
+    done = ferrule("call", "note", "text=x", "--tools", "owned.py:strict", "--yes", "note", cwd=here)
+    assert (done.returncode, done.stderr) == (1, "Denied: never. Nothing was run.\n")
+    done = ferrule("call", "write_file", "path=../x", "content=x", "--yes", "write_file", cwd=here)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Denied: ")
+    assert not (here.parent / "x").exists()
+
+
+def test_a_runner_that_asks_at_the_terminal_takes_the_answer_that_was_given_before(here: Path) -> None:
+    (here / "asking.py").write_text(ASKING, encoding="utf-8")
+    done = ferrule("call", "note", "text=x", "--tools", "asking.py", "--yes", "note", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "written\n"), done.stderr
+
+
+def test_an_answer_given_before_does_not_stand_in_for_a_runners_own_approver(here: Path) -> None:
+    (here / "owned.py").write_text(OWNED, encoding="utf-8")
+    line = refused(ferrule("call", "note", "text=x", "--tools", "owned.py:runner", "--yes", "note", cwd=here))
+    assert "'owned.py:runner' has an approver of its own" in line
+    assert not (here / "note.txt").exists()
+
+
+def test_an_answer_given_before_is_no_value_that_is_asked_for(here: Path) -> None:
+    (here / "pin.py").write_text(PIN, encoding="utf-8")
+    done = ferrule("call", "note", "text=x", "--tools", "pin.py", "--yes", "note", cwd=here)
+    assert done.returncode == 1
+    assert "nobody is there to ask" in done.stderr
+    assert not (here / "note.txt").exists()
 
 
 def test_a_change_is_refused_where_nobody_is_there_to_ask(here: Path) -> None:
@@ -319,7 +425,18 @@ def test_a_tool_that_raises_fails_the_call(here: Path) -> None:
     assert done.stderr.startswith("failed: ")
     assert "no good" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "Traceback" in ferrule("call", "stumble", "--verbose", "--tools", "tools.py", cwd=here).stderr
+    assert done.stderr.endswith("ferrule: --verbose shows the whole exception\n")
+    done = ferrule("call", "stumble", "--verbose", "--tools", "tools.py", cwd=here)
+    assert "Traceback" in done.stderr
+    assert "--verbose" not in done.stderr
+
+
+@pytest.mark.parametrize(("tool", "status"), [("regret", "failed"), ("note", "denied"), ("shout", "invalid")])
+def test_what_has_no_more_to_show_does_not_hint_at_the_log(here: Path, tool: str, status: str) -> None:
+    done = ferrule("call", tool, "--tools", "tools.py", cwd=here, stdin='{"text": "x"}' if tool == "note" else "")
+    assert done.returncode == 1
+    assert done.stderr.lower().startswith(status)
+    assert "--verbose" not in done.stderr
 
 
 def test_a_runner_with_guards_is_used_as_its_developer_made_it(here: Path) -> None:
@@ -463,7 +580,7 @@ def test_a_stream_that_cannot_be_used_is_no_crash(here: Path, words: str, code: 
 def test_what_a_file_prints_while_it_is_imported_does_not_spoil_the_json(here: Path) -> None:
     (here / "chatty.py").write_text(f"print('hello')\n{TOOLS.replace('from __future__ import annotations', '')}")
     done = ferrule("schema", "--provider", "anthropic", "--tools", "chatty.py", cwd=here)
-    assert len(json.loads(done.stdout)) == 5
+    assert len(json.loads(done.stdout)) == 6
     assert done.stderr == "hello\n"
 
 
@@ -538,6 +655,29 @@ def test_a_run_without_a_terminal_is_plain_text(here: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert [c for c in done.stdout if not c.isprintable() and c != "\n"] == []
         assert max(map(len, done.stdout.splitlines())) <= 120
+
+
+def test_a_run_asks_the_model_as_often_as_it_is_told_to(here: Path) -> None:
+    done = ferrule(*RUN, "--max-turns", "1", cwd=here)
+    assert done.returncode == 1
+    assert "the run ended: limited\nthat was turn 1 of at most 1: --max-turns allows more\n" in done.stdout
+    assert "turn 2" not in done.stdout
+    assert "--max-turns" not in ferrule(*RUN, "--max-turns", "3", cwd=here).stdout
+
+
+def test_a_run_takes_the_answer_that_was_given_before(here: Path) -> None:
+    done = ferrule(*RUN, "--yes", "note", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert (here / "note.txt").read_text(encoding="utf-8") == "kept"
+
+
+def test_a_run_hints_at_the_log_where_a_tool_raised(here: Path) -> None:
+    (here / "steps.py").write_text('steps = [[("stumble", {}), ("shout", {"text": "a"})], "Done."]', encoding="utf-8")
+    hint = "\n--verbose shows the whole exception of a tool that failed\n"
+    assert ferrule(*RUN, cwd=here).stdout.endswith(hint)
+    assert hint not in ferrule(*RUN, "--verbose", cwd=here).stdout
+    (here / "steps.py").write_text('steps = [[("regret", {})], "Done."]', encoding="utf-8")
+    assert hint not in ferrule(*RUN, cwd=here).stdout
 
 
 def test_a_run_says_that_its_model_is_scripted(here: Path) -> None:
@@ -636,7 +776,7 @@ def test_the_demo_shows_what_its_tools_really_gave() -> None:
         (["list", "--colour"], ["--colour"]),
         (["schema"], ["--provider"]),
         (["call", "shuot", "--tools", "tools.py"], ["'shuot'", "'shout'"]),
-        (["call", "shout", "hey", "--tools", "tools.py"], ["'hey'", "key=value"]),
+        (["call", "shout", "hey", "--tools", "tools.py"], ["'hey'", "write text=hey"]),
         (["call", "shout", "text=1", "text=2", "--tools", "tools.py"], ["'text'", "twice"]),
         (["run", "a task", "--model", "gpt-7"], ["'gpt-7'", "scripted:FILE"]),
         (["run", "a task", "--model", "scripted:absent.py"], ["'absent.py'"]),
@@ -646,6 +786,27 @@ def test_the_demo_shows_what_its_tools_really_gave() -> None:
         (["list", "--tools", "leaves.py"], ["'leaves.py'", "SystemExit: 3"]),
         (["-x"], ["'-x'", "--help"]),
         (["call"], ["required: name ("]),
+        (["list", "tools.py"], ["'tools.py'", "ferrule list --tools tools.py"]),
+        (["schema", "my tools.py", "--provider", "anthropic"], ["ferrule schema --tools 'my tools.py'"]),
+        (["lint", "tools.py"], ["ferrule lint --tools tools.py"]),
+        (["tools.py"], ["'tools.py'", "ferrule list --tools tools.py"]),
+        (["call", "tools.py"], ["'tools.py'", "--tools tools.py"]),
+        (["call", "shout"], ["'shout'", "read_file", "built in", "--tools"]),
+        (["call", "shout", "--text", "a", "--tools", "tools.py"], ["'--text'", "text=…"]),
+        (["call", "shout", "--tolls", "tools.py"], ["'--tolls'", "did you mean '--tools'?"]),
+        (["call", "shout", "a b", "--tools", "tools.py"], ["'a b'", "'text=a b'", """'{"text": "a b"}'"""]),
+        (["call", "shout", '["a"]', "--tools", "tools.py"], ["JSON stands alone"]),
+        (["call", "shout", "times=2", '{"text": "a=b"}', "--tools", "tools.py"], ["JSON stands alone"]),
+        (["call", "note", "text=a", "--tools", "tools.py", "--yes"], ["--yes: expected one argument", "--yes TOOL"]),
+        (["call", "note", "text=a", "--tools", "tools.py", "--yes", "nte"], ["--yes: ", "'nte'", "'note'"]),
+        (["call", "note", "text=a", "--tools", "tools.py", "--yes", "*"], ["--yes: ", "'*'", "note"]),
+        (["call", "note", "text=a", "--tools", "tools.py", "--yes="], ["--yes: ", "''", "note"]),
+        (["run", *RUN[1:], "--yes", "nte"], ["--yes: ", "'nte'", "'note'"]),
+        (["run", *RUN[1:], "--max-turns", "0"], ["--max-turns", "whole number of at least 1, not '0'"]),
+        (["run", *RUN[1:], "--max-turns", "x"], ["--max-turns", "whole number of at least 1, not 'x'"]),
+        (["run", "Look", "around", *RUN[2:]], ["'around'", "quotes"]),
+        (["--tools", "tools.py"], ["no command", "list"]),
+        (["--tolls", "tools.py", "list"], ["'--tolls'", "did you mean '--tools'?"]),
     ],
 )
 def test_one_line_says_what_is_wrong_and_what_would_be_right(here: Path, words: list[str], says: list[str]) -> None:
@@ -678,7 +839,38 @@ def test_without_rich_one_line_says_what_to_install(here: Path) -> None:
     assert 'pip install "ferrule[cli]"' in refused(done)
 
 
-def test_without_a_command_the_commands_are_shown(here: Path) -> None:
-    done = ferrule(cwd=here)
-    assert done.returncode == 0
-    assert [name for name in ("list", "schema", "call", "run") if name not in done.stdout] == []
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--tools", "tools.py", "--help"]])
+def test_the_help_has_the_commands_and_the_exit_codes(here: Path, words: list[str]) -> None:
+    done = ferrule(*words, cwd=here, COLUMNS="80")
+    assert (done.returncode, done.stderr) == (0, "")
+    commands, _, codes = done.stdout.partition("exit codes:\n")
+    assert re.findall(r"(?m)^    (\w+) ", commands) == list(COMMANDS)
+    assert re.findall(r"(?m)^  (\d+) ", codes) == ["0", "1", "2", "130"]
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_help_imports_no_command_and_no_extra() -> None:
+    code = (
+        "import sys, ferrule; before = set(sys.modules); from ferrule.cli import main; main(['--help']); "
+        "print(*set(sys.modules) - before, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND, check=True)
+    loaded = set(done.stderr.split())
+    assert {name for name in loaded if name.startswith("ferrule.")} == {
+        "ferrule.cli",
+        "ferrule.cli.program",
+        "ferrule.cli.text",
+        "ferrule.cli.usage",
+    }
+    assert "rich" not in loaded
+
+
+def test_the_options_that_may_stand_before_a_command_are_those_of_all_commands() -> None:
+    parsers = [parser_of(name, importlib.import_module(f"ferrule.cli.{name}")) for name in COMMANDS]
+    takes = {
+        option: action.nargs is None
+        for parser in parsers
+        for action in parser._actions
+        for option in action.option_strings
+    }
+    assert {**takes, "--version": False} == OPTIONS

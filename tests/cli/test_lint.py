@@ -96,6 +96,19 @@ def test_what_a_provider_module_refuses_is_an_error_in_its_words() -> None:
     assert "'x-y'" in one.text
 
 
+def test_a_provider_that_there_is_not_is_one_error_whoever_is_asked() -> None:
+    [one] = found("provider", made("odd").replace(provider={"antropic": {"x": 1}}))
+    assert (one.level, one.provider, one.tool) == ("error", "", "odd")
+    assert "did you mean 'anthropic'" in one.text
+
+
+def test_a_key_that_a_definition_says_itself_is_an_error_there_alone() -> None:
+    [one] = found("provider", made("odd").replace(provider={"mistral": {"strict": True}, "cohere": {"fine": True}}))
+    assert (one.level, one.provider, one.tool) == ("error", "mistral", "odd")
+    assert "'strict'" in one.text and "tools(…)" in one.text
+    assert not found("provider", made("odd").replace(provider={"mistral": {"strict": True}}), of=("cohere",))
+
+
 OPEN = taking(x={"type": "object", "additionalProperties": {"type": "integer"}})
 
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from ferrule import Event, ToolCall
 from ferrule.cli.bars import Row, share
 from ferrule.cli.chunks import Chunks
-from ferrule.cli.screen import printable
+from ferrule.cli.text import printable
 from ferrule.cli.timeline import Timeline
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import queue
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule import DefinitionError, Event, Runner, ToolCall, loop, tool
+from ferrule import DefinitionError, Event, Runner, ToolCall, loop, middleware, tool
 from ferrule.definition.options import callable_of
-from ferrule.middleware import after, before
-from ferrule.models.scripted import scripted
+from ferrule.middleware import after, before, cache, retry, untrusted
+from ferrule.models import Scripted
 
 
 @tool(read_only=True)
@@ -53,8 +54,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inside": [no_next]}, "inside must be callable with"),
     ({"around": [Middleware]}, "around must be"),
     ({"inside": [lambda call, context, next, more: None]}, "inside must be callable with"),
-    ({"inside": [before(lambda a: a)]}, "a `before` belongs in around"),
-    ({"inside": [before(lambda a: a), Middleware()]}, "a `before` belongs in around"),
+    ({"inside": [before(lambda a: a)]}, r"before\(…\) belongs in `around`"),
+    ({"inside": [before(lambda a: a), Middleware()]}, r"before\(…\) belongs in `around`"),
+    ({"inside": [untrusted]}, "untrusted belongs in `around`"),
+    ({"around": [retry()]}, r"retry\(…\) belongs in `inside`"),
+    ({"around": [Middleware(), cache()]}, r"cache\(…\) belongs in `inside`"),
 ]
 OF_A_RUNNER: list[tuple[dict[str, Any], str]] = [
     ({"observers": [lambda: None]}, r"observers must be callable with \(event\)"),
@@ -103,7 +107,7 @@ def test_a_batch_has_no_observer_that_nothing_awaits_and_is_of_a_list() -> None:
 
 
 def test_the_loop_refuses_a_text_as_messages_and_a_list_as_runner() -> None:
-    model = scripted(["done"])
+    model = Scripted(["done"])
     for messages in ("hello", b"hello", {"role": "user"}, 5):
         with pytest.raises(DefinitionError, match="messages are a list"):
             loop.run(model, messages, Runner([double]))  # type: ignore[arg-type]
@@ -187,3 +191,14 @@ def test_what_is_let_through_can_be_called_and_what_is_refused_cannot(parts: lis
 def test_what_has_no_signature_is_let_through() -> None:
     for function in (dict.fromkeys, max, type, functools.partial(max)):
         callable_of("it", function, "", "(call, context)")
+
+
+@pytest.mark.parametrize("name", middleware.__all__)
+def test_each_middleware_says_where_it_goes(name: str) -> None:
+    doc = inspect.getdoc(getattr(middleware, name)) or ""
+    assert re.search(r"(It belongs|Put it) in `(around|inside)`", doc)
+
+
+def test_a_tool_says_which_of_its_middleware_is_in_the_wrong_stage() -> None:
+    with pytest.raises(DefinitionError, match=r"^tool 'add': untrusted belongs in `around`"):
+        tool(name="add", inside=[untrusted])(lambda: None)

@@ -54,43 +54,15 @@ def test_a_tool_that_is_not_known_is_asked_about() -> None:
     assert decision.kind == "ask"
 
 
-def test_the_question_says_what_would_be_done() -> None:
-    assert reason({"path": "a.txt", "n": 3}) == "write_file changes things: path='a.txt', n=3"
-    assert reason({}) == "write_file changes things"
-
-
-def test_private_values_are_not_shown() -> None:
-    def pay(amount: int, pin: str) -> None:
-        """Pay."""
-
-    call = ToolCall("1", "pay", {"amount": 1, "pin": "1234"})
-    context: Any = SimpleNamespace(tool=Traits(Tool("pay", pay, private=("pin",)), call.arguments))
-    decision = ask_before_changes(call, context)
-    assert decision is not None
-    text = decision.reason
-    assert "1234" not in text
-    assert "pin='**********'" in text
-
-
-def test_long_arguments_are_cut_and_counted() -> None:
-    text = reason({"content": "x" * 100_000} | {f"k{n}": "y" * 70 for n in range(50)})
-    assert "(100000 characters)" in text
-    assert "more arguments" in text
+def test_the_question_names_the_tool_and_leaves_the_arguments_to_whoever_shows_them() -> None:
+    assert reason({"path": "a.txt", "pin": "1234"}) == "write_file changes things"
 
 
 @pytest.mark.slow
-@given(
-    st.dictionaries(
-        st.text(max_size=200),
-        st.recursive(
-            st.text() | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-        ),
-    ),
-    st.text(min_size=1),
-)
-def test_no_arguments_can_make_the_question_long_or_unprintable(arguments: dict[str, Any], name: str) -> None:
-    text = reason(arguments, name)
-    assert len(text) < 1000
+@given(st.text(min_size=1))
+def test_no_name_can_make_the_question_long_or_unprintable(name: str) -> None:
+    text = reason({}, name)
+    assert len(text) < 200
     assert text.isprintable()
 
 
@@ -113,7 +85,7 @@ def test_it_works_in_a_runner() -> None:
     questions: list[str] = []
 
     def approve(call: ToolCall, decision: Decision, context: ToolContext[Any]) -> bool:
-        questions.append(decision.reason)
+        questions.append(f"{decision.reason}: {call.arguments['what']}")
         return bool(call.arguments["what"] == "good")
 
     runner = runner_module.Runner(Toolset([look, change]), guards=[ask_before_changes], approve=approve)
@@ -128,4 +100,4 @@ def test_it_works_in_a_runner() -> None:
 
     assert asyncio.run(calls()) == ["ok", "ok", "denied"]
     assert ran == ["good"]
-    assert questions == ["change changes things: what='good'", "change changes things: what='bad'"]
+    assert questions == ["change changes things: good", "change changes things: bad"]

@@ -500,7 +500,9 @@ class Calls(RuleBasedStateMachine):
             hands[-1].malformed = hands[-1].malformed or twice == "other"
             ids.append(ids[0])
         calls = [ToolCall(id, hand.tool, json.dumps(hand.arguments)) for id, hand in zip(ids, hands, strict=True)]
+        asyncio._set_running_loop(self.loop)  # it begins with the next turn, like what is sent beside it
         batch = self.runner.batch(calls, self.context())
+        asyncio._set_running_loop(None)
         self.send(Sent(ids, batch), _awaited(batch), hands)
         self.pump(pace)
 

@@ -708,3 +708,20 @@ def test_a_middleware_cannot_pass_the_suspended_result_of_one_call_off_as_that_o
     assert (result.status, result.executed, result.pending) == ("failed", True, None)
     assert "Nothing was run" not in str(result.error)
     assert watch.ends("c2") == ["tool:error"]
+
+
+def test_observers_that_are_given_to_resume_see_that_call_and_no_other() -> None:
+    write, _ = writing()
+    everything: list[Any] = []
+    seen: list[Any] = []
+
+    async def main() -> None:
+        runner = made([write], observers=[everything.append])
+        first, second = [(await runner.run("write", {"n": n})).record() for n in (1, 2)]
+        del everything[:]
+        await runner.resume(first, True, observers=[seen.append])
+        await runner.resume(second, True)
+
+    go(main())
+    assert [event.kind for event in seen] == ["tool:decided", "tool:post"]
+    assert everything[:2] == seen and len(everything) == 4

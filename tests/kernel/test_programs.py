@@ -114,7 +114,7 @@ def test_run_sync_tells_a_programmers_mistake_and_does_not_hang() -> None:
     runner = Runner([add])
     with pytest.raises(DefinitionError):
         aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, timeout=-1))
-    with pytest.raises(TypeError):
+    with pytest.raises(DefinitionError, match="no option 'wrong'"):
         aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, wrong=1))
     assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
 

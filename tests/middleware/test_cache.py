@@ -473,8 +473,10 @@ def test_guards_are_asked_every_time() -> None:
 
 
 def test_in_around_where_it_would_go_round_the_guards_it_is_refused() -> None:
-    source = Source()
-    result = go(Runner([source.tool], around=[cache()]).run("read"))
+    source, within = Source(), cache()
+    with pytest.raises(DefinitionError, match=r"cache\(…\) belongs in `inside`"):
+        Runner([source.tool], around=[cache()])
+    result = go(Runner([source.tool], around=[lambda call, context, next: within(call, context, next)]).run("read"))
     assert (result.status, source.runs) == ("failed", [])
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 
@@ -498,8 +500,9 @@ def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | 
 
 
 def test_a_call_made_before_it_does_not_let_it_stand_in_around() -> None:
-    source = Source()
-    result = go(Runner([source.tool, login], around=[_logs_in, cache()]).run("read"))
+    source, within = Source(), cache()
+    around = [_logs_in, lambda call, context, next: within(call, context, next)]
+    result = go(Runner([source.tool, login], around=around).run("read"))
     assert (result.status, source.runs) == ("failed", [])
     assert isinstance(result.exception, DefinitionError)
 

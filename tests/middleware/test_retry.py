@@ -130,8 +130,10 @@ def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() ->
 
 
 def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
-    flaky = Flaky(read_only=True)
-    result = go(Runner([flaky.tool], around=[retry()]).run("act"))
+    flaky, within = Flaky(read_only=True), retry()
+    with pytest.raises(DefinitionError, match=r"retry\(…\) belongs in `inside`"):
+        Runner([flaky.tool], around=[retry()])
+    result = go(Runner([flaky.tool], around=[lambda call, context, next: within(call, context, next)]).run("act"))
     assert (result.status, result.executed, flaky.runs) == ("failed", False, 0)
     assert isinstance(result.exception, DefinitionError) and "inside" in str(result.exception)
 

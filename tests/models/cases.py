@@ -22,18 +22,12 @@ from tests.models.servers.openai_responses import OpenAIResponses
 from tests.models.servers.serving import BOUND, Api, Asked, Turn, served
 from tests.models.servers.vertex import Vertex
 
-from ferrule import Runner, Toolset, providers, tool
+from ferrule import Runner, Toolset, models, tool
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models._over_sdk import OnText, SdkModel, counts
-from ferrule.models.anthropic import anthropic
-from ferrule.models.bedrock import bedrock
-from ferrule.models.cohere import cohere
-from ferrule.models.gemini import gemini
-from ferrule.models.mistral import mistral
-from ferrule.models.ollama import ollama
-from ferrule.models.openai import openai
+from ferrule.models._over_sdk import SdkModel, counts
+from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
 
 
 class Scale(BaseModel):
@@ -147,7 +141,6 @@ def _interactions(
     base_url: str | None = None,
     client: Any = None,
     stream: bool = True,
-    on_text: OnText | None = None,
     **options: Any,
 ) -> SdkModel:
     """What a user writes for an API that `ferrule.models` does not ask."""
@@ -156,7 +149,7 @@ def _interactions(
     calls = (client or genai.Client(http_options=genai.types.HttpOptions(base_url=base_url))).aio
 
     def request(messages: Any, toolset: Toolset, state: Any) -> dict[str, Any]:
-        tools = providers.gemini.tools(toolset, api="interactions")
+        tools = gemini.tools(toolset, api="interactions")
         return {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
 
     def event_text(event: Any) -> str:
@@ -171,7 +164,7 @@ def _interactions(
         return [{"type": "user_input", "content": [{"type": "text", "text": text}]}]
 
     return SdkModel(
-        providers.gemini,
+        gemini,
         request=request,
         events=lambda request: calls.interactions.create(stream=True, **request),
         response=lambda request: calls.interactions.create(**request),
@@ -179,7 +172,6 @@ def _interactions(
         usage=usage,
         user=user,
         stream=stream,
-        on_text=on_text,
         close=calls.aclose,
     )
 
@@ -234,32 +226,32 @@ _NINE = ("D681PevKs", "abCD12345")
 
 
 def _responses(name: str, **given: Any) -> SdkModel:
-    return openai(name, api="responses", **given)
+    return models.OpenAI(name, api="responses", **given)
 
 
 class InteractionsProvider:
     """The functions of `providers.gemini`, told which API is meant."""
 
-    tools = staticmethod(partial(providers.gemini.tools, api="interactions"))
-    calls, turn, stop = map(staticmethod, (providers.gemini.calls, providers.gemini.turn, providers.gemini.stop))
-    text, results = map(staticmethod, (providers.gemini.text, providers.gemini.results))
+    tools = staticmethod(partial(gemini.tools, api="interactions"))
+    calls, turn, stop = map(staticmethod, (gemini.calls, gemini.turn, gemini.stop))
+    text, results = map(staticmethod, (gemini.text, gemini.results))
 
 
 CASES = [
-    Case("anthropic", Anthropic, anthropic, _anthropic_once, providers.anthropic, _ANTHROPIC, option=_SYSTEM),
+    Case("anthropic", Anthropic, models.Anthropic, _anthropic_once, anthropic, _ANTHROPIC, option=_SYSTEM),
     Case(
         "openai",
         OpenAIResponses,
         _responses,
         _responses_once,
-        providers.openai_responses,
+        openai_responses,
         _OPENAI,
         home="/v1",
         custom=True,
     ),
-    Case("compatible", OpenAIChat, openai, _chat_once, providers.openai_chat, _OPENAI, home="/v1", custom=True),
-    Case("gemini", Gemini, gemini, _gemini_once, providers.gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
-    Case("vertex", Vertex, gemini, _gemini_once, providers.gemini, _VERTEX, lets_go=False),
+    Case("compatible", OpenAIChat, models.OpenAI, _chat_once, openai_chat, _OPENAI, home="/v1", custom=True),
+    Case("gemini", Gemini, models.Gemini, _gemini_once, gemini, {"GEMINI_API_KEY": "dummy"}, lets_go=False),
+    Case("vertex", Vertex, models.Gemini, _gemini_once, gemini, _VERTEX, lets_go=False),
     Case(
         "interactions",
         Interactions,
@@ -269,10 +261,10 @@ CASES = [
         {"GEMINI_API_KEY": "dummy"},
         option=("system_instruction", "Be brief."),
     ),
-    Case("bedrock", Bedrock, bedrock, _bedrock_once, providers.bedrock, _AWS, option=_BEDROCK),
-    Case("mistral", Mistral, mistral, _mistral_once, providers.mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
-    Case("cohere", Cohere, cohere, _cohere_once, providers.cohere, {"CO_API_KEY": "dummy"}, retries=False),
-    Case("ollama", Ollama, ollama, _ollama_once, providers.ollama, retries=False, option=_OLLAMA),
+    Case("bedrock", Bedrock, models.Bedrock, _bedrock_once, bedrock, _AWS, option=_BEDROCK),
+    Case("mistral", Mistral, models.Mistral, _mistral_once, mistral, {"MISTRAL_API_KEY": "dummy"}, _NINE),
+    Case("cohere", Cohere, models.Cohere, _cohere_once, cohere, {"CO_API_KEY": "dummy"}, retries=False),
+    Case("ollama", Ollama, models.Ollama, _ollama_once, ollama, retries=False, option=_OLLAMA),
 ]
 
 

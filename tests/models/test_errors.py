@@ -303,8 +303,8 @@ def test_what_a_listener_raises_is_not_taken_for_the_apis(case: Case, stream: bo
         raise error
 
     async def main(address: str) -> None:
-        async with case.model("m", base_url=address, on_text=refuse, stream=stream) as model:
-            await asyncio.wait_for(model(model.user("Hi."), Toolset([])), BOUND)
+        async with case.model("m", base_url=address, stream=stream) as model:
+            await asyncio.wait_for(model(model.user("Hi."), Toolset([]), on_text=refuse), BOUND)
 
     with serving(case, [Turn("Hello.")]) as (_, address), pytest.raises(type(error)) as found:
         asyncio.run(main(address))

@@ -12,14 +12,14 @@ import pytest
 from anthropic.resources.messages.messages import DEPRECATED_MODELS
 from anthropic.types.model import Model
 from cohere.v2.types.v2chat_stream_response import ContentDeltaV2ChatStreamResponse
-from tests.models.cases import CASES, AskedOnce, Case, serving, told
+from tests.models.cases import CASES, AskedOnce, Case, serving, told, tools
 from tests.models.servers.serving import BOUND, Api, Asked, Turn
 
 from ferrule import Runner, Toolset, tool
-from ferrule.loop import LoopResult
+from ferrule.loop import LoopResult, ModelText
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models.cohere import _event_text
+from ferrule.models._cohere import _event_text
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -86,18 +86,29 @@ def test_both_results_reach_the_api_as_they_are(case: Case) -> None:
     assert "b.txt" in sent.rpartition("12 oz")[2]
 
 
-def test_text_is_given_as_it_comes(case: Case) -> None:
-    chunks: list[str] = []
+def heard(case: Case, address: str, **given: Any) -> tuple[list[str], LoopResult]:
+    """What the events of the conversation say that the model says."""
+
+    async def main() -> tuple[list[str], LoopResult]:
+        toolset = tools(asyncio.Barrier(2), [])
+        async with case.model("model-1", base_url=address, **given) as model, Runner(toolset) as runner:
+            running = loop(model, model.user("How heavy is it?"), runner)
+            async with asyncio.timeout(BOUND):
+                return [event.text async for event in running if isinstance(event, ModelText)], running.result
+
+    return asyncio.run(main())
+
+
+def test_text_is_an_event_as_it_comes(case: Case) -> None:
     with serving(case) as (_, address):
-        run(case, address, on_text=chunks.append)
+        chunks, _ = heard(case, address)
     assert len(chunks) == 4
     assert "".join(chunks) == "I will weigh it.It weighs 12 oz."
 
 
 def test_without_a_stream_the_same_conversation_goes_round_and_a_text_is_given_whole(case: Case) -> None:
-    chunks: list[str] = []
     with serving(case) as (api, address):
-        result = run(case, address, stream=False, on_text=chunks.append)
+        chunks, result = heard(case, address, stream=False)
     both_answered(api, result)
     assert not any(map(api.is_streamed, api.requests))
     assert chunks == ["I will weigh it.", "It weighs 12 oz."]
@@ -157,8 +168,15 @@ def test_a_model_that_is_cancelled_in_mid_stream_lets_go_of_its_connection_and_r
 
     async def main(api: Api, address: str) -> None:
         said = asyncio.Event()
-        async with case.model("model-1", base_url=address, on_text=lambda chunk: said.set()) as model:
-            asking = asyncio.ensure_future(told(model, ran))
+        toolset = tools(asyncio.Barrier(2), ran)
+        async with case.model("model-1", base_url=address) as model, Runner(toolset) as runner:
+
+            async def hear() -> None:
+                async for event in loop(model, model.user("How heavy is it?"), runner):
+                    if isinstance(event, ModelText):
+                        said.set()
+
+            asking = asyncio.ensure_future(hear())
             await asyncio.wait_for(said.wait(), BOUND)
             assert await asyncio.to_thread(api.held.wait, BOUND)
             asking.cancel()
@@ -177,9 +195,9 @@ def test_a_listener_that_raises_in_mid_stream_ends_the_turn_and_its_connection(c
         raise RuntimeError("the screen is gone")
 
     async def main(api: Api, address: str) -> None:
-        async with case.model("model-1", base_url=address, on_text=refuse) as model:
+        async with case.model("model-1", base_url=address) as model:
             with pytest.raises(RuntimeError, match="the screen is gone"):
-                await model(model.user("How heavy is it?"), Toolset([]))
+                await model(model.user("How heavy is it?"), Toolset([]), on_text=refuse)
             assert not case.lets_go or await asyncio.to_thread(api.left.wait, BOUND)
 
     with serving(case, early="held") as (api, address):

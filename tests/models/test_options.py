@@ -17,17 +17,11 @@ from tests.models.servers.ollama import Ollama
 from tests.models.servers.openai_chat import OpenAIChat
 from tests.models.servers.serving import BOUND, Api, Asked, Request, Turn, refuse_unless, served
 
-from ferrule import Runner, Toolset, tool
+from ferrule import Runner, Toolset, models, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult
 from ferrule.loop import run as loop
 from ferrule.models import Reply
-from ferrule.models.anthropic import anthropic
-from ferrule.models.bedrock import bedrock
-from ferrule.models.cohere import cohere
-from ferrule.models.mistral import mistral
-from ferrule.models.ollama import ollama
-from ferrule.models.openai import openai
 
 pytestmark = pytest.mark.slow
 STREAMED = pytest.mark.parametrize("stream", [True, False])
@@ -100,10 +94,14 @@ def test_headers_and_fields_that_the_sdk_takes_beside_the_request_reach_the_api(
     assert "0.25" in str(api.requests[0].body)
 
 
-DOUBLES = [(make, double) for make in (anthropic, openai, cohere, mistral, ollama) for double in (MagicMock, AsyncMock)]
+DOUBLES = [
+    (make, double)
+    for make in (models.Anthropic, models.OpenAI, models.Cohere, models.Mistral, models.Ollama)
+    for double in (MagicMock, AsyncMock)
+]
 
 
-@pytest.mark.parametrize(("make", "double"), [*DOUBLES, (bedrock, MagicMock)])
+@pytest.mark.parametrize(("make", "double"), [*DOUBLES, (models.Bedrock, MagicMock)])
 def test_the_options_of_a_client_that_does_not_say_what_it_takes_are_not_checked(make: Any, double: Any) -> None:
     make("model-1", client=double(), frobnicate=True)
 
@@ -112,7 +110,7 @@ def test_the_options_of_a_function_that_has_no_signature_to_read_are_not_checked
     client = openai_sdk.AsyncOpenAI()
     completions: Any = client.chat.completions
     completions.create = vars
-    openai("model-1", client=client, api="chat", frobnicate=True)
+    models.OpenAI("model-1", client=client, api="chat", frobnicate=True)
 
 
 def test_the_options_of_a_function_that_is_wrapped_as_instruments_do_it_are_checked() -> None:
@@ -120,7 +118,7 @@ def test_the_options_of_a_function_that_is_wrapped_as_instruments_do_it_are_chec
     completions: Any = client.chat.completions
     completions.create = wraps(completions.create)(lambda **given: None)
     with pytest.raises(DefinitionError, match="no option 'temperatur'"):
-        openai("model-1", client=client, api="chat", temperatur=0.5)
+        models.OpenAI("model-1", client=client, api="chat", temperatur=0.5)
 
 
 class Choosing:
@@ -244,11 +242,11 @@ QWEN = "<function=weigh>\n<parameter=item>\na\n</parameter>\n</function>"
 
 
 def chat_model(address: str, **given: Any) -> Any:
-    return openai("model-1", base_url=f"{address}/v1", api="chat", **given)
+    return models.OpenAI("model-1", base_url=f"{address}/v1", api="chat", **given)
 
 
 def ollama_model(address: str, **given: Any) -> Any:
-    return ollama("model-1", base_url=address, **given)
+    return models.Ollama("model-1", base_url=address, **given)
 
 
 @STREAMED
@@ -294,7 +292,7 @@ def test_what_the_api_said_is_in_raw_though_calls_were_read_from_it(stream: bool
 @pytest.mark.parametrize("given", [{"text_calls": True}, {"send_reasoning": False}])
 def test_switches_of_chat_completions_are_refused_with_responses(given: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="api='chat'"):
-        openai("model-1", **given)
+        models.OpenAI("model-1", **given)
 
 
 class Reasoning(OpenAIChat):
@@ -353,11 +351,11 @@ def test_a_result_on_bedrock_has_no_status_for_a_model_that_takes_none(case: Cas
     ]
     api = WithoutStatus(turns)
     with served(api) as address:
-        result = go(bedrock("model-1", base_url=address, result_status=False, stream=stream))
+        result = go(models.Bedrock("model-1", base_url=address, result_status=False, stream=stream))
     assert (api.refusals, result.status) == ([], "done")
     assert [one.status for one in result.results] == ["ok", "failed"]
     with served(WithoutStatus(turns)) as address, pytest.raises(Exception, match="status field"):
-        go(bedrock("model-1", base_url=address, stream=stream))
+        go(models.Bedrock("model-1", base_url=address, stream=stream))
 
 
 def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:

@@ -16,12 +16,10 @@ from tests.models.servers.fitting import must_fit
 from tests.models.servers.gemini import Gemini
 from tests.models.servers.serving import BOUND, Asked, Request, Turn, refuse_unless, served, sse
 
-from ferrule import Runner, Toolset, tool
+from ferrule import Runner, Toolset, models, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
 from ferrule.models import Reply
-from ferrule.models.anthropic import anthropic
-from ferrule.models.gemini import gemini
 
 pytestmark = pytest.mark.slow
 STREAMED = pytest.mark.parametrize("stream", [True, False])
@@ -61,7 +59,7 @@ def go(
     address: str, messages: Sequence[Any] | None = None, state: Mapping[str, Any] | None = None, **options: Any
 ) -> LoopResult:
     async def main() -> LoopResult:
-        async with anthropic("model-1", base_url=address, **options) as model, Runner(RUNNER_TOOLS) as runner:
+        async with models.Anthropic("model-1", base_url=address, **options) as model, Runner(RUNNER_TOOLS) as runner:
             async with asyncio.timeout(BOUND):
                 return await run(model, messages or model.user("How heavy?"), runner, state=state)
 
@@ -148,7 +146,7 @@ class InParts(Gemini):
 @STREAMED
 def test_a_turn_of_geminis_that_comes_in_parts_is_one_turn(stream: bool) -> None:
     async def main(address: str) -> LoopResult:
-        async with gemini("model-1", base_url=address, stream=stream) as model, Runner(RUNNER_TOOLS) as runner:
+        async with models.Gemini("model-1", base_url=address, stream=stream) as model, Runner(RUNNER_TOOLS) as runner:
             async with asyncio.timeout(BOUND):
                 return await run(model, model.user("How heavy?"), runner)
 
@@ -164,15 +162,15 @@ def test_a_turn_of_geminis_that_comes_in_parts_is_one_turn(stream: bool) -> None
 @pytest.mark.parametrize("name", ["automatic_continuation", "automaticContinuation"])
 def test_gemini_takes_no_switch_against_going_on(name: str) -> None:
     with pytest.raises(DefinitionError, match="automatic_continuation=False"):
-        gemini("model-1", client=genai.Client(api_key="dummy"), **{name: False})
-    gemini("model-1", client=genai.Client(api_key="dummy"), **{name: True})
+        models.Gemini("model-1", client=genai.Client(api_key="dummy"), **{name: False})
+    models.Gemini("model-1", client=genai.Client(api_key="dummy"), **{name: True})
 
 
 def test_a_model_that_knows_no_state_is_asked_without_one() -> None:
     asked: list[int] = []
 
     class Plain:
-        results = staticmethod(anthropic("m").results)
+        results = staticmethod(models.Anthropic("m").results)
 
         async def __call__(self, messages: Sequence[Any], toolset: Toolset) -> Reply:
             asked.append(len(messages))

@@ -20,8 +20,7 @@ from test_history import inside
 
 from ferrule import Runner, tool
 from ferrule.loop import LoopResult, run
-from ferrule.models import Reply
-from ferrule.models.scripted import scripted
+from ferrule.models import Reply, Scripted
 from ferrule.providers import anthropic, bedrock, gemini, ollama, openai_chat, openai_responses
 
 Response = dict[str, Any]
@@ -460,7 +459,7 @@ def run_with(name: str, response: Any) -> LoopResult:
     said = Reply(module.text(response), module.calls(response), module.turn(response), module.stop(response))
 
     async def main() -> LoopResult:
-        return await run(scripted([said]), [], Runner([]))
+        return await run(Scripted([said]), [], Runner([]))
 
     return asyncio.run(main())
 

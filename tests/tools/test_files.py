@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Runner
+from ferrule import Decision, Diff, Runner, ToolCall, deny
+from ferrule.guards import ask_before_changes, within
 from ferrule.paths import SymbolicLinkError
 from ferrule.tools import files
 from ferrule.tools.files import _Document
@@ -519,6 +520,88 @@ def test_a_file_that_could_not_be_read_again_is_not_written(root: Path, monkeypa
     assert "ä" in read(root, path="a")
 
 
+def preview(of: Any, **arguments: Any) -> Any:
+    return of.preview(arguments)
+
+
+def test_who_is_asked_sees_what_a_write_changes(root: Path) -> None:
+    path = str(root / "a.txt")
+    assert preview(files.write_file, path=path, content="x\n") == Diff("", "x\n", path)
+    assert preview(files.write_file, path=str(root / "no" / "a.txt"), content="x").before == ""
+    (root / "a.txt").write_text("one\ntwo\n")
+    assert preview(files.write_file, path=path, content="x\n") == Diff("one\ntwo\n", "x\n", path)
+    assert (root / "a.txt").read_text() == "one\ntwo\n"
+
+
+def test_who_is_asked_sees_what_an_edit_changes_and_that_is_what_it_does(root: Path) -> None:
+    path = root / "a.txt"
+    path.write_bytes(b"one\r\ntwo\r\none\r\n")
+    arguments = {"path": str(path), "old": "one", "new": "1\n2", "replace_all": True}
+    seen = preview(files.edit_file, **arguments)
+    edit(root, **arguments)
+    assert seen == Diff("one\r\ntwo\r\none\r\n", path.read_bytes().decode(), str(path))
+
+
+def test_an_edit_that_would_fail_says_so_to_who_is_asked(root: Path) -> None:
+    (root / "a.txt").write_text("one\n")
+    seen = preview(files.edit_file, path=str(root / "a.txt"), old="two", new="2", replace_all=False)
+    assert seen.startswith("It would fail: old does not occur in")
+    assert "does not exist" in preview(files.edit_file, path=str(root / "b.txt"), old="two", new="2")
+
+
+def test_what_cannot_be_shown_is_told_with_what_would_be_written(root: Path) -> None:
+    (root / "a.bin").write_bytes(b"\0")
+    seen = preview(files.write_file, path=str(root / "a.bin"), content="new text")
+    assert "binary file" in seen and seen.endswith("new text")
+
+
+def test_a_preview_follows_no_link(root: Path) -> None:
+    (root / "a.txt").write_text("what is there")
+    (root / "link").symlink_to(root / "a.txt")
+    for seen in (
+        preview(files.write_file, path=str(root / "link"), content="x"),
+        preview(files.edit_file, path=str(root / "link"), old="what", new="x"),
+    ):
+        assert isinstance(seen, str) and "links are not followed" in seen and "is there" not in seen
+
+
+def test_a_preview_of_a_relative_path_reads_no_file_as_it_may_be_another(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a.txt").write_text("one two")
+    monkeypatch.chdir(root)
+    assert preview(files.edit_file, path="a.txt", old="one", new="1") == Diff("one", "1", "a.txt")
+    assert "two" not in preview(files.write_file, path="a.txt", content="x")
+
+
+def test_behind_within_the_person_sees_the_file_that_is_meant(root: Path) -> None:
+    (root / "a.txt").write_text("one\n")
+    seen: list[Any] = []
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        assert context.tool is not None
+        seen.append(context.tool.preview(call.arguments))
+        return True
+
+    runner = Runner(files.tools, guards=[within(), ask_before_changes], approve=approve)
+    context = ToolContext[Any](working_directory=root)
+    assert runner.run_sync("edit_file", {"path": "a.txt", "old": "one", "new": "two"}, context).success
+    assert runner.run_sync("write_file", {"path": "a.txt", "content": "three"}, context).success
+    path = str(root / "a.txt")
+    assert seen == [Diff("one\n", "two\n", path), Diff("two\n", "three", path)]
+
+
+def test_a_preview_shows_nothing_of_a_file_with_several_hard_links_where_these_are_refused(root: Path) -> None:
+    (root / "a.txt").write_text("one two")
+    os.link(root / "a.txt", root / "b.txt")
+    tools = {tool.name: tool for tool in files.refusing_hard_links()}
+    path = str(root / "b.txt")
+    assert "two" not in preview(tools["edit_file"], path=path, old="one", new="1")
+    assert "two" not in preview(tools["write_file"], path=path, content="x")
+    assert preview(files.edit_file, path=path, old="one", new="1").before == "one two"
+    assert tools["read_file"].preview is None
+
+
 def test_files_with_several_hard_links_are_refused_where_that_is_asked_for(root: Path) -> None:
     (root / "in").mkdir()
     (root / "secret").write_text("secret")
@@ -541,3 +624,20 @@ def test_files_with_several_hard_links_are_refused_where_that_is_asked_for(root:
     assert result(files.tools, "write_file", path="hard", content="mine").success
     assert (root / "secret").read_text() == "secret"
     assert result(strict, "read_file", path="hard").output == "1\tmine"
+
+
+def test_guards_are_told_where_the_paths_of_every_file_tool_are() -> None:
+    told: dict[str, tuple[str, ...]] = {}
+
+    def sees(call: ToolCall, context: ToolContext) -> Decision:
+        told[call.name] = tuple(found.text for found in context.paths)
+        return deny("only looking")
+
+    async def main() -> None:
+        runner = Runner(files.tools, guards=[sees])
+        for one in files.tools:
+            required = one.input_schema.get("required", ())
+            await runner.run(one.name, dict.fromkeys(required, "x") | {"path": "a/b"})
+
+    asyncio.run(main())
+    assert told == {one.name: ("a/b",) for one in files.tools}

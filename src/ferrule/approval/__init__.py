@@ -1,4 +1,4 @@
-"""Who answers when a guard asks. A file is one way to answer.
+"""Who answers when a guard asks: the person at the terminal, by `console`, with what `question` and `preview` write.
 
 An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
 suspends it, and everything else, breaking too, denies. The smallest one of your own:

@@ -10,16 +10,19 @@ import select
 import shutil
 import sys
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import copy_context
 from typing import Any, TextIO, TypeAlias
 
+from ferrule.approval.preview import NoPreview, preview_lines
+from ferrule.approval.question import Question, shown_name
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
-from ferrule.values.frozen import thaw
 
 try:
     import termios as _termios
@@ -33,9 +36,9 @@ ConsoleApprover: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Any]
 # A terminal belongs to the process and not to a loop, so one lock of threads is for all loops.
 _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
-_MOST_CHARACTERS_SHOWN = 500
-_MOST_ARGUMENTS = 30
+_PREVIEW_SECONDS = 10.0
 _GOES_ON = "    ┆ "
+Preview: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 
 class _Stopped(Exception):
@@ -43,7 +46,12 @@ class _Stopped(Exception):
 
 
 def console(input: TextIO | None = None, output: TextIO | None = None) -> ConsoleApprover:
-    """An approver that shows the call on the terminal and asks y/N; all but a plain yes denies.
+    """An approver that shows the call on the terminal and asks y/N; all but a plain yes denies. See docs/approvals.md.
+
+    What is long is cut, and `m` shows the whole of it and asks again. Where the tool has a `preview`, what that says is
+    shown instead of the arguments: a text, or a unified diff of a `Diff`. It is called with the arguments as this
+    approver sees them, with stars for what is hidden; where it breaks, or takes longer than 10 s, the arguments are
+    shown.
 
     Where the decision has an `into`, the value is asked for instead, and not shown as it is typed. The question waits
     in a thread, concurrent ones one after another, and ends when the call is cancelled.
@@ -61,9 +69,10 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
             return deny("nobody is there to ask: the standard input is not a terminal")
         if not _is_terminal(shown):
             return deny("nobody would see the question: the standard error is not a terminal")
-        hidden = tuple(getattr(getattr(context, "tool", None), "hidden", ()))
-        question = _Question(call, decision, hidden, source, shown)
-        return await _answer_to(question)
+        tool = getattr(context, "tool", None)
+        hidden = (*getattr(tool, "hidden", ()), *((decision.into,) if decision.into else ()))
+        dialogue = _Dialogue(call, decision, hidden, getattr(tool, "preview", None), source, shown)
+        return await _answer_in(dialogue)
 
     return approve
 
@@ -75,29 +84,36 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-async def _answer_to(question: _Question) -> Decision:
+async def _answer_in(dialogue: _Dialogue) -> Decision:
     """What the person says, asked in a thread that does not keep the program from ending."""
-    asking = in_own_thread(question.put)
+    asking = in_own_thread(dialogue.put)
     try:
         answer: Any = await asking
     finally:
-        question.stopped.set()
+        dialogue.stopped.set()
         # The program may end next, and would leave a terminal behind that shows nothing that is typed.
-        question.ended.wait(5 * _LOOK_AGAIN)
+        dialogue.ended.wait(5 * _LOOK_AGAIN)
     if isinstance(answer, Raised):
         return deny(f"the question could not be asked ({type(answer.error).__name__})")
     return answer  # type: ignore[no-any-return]
 
 
-class _Question:
+class _Dialogue:
     """One question to the person at the terminal, from its text to its answer."""
 
     def __init__(
-        self, call: ToolCall, decision: Decision, hidden: tuple[str, ...], source: TextIO, shown: TextIO
+        self,
+        call: ToolCall,
+        decision: Decision,
+        hidden: tuple[str, ...],
+        preview: Preview | None,
+        source: TextIO,
+        shown: TextIO,
     ) -> None:
         self.call = call
         self.decision = decision
         self.hidden = hidden
+        self.preview = preview
         self.source = source
         self.shown = shown
         self.stopped = threading.Event()
@@ -114,29 +130,66 @@ class _Question:
             self._go_on()
         try:
             self._go_on()
-            into = self.decision.into
-            return self._yes_or_no() if into is None else self._value(into)
+            into, preview = self.decision.into, self._previewed()
+            return self._yes_or_no(preview) if into is None else self._value(into, preview)
         except _Stopped:
             self._say("\n[no longer asked]\n")
             raise
         finally:
             _ONE_AT_A_TIME.release()
 
-    def _yes_or_no(self) -> Decision:
-        self._show(_question_text(self.call, self.decision, self.hidden))
+    def _previewed(self) -> list[str] | str | None:
+        """What the tool's preview says, made now, when it is this question's turn; or why there is none."""
+        make = self.preview
+        if make is None:
+            return None
+        found: list[list[str] | str] = []
+
+        def look() -> None:
+            try:
+                found.append(preview_lines(make(starred(self.call.arguments, self.hidden))))
+            except NoPreview as error:
+                found.append(str(error))
+            except BaseException as error:  # a `SystemExit` of the tool's, too
+                found.append(f"it broke ({type(error).__name__})")
+
+        thread = threading.Thread(target=copy_context().run, args=(look,), name="ferrule-preview", daemon=True)
+        thread.start()
+        ends = time.monotonic() + _PREVIEW_SECONDS
+        while thread.is_alive() and time.monotonic() < ends:
+            thread.join(_LOOK_AGAIN)
+            self._go_on()
+        return found[0] if found else f"it takes longer than {_PREVIEW_SECONDS:.0f} s"
+
+    def _yes_or_no(self, preview: list[str] | str | None) -> Decision:
+        question = self._asked(preview)
+        while True:
+            answer = self._answer(f"Allow it? [y/N{', m for the whole' if question.has_more else ''}] ")
+            if answer in {"y", "yes"}:
+                return allow()
+            if answer is None:
+                return deny("the question was left without an answer")
+            if answer not in {"m", "more"}:
+                return deny("the person who was asked said no")
+            question = self._asked(preview, whole=True)
+
+    def _asked(self, preview: list[str] | str | None, *, whole: bool = False) -> Question:
+        question = Question(self.call, self.decision, self.hidden, preview, whole=whole)
+        self._show(question.text)
+        return question
+
+    def _answer(self, prompt: str) -> str | None:
         self._forget_what_was_typed()
-        self._say("Allow it? [y/N] ")
+        self._say(prompt)
         line = self._line()
         if line is None:
             self._say("\n")
-            return deny("the question was left without an answer")
-        if line.strip().lower() in {"y", "yes"}:
-            return allow()
-        return deny("the person who was asked said no")
+        return None if line is None else line.strip().lower()
 
-    def _value(self, into: str) -> Decision:
-        self._show(_question_text(self.call, self.decision, (*self.hidden, into)))
-        prompt = f"{_name(into)} (not shown; empty to refuse): "
+    def _value(self, into: str, preview: list[str] | str | None) -> Decision:
+        if self._asked(preview).has_more and self._answer("Show the whole? [m/N] ") in {"m", "more"}:
+            self._asked(preview, whole=True)
+        prompt = f"{shown_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
             line: str | None = getpass.getpass(prompt, self.shown)
         else:
@@ -147,7 +200,7 @@ class _Question:
             self._say("\n")
         value = (line or "").rstrip("\r\n")
         if not value:
-            return deny(f"nobody gave a value for {_name(into)}")
+            return deny(f"nobody gave a value for {shown_name(into)}")
         return allow(arguments={**self.call.arguments, into: value})
 
     def _line(self) -> str | None:
@@ -177,8 +230,9 @@ class _Question:
     def _show(self, text: str) -> None:
         """Each line in the width of the terminal, which would begin a new one with whatever comes next."""
         width = max(self._columns() - 4, 3 * len(_GOES_ON))
-        lines = self._writable(text).split("\n")
-        self._say("\n".join(part for line in lines for part in _lines_of_width(line, width, self._writable(_GOES_ON))))
+        for line in self._writable(text).removesuffix("\n").split("\n"):
+            self._go_on()  # the whole may be long
+            self._say("\n".join(_lines_of_width(line, width, self._writable(_GOES_ON))) + "\n")
 
     def _columns(self) -> int:
         with contextlib.suppress(OSError, ValueError):
@@ -207,38 +261,6 @@ class _Question:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
 
 
-def _question_text(call: ToolCall, decision: Decision, hidden: tuple[str, ...]) -> str:
-    """What is asked, one argument a line; nothing in it can leave its line or move the cursor."""
-    lines = ["", f"{_name(call.name)} wants to run:", *_argument_lines(starred(call.arguments, hidden))]
-    if decision.reason:
-        lines.append(f"  because: {_escaped_text(decision.reason)}")
-    return "\n".join(lines) + "\n"
-
-
-def _argument_lines(arguments: Mapping[str, Any]) -> list[str]:
-    lines = [f"  {_name(name)} = {_value_text(arguments[name])}" for name in list(arguments)[:_MOST_ARGUMENTS]]
-    more = len(arguments) - _MOST_ARGUMENTS
-    return [*lines, f"  … and {more} more arguments, not shown"] if more > 0 else lines
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, str):
-        return _ends(value, repr)
-    return _ends(repr(thaw(value)), str)
-
-
-def _escaped_text(text: str) -> str:
-    return _ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
-
-
-def _ends(text: str, written: Callable[[str], str]) -> str:
-    """`text` as it is written; where it is long, its beginning and its end, which is where something hides."""
-    if len(text) <= _MOST_CHARACTERS_SHOWN:
-        return written(text)
-    each = _MOST_CHARACTERS_SHOWN // 2
-    return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
-
-
 def _lines_of_width(line: str, width: int, mark: str) -> list[str]:
     """The line in parts of at most `width` columns, each after the first beginning with `mark`."""
     parts: list[str] = []
@@ -251,7 +273,3 @@ def _lines_of_width(line: str, width: int, mark: str) -> list[str]:
             start, left = place, width - len(mark) - 1
         left -= columns
     return [part if index == 0 else mark + part for index, part in enumerate([*parts, line[start:]])]
-
-
-def _name(name: str) -> str:
-    return name if name.isidentifier() and name.isprintable() and len(name) <= 100 else repr(name[:100])

@@ -6,7 +6,7 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -207,6 +207,16 @@ class Parameters:
             reason = self.refusal(name, key, value)
             if reason:
                 raise DefinitionError(f"bind({key}=…): {reason}")
+
+    def check_examples(self, name: str, examples: Iterable[JsonObject]) -> None:
+        """Raise a `DefinitionError` where a model could not make a call with one of these arguments."""
+        for example in examples:
+            try:
+                reason = "; ".join(self.decode(name, example)[2])
+            except Invalid as wrong:
+                reason = str(wrong).partition(". Nothing was run")[0]
+            if reason:
+                raise DefinitionError(f"tool {name!r}: the example {dict(example)!r} does not fit: {reason}")
 
     def refusal(self, name: str, key: str, value: object) -> str:
         """Why the JSON of `value` is not taken for one parameter; empty where it is."""

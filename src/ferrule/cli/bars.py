@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from ferrule.cli.chunks import written
-from ferrule.cli.screen import one_line, told
+from ferrule.cli.text import one_line, told
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _PLAIN_FRAMES = "-\\|/"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,14 +16,17 @@ from ferrule import Runner, Tool, ToolCall, ToolResult
 from ferrule.cli import find
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
-from ferrule.cli.screen import printable, refusal, screen, shown
+from ferrule.cli.screen import screen
+from ferrule.cli.text import printable, refusal, short, shown, traced
 from ferrule.cli.timeline import Timeline
-from ferrule.cli.usage import UsageError, choices
+from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
 from ferrule.values.content import Text
 
-NAME = "call"
-HELP = "call one tool, with key=value arguments or JSON on standard input"
-_ARGUMENTS_HELP = "- for JSON on standard input, which is also read where nothing is given and something is required"
+_ARGUMENTS_HELP = (
+    "or all of them as one JSON object, '{\"key\": …}'; or - for JSON on standard input, which is also read where "
+    "nothing is given and something is required"
+)
+_WORD_SHOWN = 200
 _SCALAR_TYPES = {
     str: "string",
     bool: "boolean",
@@ -36,6 +40,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Which tool, and with what."""
     parser.add_argument("name", help="the tool")
     parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
+    find.add_yes(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -43,15 +48,14 @@ def command(options: argparse.Namespace) -> int:
     console = screen(errors=True)
     # On one terminal for both, the content is below soon enough.
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
-    runner = find.runner(options.tools, timeline.paused)
-    tool = runner.tools.find(options.name)
-    if tool is None:
-        names = [tool.name for tool in runner.tools]
-        raise UsageError(f"there is no tool {options.name!r}; {choices(options.name, names)}")
+    runner = find.runner(options.tools, timeline.paused, options.yes)
+    tool = find.tool(runner.tools, options.name, options.tools)
     call = ToolCall("", tool.name, _given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):
         result = asyncio.run(_make_call(runner, call, timeline, stages))
     code = _print_result(result)
+    if traced(result) and not options.verbose:
+        print(f"ferrule: {VERBOSE_SHOWS}", file=sys.stderr)
     return CODE if stages.pressed else code
 
 
@@ -77,6 +81,8 @@ def _print_result(result: ToolResult) -> int:
 def _given_arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
     if list(words) == ["-"]:
         return _standard_input()
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        return words[0]
     if words:
         return typed(words, tool.input_schema)
     # What can be called with nothing must not wait for a standard input that nobody closes.
@@ -95,12 +101,25 @@ def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
+        if word.lstrip().startswith(("{", "[")):
+            raise UsageError(
+                f"{short(word, _WORD_SHOWN)!r} is no key=value: JSON stands alone, as one object with all arguments"
+            )
         if not equals or not key:
-            raise UsageError(f"{word!r} is no argument: write key=value, or give JSON on standard input")
+            raise UsageError(_no_argument(word, schema))
         if key in given:
             raise UsageError(f"{key!r} is given twice; for a list write JSON: {key}='[…]'")
         given[key] = _typed_value(text, kinds(schema.get("properties", {}).get(key, {}), schema))
     return given
+
+
+def _no_argument(word: str, schema: Mapping[str, Any]) -> str:
+    """What is said of a value without a name: how it is written where it is meant for the first parameter."""
+    first = next(iter([*schema.get("required", ()), *schema.get("properties", ())]), "key")
+    meant = short(word.strip("="), _WORD_SHOWN) or "value"
+    as_json = json.dumps({first: meant}, ensure_ascii=False)
+    right = f"write {shlex.quote(f'{first}={meant}')}, or JSON: {shlex.quote(as_json)}"
+    return f"{short(word, _WORD_SHOWN)!r} is no argument: {right}"
 
 
 def _typed_value(text: str, wanted: set[str]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ferrule.cli.screen import told
+from ferrule.cli.text import told
 
 _LINE_LENGTH = 200
 _LINES = 40

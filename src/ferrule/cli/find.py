@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import functools
@@ -16,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset
+from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
 from ferrule.approval import console
-from ferrule.cli.usage import UsageError
+from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
@@ -35,7 +36,33 @@ _NO_TURN = nullcontext()
 Pause: TypeAlias = Callable[[], AbstractContextManager[object]]
 
 
-def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    """The option of those commands that may ask."""
+    parser.add_argument(
+        "--yes",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="run this tool without asking where it would be asked about; may be repeated. What is denied stays denied",
+    )
+
+
+def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
+    """The tool of this name.
+
+    Raises:
+        UsageError: where there is none, with the nearest one.
+    """
+    found = tools.find(name)
+    if found is not None:
+        return found
+    if places is None and name.endswith(".py"):
+        raise UsageError(f"there is no tool {name!r}: the tools in that file are named by --tools {name}")
+    more = " (these are built in; --tools FILE_OR_MODULE names others)" if places is None else ""
+    raise UsageError(f"there is no tool {name!r}; {choices(name, [tool.name for tool in tools])}{more}")
+
+
+def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequence[str] = ()) -> Runner:
     """The one runner for all that `places` name.
 
     A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
@@ -45,13 +72,20 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
     Args:
         places: Files, modules, or either with an attribute.
         pause: Entered while somebody is asked, who may be at the terminal that something else is written on.
+        yes: The tools that need no answer, as the person who starts the program has given it.
+
+    Raises:
+        UsageError: where a place or a tool is not there, or a runner with guards has an approver that `yes` would
+            stand in for.
     """
     found = [(place, _object_at(place)) for place in places or [DEFAULT]]
     alone = found[0][1] if len(found) == 1 else None
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
+        if own is not None and yes:
+            raise UsageError(f"the runner in {found[0][0]!r} has an approver of its own: --yes does not answer for it")
         asked = _asked_last(console(), pause, asyncio.Lock()) if own is None else _asked_last(own, pause)
-        return alone.replace(approve=asked)
+        return alone.replace(approve=_approver(alone.tools, yes, places, asked))
     tools = Toolset([])
     for place, what in found:
         try:
@@ -62,9 +96,24 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext) -> Runner:
         tools,
         guards=[within(), ask_before_changes],
         around=[limit_output(OUTPUT)],
-        approve=_asked_last(console(), pause, asyncio.Lock()),
+        approve=_approver(tools, yes, places, _asked_last(console(), pause, asyncio.Lock())),
         timeout=TIMEOUT,
     )
+
+
+def _approver(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None, asked: Approver) -> Approver:
+    """Allows what was named before, and lets all else be asked about."""
+    try:
+        names = {tool(tools, name, places).name for name in yes}
+    except UsageError as error:
+        raise UsageError(f"--yes: {error}") from None
+
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+        if call.name in names and decision.into is None:
+            return allow()
+        return await _answer_of(asked, call, decision, context)
+
+    return approve if names else asked
 
 
 def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Approver:

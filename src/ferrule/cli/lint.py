@@ -13,13 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ferrule.cli import find
-from ferrule.cli.screen import lay, one_line, screen
+from ferrule.cli.screen import lay, screen
+from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, choices
 from ferrule.providers.lint import LEVELS, LIMITS, Cost, Finding, costs, findings
 
-NAME = "lint"
-HELP = "say what a provider would refuse, what a model may mix up, and what each tool costs; exit code 1 with errors"
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 _TEXT = 400
 _MOST_PATHS = 4

@@ -8,11 +8,10 @@ from rich.table import Table
 
 from ferrule import Tool
 from ferrule.cli import find
-from ferrule.cli.screen import lay, one_line, screen
+from ferrule.cli.screen import lay, screen
+from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
 
-NAME = "list"
-HELP = "show the tools, and what each does to the world"
 _DESCRIPTION = 300
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-from ferrule import DefinitionError, FerruleError, Toolset
+from ferrule import DefinitionError, FerruleError, Toolset, models
 from ferrule.cli import find
 from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Model, Reply
-from ferrule.models.scripted import scripted
 
 SCRIPTED = "scripted"
-PROVIDERS = ("anthropic", "openai", "gemini", "bedrock", "mistral", "cohere", "ollama")
+CLASSES = {name.lower(): name for name in models.NAMES}
+PROVIDERS = tuple(name for name in CLASSES if name != SCRIPTED)
 MODEL_HELP = f"PROVIDER:NAME with one of {', '.join(PROVIDERS)}; or scripted:FILE, a Python file that defines `steps`"
 ADDRESS_HELP = (
     "another address of the provider's API; with openai:NAME, of anything that is compatible with it, which is asked "
     "by Chat Completions (OPENAI_BASE_URL in the environment is another address of OpenAI's own, with Responses)"
 )
+OnText: TypeAlias = Callable[[str], object]
 _log = logging.getLogger("ferrule.cli")
 
 
@@ -33,25 +33,25 @@ class Named:
     Args:
         name: As it was written.
         model: The model itself.
-        heard: Called when it has said all.
     """
 
-    def __init__(self, name: str, model: Model, heard: Callable[[], object]) -> None:
+    def __init__(self, name: str, model: Model) -> None:
         self.name = name
         self.is_scripted = name.startswith(f"{SCRIPTED}:")
         self.results = model.results
         self._model: Any = model
-        self._heard = heard
 
-    async def __call__(self, messages: Sequence[dict[str, Any]], toolset: Toolset, /, **state: Any) -> Reply:
+    async def __call__(
+        self, messages: Sequence[dict[str, Any]], toolset: Toolset, /, *, on_text: OnText = str, **state: Any
+    ) -> Reply:
+        if not self.is_scripted:
+            state["on_text"] = on_text
         try:
             reply: Reply = await self._model(messages, toolset, **state)
         except DefinitionError:
             raise
         except Exception as error:
             raise ModelFailed(f"{type(error).__name__}: {error}") from error
-        finally:
-            self._heard()
         return reply
 
     def user(self, text: str) -> list[dict[str, Any]]:
@@ -70,16 +70,12 @@ class Named:
             await close()
 
 
-def named(
-    name: str, base_url: str | None, on_text: Callable[[str], object] = str, heard: Callable[[], object] = int
-) -> Named:
+def named(name: str, base_url: str | None) -> Named:
     """The model that `name` means.
 
     Args:
         name: `PROVIDER:NAME`, or `scripted:FILE`.
         base_url: Another address for it.
-        on_text: Called with each chunk of text as it comes.
-        heard: Called when all has come.
 
     Raises:
         UsageError: where there is no such model, or it cannot be made of what the command line and the environment say.
@@ -93,16 +89,15 @@ def named(
             f"{name!r} names no model: write {kind}:NAME" if kind != SCRIPTED else f"{name!r} names no file"
         )
     if kind == SCRIPTED:
-        return Named(name, _scripted(which, base_url), heard)
-    make = getattr(importlib.import_module(f"ferrule.models.{kind}"), kind)
+        return Named(name, _scripted(which, base_url))
     try:
-        model = make(which, base_url=base_url, on_text=on_text)
+        model = getattr(models, CLASSES[kind])(which, base_url=base_url)
     except FerruleError:
         raise
     except Exception as error:  # whatever an SDK raises for an address, a profile or credentials that it cannot use
         _log.debug("the model cannot be made", exc_info=True)
         raise UsageError(f"the model {name!r} cannot be made: {type(error).__name__}: {error}") from error
-    return Named(name, model, heard)
+    return Named(name, model)
 
 
 def _model_forms() -> list[str]:
@@ -117,6 +112,6 @@ def _scripted(file: str, base_url: str | None) -> Model:
     if steps is None:
         raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")
     try:
-        return scripted(steps)
+        return models.Scripted(steps)
     except DefinitionError as error:
         raise UsageError(f"{file!r}: {error}") from None

@@ -4,39 +4,79 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
-from ferrule.cli import call, lint, list, run, schema
-from ferrule.cli.screen import printable, short
+from ferrule.cli.text import printable, short
 from ferrule.cli.usage import UsageError, choices
 
-COMMANDS = {command.NAME: command for command in (list, schema, lint, call, run)}
+COMMANDS = {
+    "list": "show the tools, and what each does to the world",
+    "schema": "print the tools as a model API gets them, as JSON",
+    "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
+    "call": "call one tool, with key=value arguments or JSON",
+    "run": "let a model work on a task with the tools",
+}
+"""What each does; the module of that name is imported when it is used, because rich is half of a start."""
+OPTIONS = {
+    "-h": False,
+    "--help": False,
+    "--version": False,
+    "--tools": True,
+    "--verbose": False,
+    "--yes": True,
+    "--provider": True,
+    "--strict": False,
+    "--json": False,
+    "--model": True,
+    "--base-url": True,
+    "--max-turns": True,
+}
+"""Which take a value: what stands before the command is read before it is known which one that is."""
+_DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
+_EPILOG = """\
+ferrule COMMAND --help has the options of a command.
+Options and arguments may come in any order.
+
+exit codes:
+  0    it worked
+  1    the call or the run failed or was denied, lint found an error,
+       or the output could not be written
+  2    what was written on the command line cannot be meant,
+       or what it names cannot be used
+  130  ctrl-C ended it
+"""
+_WITHOUT_RICH = 'the command line needs the package rich, which is not installed: pip install "ferrule[cli]"'
+_TOOLS_HELP = (
+    "a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files). A Runner with "
+    "guards, given alone, keeps its own policy; everything else is asked about before it changes anything, and keeps "
+    "to the working directory"
+)
 _ERROR = 2000
-_OPTIONS = ("-h", "--help", "--version")
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} ({self.format_usage().strip().replace(chr(10), ' ')})")
+        raise UsageError(f"{message} ({' '.join(self.format_usage().split())})")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit code."""
+    """Run one command and give its exit code. See docs/command-line.md."""
     words = sys.argv[1:] if argv is None else argv
     if _output_is_closed():
         print("ferrule: the standard output is closed", file=sys.stderr)
         return 1
     _write_what_can_be_written()
     try:
-        options = _parser().parse_args(_known(words))
-        _set_up_logging(options.verbose)
-        code: int = COMMANDS[options.command].command(options)
+        code = _run(words)
         sys.stdout.flush()
         return code
     except (UsageError, FerruleError) as error:
@@ -100,34 +140,90 @@ def _set_up_logging(verbose: bool) -> None:
         logger.setLevel(logging.DEBUG)
 
 
-def _known(words: Sequence[str]) -> Sequence[str]:
+def _run(words: Sequence[str]) -> int:
+    name, rest = _command_and_rest(words)
+    if name in {"-h", "--help"}:
+        print(_help(), end="")
+        return 0
+    if name == "--version":
+        print(f"ferrule {__version__}")
+        return 0
+    command = _command(name)
+    options = _read_options(name, command, rest)
+    _set_up_logging(options.verbose)
+    code: int = command.command(options)
+    return code
+
+
+def _command_and_rest(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The command, or an option that is one, and all other words."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        option, equals, _ = words[at].partition("=")
+        if option in {"-h", "--help", "--version"}:
+            return option, []
+        if option not in OPTIONS:
+            raise UsageError(f"there is no option {option!r} before the command; {choices(option, OPTIONS)}")
+        at += 2 if OPTIONS[option] and not equals else 1
     if not words:
-        return ["--help"]
-    if words[0].startswith("-") and words[0] not in _OPTIONS:
-        raise UsageError(f"there is no option {words[0]!r} before the command; {choices(words[0], _OPTIONS)}")
-    if not words[0].startswith("-") and words[0] not in COMMANDS:
-        raise UsageError(f"there is no command {words[0]!r}; {choices(words[0], COMMANDS)}")
-    return words
+        return "--help", []
+    if at >= len(words):
+        raise UsageError(f"there is no command; {choices('', COMMANDS)}")
+    name = words[at]
+    if name.endswith(".py"):
+        raise UsageError(f"there is no command {name!r}; for the tools in that file: {_with_tools('list', name)}")
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command {name!r}; {choices(name, COMMANDS)}")
+    return name, [*words[:at], *words[at + 1 :]]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="ferrule", description="Tools for language models: list them, call them, let a model use them."
+def _command(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"ferrule.cli.{name}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "rich":
+            raise
+        raise UsageError(_WITHOUT_RICH) from None
+
+
+def _help() -> str:
+    parser = argparse.ArgumentParser(
+        prog="ferrule",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ferrule {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for name, command in COMMANDS.items():
-        inner = commands.add_parser(name, help=command.HELP, description=command.HELP)
-        inner.add_argument(
-            "--tools",
-            action="append",
-            metavar="WHERE",
-            help="a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files). "
-            "A Runner with guards, given alone, keeps its own policy; everything else is asked about before it changes "
-            "anything, and keeps to the working directory",
-        )
-        inner.add_argument(
-            "--verbose", action="store_true", help="show the log: the whole exception where a tool fails"
-        )
-        command.options(inner)
+    parser.add_argument("--version", action="version", help="show the version")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, what in COMMANDS.items():
+        commands.add_parser(name, help=what)
+    return parser.format_help()
+
+
+def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
+    """What reads the words of one command."""
+    parser = _Parser(prog=f"ferrule {name}", description=COMMANDS[name])
+    parser.add_argument("--tools", action="append", metavar="WHERE", help=_TOOLS_HELP)
+    parser.add_argument("--verbose", action="store_true", help="show the log: the whole exception where a tool fails")
+    command.options(parser)
     return parser
+
+
+def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of(name, command)
+    options, unknown = parser.parse_known_intermixed_args(words)
+    if not unknown:
+        return options
+    wrong = next((word for word in unknown if word.startswith("-")), unknown[0])
+    if wrong.startswith("-"):
+        option = wrong.partition("=")[0]
+        known = [one for action in parser._actions for one in action.option_strings]
+        argument = f"; an argument of the tool is written {option.lstrip('-')}=…" if name == "call" else ""
+        raise UsageError(f"there is no option {option!r}; {choices(option, known)}{argument}")
+    if name == "run":
+        raise UsageError(f"the task is one argument, and {wrong!r} another: write the whole of it in quotes")
+    raise UsageError(f"{name} takes no {wrong!r}: where the tools are, --tools says: {_with_tools(name, wrong)}")
+
+
+def _with_tools(name: str, where: str) -> str:
+    return f"ferrule {name} --tools {shlex.quote(where)}"

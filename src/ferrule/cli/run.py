@@ -7,7 +7,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -19,14 +19,14 @@ from ferrule import Event, Runner, ToolContext, ToolResult
 from ferrule.cli import find, models
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
-from ferrule.cli.screen import lay, printable, screen, short
+from ferrule.cli.screen import lay, screen
+from ferrule.cli.text import printable, short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
+from ferrule.cli.usage import VERBOSE_SHOWS
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
 from ferrule.values.content import cut
 
-NAME = "run"
-HELP = "let a model work on a task with the tools"
 _log = logging.getLogger("ferrule.cli")
 
 
@@ -35,36 +35,48 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", help="what the model is asked to do")
     parser.add_argument("--model", required=True, metavar="MODEL", help=models.MODEL_HELP)
     parser.add_argument("--base-url", metavar="URL", help=models.ADDRESS_HELP)
+    parser.add_argument(
+        "--max-turns",
+        type=_turns,
+        default=20,
+        metavar="N",
+        help="how often the model is asked at most (default: 20); calls that it makes in the last turn are not run",
+    )
+    find.add_yes(parser)
+
+
+def _turns(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"it is a whole number of at least 1, not {text!r}")
+    return int(text)
 
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
     console = screen()
     bars = Bars(console)
-    model = models.named(options.model, options.base_url, *_as_it_comes(bars))
+    model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
-    runner = find.runner(options.tools, timeline.paused)
+    runner = find.runner(options.tools, timeline.paused, options.yes)
     _print_header(console, options.task, model, runner)
-    running = loop(model, model.user(options.task), runner, context=ToolContext(session="cli"))
+    context = ToolContext(session="cli")
+    running = loop(model, model.user(options.task), runner, context=context, max_turns=options.max_turns)
     stages = Stages(timeline.aside)
     try:
         with stages, closing(timeline):
-            result = asyncio.run(_watched(model, running, timeline, stages))
-        _print_answer(console, result)
+            result = asyncio.run(_watched(model, running, timeline, bars, stages))
+        _print_answer(console, result, options.max_turns)
     except models.ModelFailed as error:
         _log.debug("the model failed", exc_info=True)
         print(printable(f"ferrule: the model failed: {error}"), file=sys.stderr)
         return CODE if stages.pressed else 1
     finally:  # what has run has run, whatever became of the answer
         _table(console, running.results)
+        if not options.verbose and any(map(traced, running.results)):
+            console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
     if stages.pressed:
         return CODE
     return 0 if result.status == "done" else 1
-
-
-def _as_it_comes(bars: Bars) -> tuple[Callable[[str], object], Callable[[], object]]:
-    """Shows the end of what the model is saying, while it says it; the whole of it stands in a line afterwards."""
-    return lambda chunk: bars.show("", "model", {"chunk": chunk}), lambda: bars.drop("")
 
 
 def _print_header(console: Console, task: str, model: models.Named, runner: Runner) -> None:
@@ -76,18 +88,20 @@ def _print_header(console: Console, task: str, model: models.Named, runner: Runn
     console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
 
 
-async def _watched(model: models.Named, running: Run, timeline: Timeline, stages: Stages) -> LoopResult:
+async def _watched(model: models.Named, running: Run, timeline: Timeline, bars: Bars, stages: Stages) -> LoopResult:
     stages.steer(running.cancel)
     said = ""  # held back, because the last words are the answer, which is shown below
     async with model, running as events:
         async for happened in events:
-            if isinstance(happened, ModelText):
-                said = happened.text
-            elif isinstance(happened, Finished):
+            if isinstance(happened, ModelText):  # its end is shown as it comes, the whole of it in a line afterwards
+                said += happened.text
+                bars.show("", "model", {"chunk": happened.text})
+                continue
+            bars.drop("")
+            if isinstance(happened, Finished):
                 break
-            else:
-                _show(timeline, said, happened)
-                said = ""
+            _show(timeline, said, happened)
+            said = ""
     return running.result
 
 
@@ -100,11 +114,14 @@ def _show(timeline: Timeline, said: str, happened: Event | TurnStarted) -> None:
         timeline.heading(f"turn {happened.number}")
 
 
-def _print_answer(console: Console, result: LoopResult) -> None:
+def _print_answer(console: Console, result: LoopResult, max_turns: int) -> None:
     console.print()
     console.print(Text("answer" if result.status == "done" else f"the run ended: {result.status}", style="bold"))
     if result.reason:
         console.print(Text(printable(result.reason), style="yellow"))
+    if result.status == "limited" and result.turns == max_turns:
+        note = f"that was turn {max_turns} of at most {max_turns}: --max-turns allows more"
+        console.print(Text(note, style="yellow"))
     if result.text:
         console.print(Text(printable(result.text.strip())))
 

@@ -11,9 +11,6 @@ from ferrule.cli import find
 from ferrule.cli.usage import UsageError, choices
 from ferrule.providers import NAMES as PROVIDERS
 
-NAME = "schema"
-HELP = "print the tools as a model API gets them, as JSON"
-
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Which API."""

@@ -14,7 +14,7 @@ from rich.text import Text
 from ferrule import Decision, Event, ToolResult
 from ferrule.cli.bars import Bars, counted
 from ferrule.cli.chunks import Chunks, written
-from ferrule.cli.screen import printable, refusal, short, told
+from ferrule.cli.text import printable, refusal, short, told
 
 _SIGNS = {
     "tool:pre": ("→", "cyan"),

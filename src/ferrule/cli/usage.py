@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 
 _MOST_CHOICES = 12
+_MOST_MEANT = 3
+VERBOSE_SHOWS = "--verbose shows the whole exception"
 
 
 class UsageError(Exception):
@@ -13,10 +15,11 @@ class UsageError(Exception):
 
 
 def choices(wrong: str, right: Iterable[str]) -> str:
-    """`did you mean …?` where one of `right` is close, else the first of them."""
+    """`did you mean …?` where one of `right` is close or several begin so, else the first of them."""
     names = list(right)
-    close = difflib.get_close_matches(wrong, names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    longer = [name for name in names if wrong.strip("-") and name.startswith(wrong)]
+    meant = longer if 0 < len(longer) <= _MOST_MEANT else difflib.get_close_matches(wrong, names, n=1)
+    if meant:
+        return f"did you mean {' or '.join(map(repr, meant))}?"
     more = f" and {len(names) - _MOST_CHOICES} more" if len(names) > _MOST_CHOICES else ""
     return f"there are: {', '.join(names[:_MOST_CHOICES]) or 'none at all'}{more}"

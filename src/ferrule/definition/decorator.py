@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
@@ -20,6 +21,10 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 AsyncFunction: TypeAlias = Callable[Q, Coroutine[object, object, T]]
+
+
+_NEXT_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Where a word begins within the name of a class."""
 
 
 class HandlerInstance(Protocol[T_co]):
@@ -90,7 +95,9 @@ def tool(
     handler: Callable[..., object] | None = None, /, name: str | None = None, **options: Unpack[ToolOptions]
 ) -> object:
     """Make a tool of a function or a handler class: `@tool`, `@tool(read_only=True)`, or `tool(fn, name="…")`.
+    See docs/forms.md.
 
+    Without a `name`, the tool of a function has the function's, and that of a handler class the class's in snake_case.
     `options` are the arguments of `Tool`.
 
     Raises:
@@ -105,6 +112,8 @@ def tool(
 
 def _name_of(handler: object) -> str:
     handler = whole(handler)
+    if isinstance(handler, type):  # `WriteFile` is write_file, `HTTPGet` http_get
+        return _NEXT_WORD.sub("_", handler.__name__).lower()
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if name == "<lambda>":
         raise DefinitionError("a lambda has no name: use tool(fn, name='…')")

@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 
 class ToolHandler(BaseModel):
-    """A tool as a class: the fields are the parameters, `__call__` does the work, each call has its own instance."""
+    """A tool as a class: the fields are the parameters, `__call__` does the work, each call has its own instance.
+    See docs/forms.md."""
 
     async def __call__(self) -> Any:
         raise NotImplementedError(f"{type(self).__name__} needs `async def __call__(self)`")

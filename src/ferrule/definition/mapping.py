@@ -5,18 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Unpack, cast
+
+from pydantic import BaseModel
 
 from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
-from ferrule.definition.options import OPTIONS, callable_of, fits, refuse_unknown, wrong
+from ferrule.definition.options import OPTIONS, ToolOptions, callable_of, fits, refuse_unknown, wrong
+from ferrule.definition.shapes import options_of
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import Executable, Guard, ToolForm
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_text
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, ask, deny
+from ferrule.values.decision import Decision, deny
 from ferrule.values.masking import masked_text
 from ferrule.values.result import ToolResult
 
@@ -27,22 +30,47 @@ _KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
-def build_tool(definition: Mapping[str, object]) -> Tool:
-    """A tool of a definition with `name`, `description`, `input_schema` and `execute(payload, context)`.
+def build_tool(
+    definition: Mapping[str, object] | BaseModel,
+    handler: Callable[..., object] | None = None,
+    **options: Unpack[ToolOptions],
+) -> Tool:
+    """A tool of a definition and a handler; `options` are those of `Tool`, and go first. See docs/forms.md.
 
-    Every flag that is left out has its safest value: it changes things, runs alone, and without a `check_permissions`
-    each call asks.
+    The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape that OpenAI (both
+    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations are traits (a
+    server says them of itself: `read_only=False` where it is not trusted), and `strict` is left to `tools(…, strict=…)`
+    of a provider.
+    The handler gets the payload, payload and context, or the properties by name; it is judged as that of `Tool` is.
+
+    Without a handler, the definition has an `execute(payload, context)` of its own. Every flag that is left out has its
+    safest value then: it changes things, runs alone, and without a `check_permissions` each call asks, unless `ask`
+    says otherwise.
 
     Raises:
         DefinitionError: for a key that is missing, unknown or wrong.
     """
+    if isinstance(definition, BaseModel):
+        definition = definition.model_dump(by_alias=True, exclude_none=True)
     if not isinstance(definition, Mapping):
-        raise DefinitionError(f"build_tool takes a definition as a dict, not {definition!r}")
-    refuse_unknown(definition, _KEYS, "build_tool")
-    for key in ("name", "execute"):
-        if key not in definition:
-            raise DefinitionError(f"build_tool: the definition has no {key!r}")
-    return _built(definition, (ask_unchecked,))
+        raise DefinitionError(f"build_tool(definition, handler) takes a definition as a dict, not {definition!r}")
+    said = options_of(definition)
+    refuse_unknown(said, _KEYS, "build_tool")
+    if "name" not in said:
+        raise DefinitionError("build_tool: the definition has no 'name'")
+    given: dict[str, Any] = said | options
+    if handler is not None:
+        if "execute" in given:
+            raise DefinitionError(f"build_tool: {given['name']!r} has an 'execute' and a handler; leave one out")
+        return _built({**given, "execute": handler})
+    if "execute" not in given:
+        raise DefinitionError(
+            f"build_tool: the definition of {given['name']!r} has no 'execute', so nothing can run it; give it a "
+            "function: build_tool(definition, handler)"
+        )
+    if given.get("check_permissions") is None:
+        given.setdefault("ask", f"{given['name']} has no check_permissions")
+    return _built({"is_concurrency_safe": False, **given}).adapted(with_foreign_results)
 
 
 def from_object(thing: Executable) -> Tool:
@@ -51,23 +79,24 @@ def from_object(thing: Executable) -> Tool:
     Its `description`, `input_schema`, `check_permissions`, `is_read_only` and `is_concurrency_safe` are used where
     it has them. No base class is needed.
     """
-    return _built({key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}, ())
+    given = {key: value for key in _KEYS_OF_OBJECTS if (value := getattr(thing, key, None)) is not None}
+    return _built({"is_concurrency_safe": False, **given}).adapted(with_foreign_results)
 
 
-def _built(definition: Mapping[str, object], unchecked: tuple[Guard, ...]) -> Tool:
-    """A tool of what a definition says; `unchecked` guards it where that says nothing of permissions."""
-    given: dict[str, Any] = dict(definition)
+def _built(given: dict[str, Any]) -> Tool:
+    """A tool of what a definition says."""
     name, execute, check = given.pop("name", ""), given.pop("execute", None), given.pop("check_permissions", None)
     for key, option in (("is_read_only", "read_only"), ("is_concurrency_safe", "parallel")):
-        value = given.pop(key, False)
-        given[option] = value() if callable(value) else value
-        if not isinstance(given[option], bool):
-            raise wrong(key, value, name, "True or False, or a function that returns it")
+        if key in given:
+            value = given.pop(key)
+            answer = value() if callable(value) else value
+            if not isinstance(answer, bool):
+                raise wrong(key, value, name, "True or False, or a function that returns it")
+            given.setdefault(option, answer)
     if given.get("input_schema") is None:
         given["input_schema"] = {"type": "object"}
-    made = Tool(name, execute, **given).adapted(with_foreign_results)
-    checks = unchecked if check is None else (permission_guard(name, check),)
-    return made.replace(guards=(*checks, *made.guards))
+    made = Tool(name, execute, **given)
+    return made if check is None else made.replace(guards=(permission_guard(name, check), *made.guards))
 
 
 def with_foreign_results(handler: Handler) -> Handler:
@@ -83,11 +112,6 @@ def with_foreign_results(handler: Handler) -> Handler:
 
 async def _awaited(value: Awaitable[object]) -> object:
     return foreign_result(await value)
-
-
-def ask_unchecked(call: ToolCall, context: ToolContext) -> Decision:
-    """The guard of a tool that says nothing about permissions."""
-    return ask(f"{call.name} has no check_permissions")
 
 
 def permission_guard(name: str, check: Callable[..., object]) -> Guard:

@@ -18,6 +18,7 @@ from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
 from ferrule.types import Approver, Guard, Middleware, Observer
 from ferrule.values.context import UNSET
+from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 
 Trait: TypeAlias = bool | Callable[[JsonObject], bool]
@@ -25,6 +26,11 @@ Trait: TypeAlias = bool | Callable[[JsonObject], bool]
 
 Resources: TypeAlias = Callable[[JsonObject], Iterable[str]]
 """The keys that a call locks, a function of its arguments."""
+
+Preview: TypeAlias = Callable[[JsonObject], str | Diff]
+"""What a call would do, for a person who is asked; a function of its arguments."""
+
+FOR_DEFINITIONS = "build_tool(definition, handler) makes a tool of a definition"
 
 _T = TypeVar("_T")
 _TRAIT = "True, False or a function of the arguments"
@@ -63,6 +69,12 @@ def mapping(key: str, value: object, tool: str) -> FrozenDict:
     if value is not None and not isinstance(value, Mapping):
         raise wrong(key, value, tool, "a dict")
     return cast("FrozenDict", freeze(value or {}))
+
+
+def by_provider(key: str, value: object, tool: str) -> FrozenDict:
+    """A dict for each provider, read-only."""
+    given = mapping(key, value, tool)
+    return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one, tool)) for name, of_one in given.items())
 
 
 def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDict, ...]:
@@ -119,13 +131,14 @@ def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...
 
 
 def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[Middleware, ...]:
-    """Several middleware."""
+    """Several middleware. One that belongs in one stage alone says so in a text, `only_inside` or `only_around`."""
     items = _callables(key, value, tool, "(call, context, next)")
+    other = "only_around" if key == "inside" else "only_inside"
     for item in items:
         if isinstance(item, type):
             raise wrong(f"each of {key}", item, tool, f"an instance, such as {item.__name__}(...)")
-        if key == "inside" and getattr(item, "only_around", None) is True:
-            raise wrong(f"each of {key}", item, tool, "what changes no arguments; a `before` belongs in around")
+        if isinstance(said := getattr(item, other, None), str):
+            raise DefinitionError(f"tool {tool!r}: {said}" if tool else said)
     return items
 
 
@@ -186,6 +199,20 @@ def stated_trait(key: str, value: object, tool: str = "") -> object:
     return trait(key, value, tool)
 
 
+def previewing(key: str, value: object, tool: str) -> object:
+    """A plain function of the arguments as one mapping, or `None`."""
+    if value is not None:
+        callable_of(key, value, tool, "(arguments)")
+    return plain_function(key, value, tool)
+
+
+def asking(key: str, value: object, tool: str) -> bool | str:
+    """Whether a person is asked, or the reason why."""
+    if isinstance(value, bool) or (isinstance(value, str) and value.strip()):
+        return value
+    raise wrong(key, value, tool, "True, False or the reason as a text (a guard asks about some calls only)")
+
+
 def exception_classes(key: str, value: object, tool: str = "") -> tuple[type[BaseException], ...] | None:
     """One or several classes of exceptions, or `None`."""
     if value is None:
@@ -233,6 +260,7 @@ class FunctionOptions(TypedDict, total=False):
 
     description: Annotated[str | None, Option(text)]
     guards: Annotated[Iterable[Guard], Option(guards, ())]
+    ask: Annotated[bool | str, Option(asking, False)]
     around: Annotated[Iterable[Middleware], Option(middleware, ())]
     inside: Annotated[Iterable[Middleware], Option(middleware, ())]
     concurrency: Annotated[int | None, Option(whole_number)]
@@ -245,6 +273,7 @@ class FunctionOptions(TypedDict, total=False):
     idempotent: Annotated[Trait, Option(stated_trait, False)]
     open_world: Annotated[Trait, Option(stated_trait, True)]
     parallel: Annotated[Trait | None, Option(trait)]
+    preview: Annotated[Preview | None, Option(previewing)]
     resources: Annotated[Resources | None, Option(plain_function)]
     private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
     isolation: Annotated[Literal["process"] | None, Option(one_of(None, "process"), makes_handler=True)]
@@ -254,6 +283,7 @@ class FunctionOptions(TypedDict, total=False):
     title: Annotated[str | None, Option(text)]
     version: Annotated[str | None, Option(text)]
     examples: Annotated[Iterable[JsonObject], Option(mappings, ())]
+    provider: Annotated[Mapping[str, JsonObject] | None, Option(by_provider, FrozenDict())]
     metadata: Annotated[JsonObject | None, Option(mapping, FrozenDict())]
     output_schema: Annotated[JsonObject | None, Option(as_given, makes_handler=True, is_kept=False)]
 
@@ -280,6 +310,8 @@ def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> No
         DefinitionError: with the nearest one, and all that there are.
     """
     for key in given:
+        if key not in known and key == "definition":
+            raise DefinitionError(f"{who}: there is no option 'definition': {FOR_DEFINITIONS}")
         if key not in known:
             near = Names(known).nearest(str(key), 1)
             hint = f"did you mean {near[0]!r}? " if near else ""

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from threading import local
 from typing import Any, Concatenate, Generic, Literal, TypeAlias, Unpack, cast, overload
@@ -20,13 +20,25 @@ from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
 from ferrule.definition.importable import importable
 from ferrule.definition.model_class import from_args_model, from_handler_class
-from ferrule.definition.options import KEPT, MAKES_HANDLER, OPTIONS, Resources, ToolOptions, Trait, refuse_unknown
+from ferrule.definition.options import (
+    FOR_DEFINITIONS,
+    KEPT,
+    MAKES_HANDLER,
+    OPTIONS,
+    Preview,
+    Resources,
+    ToolOptions,
+    Trait,
+    refuse_unknown,
+)
 from ferrule.definition.output import Output
 from ferrule.definition.payload import from_execute
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.types import Guard, Middleware
+from ferrule.values.context import ToolContext
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
+from ferrule.values.result import ToolResult
 
 P = ParamSpec("P", default=...)
 R_co = TypeVar("R_co", default=Any, covariant=True)
@@ -37,7 +49,7 @@ _WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class Tool(Generic[P, R_co]):
-    """One tool: name, description, input schema, handler, and what it does to the world.
+    """One tool: name, description, input schema, handler, and what it does to the world. See docs/forms.md.
 
     Unmarked means "changes things, runs alone". `await some_tool(...)` validates, asks the tool's own guards,
     keeps its concurrency and deadline, runs, and returns the raw value. `Tool[P, R]` has the parameters of the handler,
@@ -48,6 +60,7 @@ class Tool(Generic[P, R_co]):
         handler: A sync or async function or bound method, or a handler class.
         description: For the model; from the docstring where it is left out.
         guards: The tool's own guards, asked together with the runner's.
+        ask: Whether a person is asked about every call, as a guard's `ask(…)` does: `True`, or the reason as a text.
         around: Middleware round the call as the model made it, inside the runner's.
         inside: Middleware round the run itself, inside the runner's.
         concurrency: How many calls may run at once, shared by all copies and runners.
@@ -59,10 +72,15 @@ class Tool(Generic[P, R_co]):
         parallel: Whether it may run beside others; what `read_only` says where it is left out.
         resources: The keys that a call locks, a function of its arguments.
         private: Parameters that the model neither sees nor fills.
+        preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
+            person.
         isolation: `"process"` for a handler that runs in a process of its own, which is killed with all that it has
             started at the deadline; it must be importable.
         transfer: How arguments and results cross to that process: as `"json"`, or by `"pickle"`.
         expose: Kinds of exceptions whose text the model may see, instead of the runner's.
+        examples: Arguments of calls as a model should make them, for the APIs that take examples.
+        provider: What goes into the definition for one API alone, by the provider module's name, such as
+            `{"anthropic": {"eager_input_streaming": True}}`.
         args_model: The model of the arguments, for a handler that takes them as one object.
         input_schema: A JSON Schema, for a handler that takes a payload.
         output_schema: A JSON Schema of what the handler returns; from the return type where it is left out.
@@ -79,6 +97,7 @@ class Tool(Generic[P, R_co]):
     handler: Callable[..., Any]
     """The plain function, or the handler class."""
     guards: tuple[Guard, ...]
+    ask: bool | str
     around: tuple[Middleware, ...]
     inside: tuple[Middleware, ...]
     concurrency: int | None
@@ -92,6 +111,7 @@ class Tool(Generic[P, R_co]):
     open_world: Trait
     parallel: Trait
     resources: Resources | None
+    preview: Preview | None
     private: tuple[str, ...]
     isolation: Literal["process"] | None
     transfer: Literal["json", "pickle"]
@@ -100,6 +120,7 @@ class Tool(Generic[P, R_co]):
     title: str | None
     version: str | None
     examples: tuple[FrozenDict, ...]
+    provider: FrozenDict
     metadata: FrozenDict
 
     # For the kernel, and for what makes tools of tools:
@@ -201,6 +222,8 @@ class Tool(Generic[P, R_co]):
         changing = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
         derived = {"description": self.handling.description, "parallel": read_only, "destructive": changing}
         vars(self).update({key: value for key, value in derived.items() if getattr(self, key) is None})
+        if anew or "examples" in kept:
+            self.handling.parameters.check_examples(name, self.examples)
 
     def bind(self, /, **values: object) -> Tool[..., R_co]:
         """A copy in which these arguments are fixed and hidden from the model.
@@ -234,7 +257,7 @@ class Tool(Generic[P, R_co]):
     @property
     def fingerprint(self) -> str:
         """A hash of what a model is shown, and of the version; the same in every run and process."""
-        shown = [self.name, self.description, self.input_schema, self.version]
+        shown = [self.name, self.description, self.input_schema, self.version, *self.examples]
         return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R_co]:
@@ -246,6 +269,15 @@ class Tool(Generic[P, R_co]):
                 `GuardError` here, as there is nobody to ask.
         """
         return _direct_call(self, self.handling.arguments(self.name, args, kwargs))
+
+    def run(
+        self, arguments: JsonObject | str | None = None, context: ToolContext | None = None, *, deps: object = None
+    ) -> Coroutine[object, object, ToolResult]:
+        """Run it by itself, the whole way of a call, for its result: `await some_tool.run({...}, deps=database)`.
+
+        Its own guards judge; nobody is there to ask, so an "ask" is denied. It never raises for what the tool does.
+        """
+        return _direct_run(self, arguments, context, deps)
 
     def __set_name__(self, owner: type, name: str) -> None:
         within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
@@ -283,16 +315,18 @@ class Tool(Generic[P, R_co]):
 
 
 DirectCall: TypeAlias = Callable[[Tool, dict[str, Any]], Coroutine[object, object, Any]]
+DirectRun: TypeAlias = Callable[[Tool, Any, ToolContext | None, object], Coroutine[object, object, ToolResult]]
 
 
-def make_direct_calls_by(function: DirectCall) -> None:
-    """Set what `await some_tool(...)` does with the tool and its arguments: the runner, which tools cannot import,
-    does so once."""
-    global _direct_call
-    _direct_call = function
+def make_direct_calls_by(call: DirectCall, run: DirectRun) -> None:
+    """Set what `await some_tool(...)` and `await some_tool.run(...)` do: the runner, which tools cannot import, does so
+    once."""
+    global _direct_call, _direct_run
+    _direct_call, _direct_run = call, run
 
 
 _direct_call: DirectCall
+_direct_run: DirectRun
 
 
 def _checked_name(name: object) -> str:
@@ -340,6 +374,8 @@ def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Han
     if isinstance(handler, Tool):
         raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(...) for a changed copy")
     if not callable(handler):
+        if isinstance(handler, Mapping):
+            raise DefinitionError(f"tool {name!r}: {FOR_DEFINITIONS}")
         what = "the handler" if options.get("input_schema") is None else "execute"
         raise DefinitionError(f"tool {name!r}: {what} must be a function or a ToolHandler class, not {handler!r}")
     if options.get("args_model") is not None:

@@ -7,13 +7,14 @@ import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 
 from pydantic import BaseModel
 
 from ferrule.arguments.names import Names, as_seen, folded
 from ferrule.definition.decorator import tool
 from ferrule.definition.mapping import as_tool
+from ferrule.definition.options import texts
 from ferrule.definition.signature import unfilled_self
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
@@ -21,7 +22,7 @@ from ferrule.types import ToolForm, ToolInput
 
 
 class Toolset:
-    """The tools there are, in a stable order: the single source of every provider's definitions.
+    """The tools there are, in a stable order: the single source of every provider's definitions. See docs/forms.md.
 
     Args:
         tools: Tools, functions, handler classes, definitions as dicts, objects with `execute`, other toolsets.
@@ -56,14 +57,30 @@ class Toolset:
     _by_any_name: dict[str, Tool]
 
     @classmethod
-    def of(cls, thing: object, prefix: str = "") -> Toolset:
+    def of(cls, thing: object, prefix: str = "", *, skip: bool = False) -> Toolset:
         """The tools of an instance (its public methods), a class (its static and class methods, the class itself where
         it is a handler class), or a module (its tools; where it has none, its own public functions).
 
+        Args:
+            prefix: What stands before each name.
+            skip: Leaves out what cannot be a tool.
+
         Raises:
-            DefinitionError: where there is nothing to offer.
+            DefinitionError: where there is nothing to offer; and for what cannot be a tool, all of it by name.
         """
-        found = cls(_offered_by(thing))
+        made: list[Tool] = []
+        reasons: list[str] = []
+        for name, make in _offered_by(thing):
+            try:
+                made.append(make())
+            except DefinitionError as error:
+                reasons.append(f"\n  {name}: {error}")
+        if reasons and not skip:
+            raise DefinitionError(
+                f"Toolset.of({thing!r}): {len(reasons)} cannot be tools; mend them, give them a name that begins with "
+                f"'_', or leave them out with skip=True:{''.join(reasons)}"
+            )
+        found = cls(made)
         if not found:
             raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")
         return found.prefixed(prefix) if prefix else found
@@ -126,13 +143,23 @@ class Toolset:
         """The tool of that name, or of that wire name, or `None`."""
         return self._by_any_name.get(name)
 
-    def only(self, *globs: str) -> Toolset:
-        """Those whose name fits one of the globs."""
-        return Toolset(item for item in self._tools if _fits(item, globs))
+    def only(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
+        """Those whose name fits one of the globs, or that have one of the tags; where globs and tags are given, both.
 
-    def without(self, *globs: str) -> Toolset:
-        """Those whose name fits none of the globs."""
-        return Toolset(item for item in self._tools if not _fits(item, globs))
+        Raises:
+            DefinitionError: for globs or tags that are no texts.
+        """
+        tests = _tests("only", globs, tags)
+        return Toolset(item for item in self._tools if all(fits(item) for fits in tests))
+
+    def without(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
+        """Those whose name fits none of the globs, and that have none of the tags.
+
+        Raises:
+            DefinitionError: for globs or tags that are no texts.
+        """
+        tests = _tests("without", globs, tags)
+        return Toolset(item for item in self._tools if not any(fits(item) for fits in tests))
 
     def prefixed(self, prefix: str) -> Toolset:
         """All, with `prefix` before each name."""
@@ -215,17 +242,29 @@ def _fits(item: Tool, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
 
 
+def _tests(who: str, globs: tuple[str, ...], tags: Iterable[str] | None) -> list[Callable[[Tool], bool]]:
+    """Whether a tool fits one of the globs, and whether it has one of the tags; of these two, what was given."""
+    for glob in globs:
+        if not isinstance(glob, str):
+            raise DefinitionError(f"{who} takes globs of names one by one, such as {who}('read_*', 'x'), not {glob!r}")
+    by_name = [lambda item: _fits(item, globs)] if globs or tags is None else []
+    wanted = set(texts("tags", tags or (), ""))
+    return by_name if tags is None else [*by_name, lambda item: not wanted.isdisjoint(item.tags)]
+
+
 _PREFIXES = ("functions.", "default_api.", "default_api:")
 """What OpenAI's and Google's models put before names: their own notations for a call."""
 
 
-def _offered_by(thing: object) -> list[ToolInput]:
+def _offered_by(thing: object) -> Iterator[tuple[str, Callable[[], Tool]]]:
+    """What may be a tool, by name, and what makes one of it."""
     if isinstance(thing, types.ModuleType):
-        return _offered_by_module(thing)
+        yield from _offered_by_module(thing)
+        return
     owner = thing if isinstance(thing, type) else type(thing)
     if isinstance(thing, type) and issubclass(thing, BaseModel):
-        return [thing]
-    found: list[ToolInput] = []
+        yield thing.__name__, partial(tool, thing)
+        return
     classes = reversed(owner.__mro__[:-1])  # in the order of definition, base classes first, without `object`
     for name in dict.fromkeys(name for cls in classes for name in vars(cls) if not name.startswith("_")):
         raw = inspect.getattr_static(owner, name)
@@ -233,26 +272,30 @@ def _offered_by(thing: object) -> list[ToolInput]:
             continue
         value = getattr(thing, name)
         if isinstance(value, Tool):
-            found.append(value)
+            yield name, partial(as_tool, value)
         elif inspect.ismethod(value) or isinstance(raw, staticmethod):
-            found.append(tool(value, name=name))
+            yield name, partial(tool, value, name=name)
         elif isinstance(thing, type) and inspect.isfunction(raw):
-            raise DefinitionError(f"{name}() needs an instance: use Toolset.of({owner.__name__}(...))")
-    return found
+            yield name, partial(_needs_instance, owner.__name__, name)
 
 
-def _offered_by_module(module: types.ModuleType) -> list[ToolInput]:
+def _needs_instance(owner: str, name: str) -> Tool:
+    raise DefinitionError(f"{name}() needs an instance: use Toolset.of({owner}(...))")
+
+
+def _offered_by_module(module: types.ModuleType) -> Iterator[tuple[str, Callable[[], Tool]]]:
     members = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    tools = {id(value): value for value in members.values() if isinstance(value, Tool)}
-    if tools:
-        return list(tools.values())
-    return [value for value in members.values() if inspect.isfunction(value) and value.__module__ == module.__name__]
+    tools = {id(value): (name, value) for name, value in members.items() if isinstance(value, Tool)}
+    functions = {name: value for name, value in members.items() if inspect.isfunction(value)}
+    own = [(name, value) for name, value in functions.items() if value.__module__ == module.__name__]
+    for name, value in list(tools.values()) or own:
+        yield name, partial(as_tool, value)
 
 
 def assemble_tool_pool(
     built_in: Iterable[ToolForm], mcp_tools: Iterable[ToolForm], deny_rules: Iterable[str]
 ) -> Toolset:
-    """Built-in tools and MCP tools as one toolset, in an order that prompt caches can rely on.
+    """Built-in tools and MCP tools as one toolset, in an order that prompt caches can rely on. See docs/forms.md.
 
     Each part is sorted by name, the built-in tools come first and win where both have a name; what fits one of
     `deny_rules` (names or globs) is left out.

@@ -36,7 +36,7 @@ class InProcess(Executor):
 
         isolation = self._isolation
         try:
-            order = isolation.Order(self._recipe, call.call, call.fields, values, call.context.remaining())
+            order = isolation.Order(self._recipe, call.call, call.context.fields, values, call.context.remaining())
             job = isolation.shared().submit(order, tell)
             value = await job.future
         except NotStartedError as error:

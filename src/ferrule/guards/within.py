@@ -40,7 +40,7 @@ _MOST_DIRECTORIES = 1000
 def within(
     *roots: str | os.PathLike[str], parameters: Iterable[str] | None = None
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
-    """A guard that denies every path outside `roots`, and makes every other one its real path.
+    """A guard that denies every path outside `roots`, and makes every other one its real path. See docs/guards.md.
 
     Symbolic links are followed before a path is judged, and the tool is given what they led to. Roots are fixed when
     the guard is made. Paths, and roots that are relative, start at `context.working_directory` where the caller gave

@@ -14,8 +14,9 @@ from ferrule.values.result import ToolResult
 
 
 def after(function: Callable[..., Any | Awaitable[Any]]) -> Middleware:
-    """A middleware for `inside` (or `around`) that calls `function(result)` or `function(result, context)` last.
+    """A middleware that calls `function(result)` or `function(result, context)` last. See docs/middleware.md.
 
+    Put it in `inside`, where it sees what the handler came to; in `around`, it sees what was refused before, too.
     A `ToolResult` that it returns takes the place of the result, any other value the place of its output; `None`
     leaves it as it is. What it raises fails the call.
 

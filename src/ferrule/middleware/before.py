@@ -17,13 +17,14 @@ Changed = Mapping[str, Any] | None
 
 
 def before(function: Callable[..., Changed | Awaitable[Changed]]) -> Middleware:
-    """A middleware for `around` that calls `function(arguments)` or `function(arguments, context)` first.
+    """A middleware that calls `function(arguments)` or `function(arguments, context)` first. See docs/middleware.md.
 
+    It belongs in `around`: in `inside`, the arguments are judged and stay.
     What it returns are the arguments that are validated and judged; `None` leaves them as they are, and so does a call
     whose arguments do not decode. What it raises, or returns of another kind, ends the call: nothing is run.
 
     Raises:
-        DefinitionError: where `function` takes neither one nor two arguments.
+        DefinitionError: where `function` takes neither one nor two arguments, and where it stands in `inside`.
     """
     with_context = takes_two("before", function)
 

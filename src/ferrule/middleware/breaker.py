@@ -28,7 +28,7 @@ def breaker(
     by: By = "tool",
     clock: Clock = MONOTONIC,
 ) -> Breaker:
-    """A middleware that stops calling what has failed `failures` times in a row.
+    """A middleware that stops calling what has failed `failures` times in a row. See docs/limits.md.
 
         closed     every call goes through; a success ends the row of failures
         open       every call is `limited`, with a `retry_after`, until `seconds` have passed
@@ -39,6 +39,8 @@ def breaker(
     limited, came from a cache further in (a failure that was shared there counts once), or was cancelled from outside,
     is neither a failure nor a success. A probe that is given up, at its deadline or from outside, makes room for
     another, also where its handler runs on.
+
+    Put it in `inside`, where each attempt of a `retry` counts; in `around`, a call counts once with all its attempts.
 
     It remembers 10,000 keys that have failed. For one more it forgets one that is closed, else one whose time is up;
     where all are open, calls for keys that it could not remember are refused too, until the first of them is half-open.

@@ -36,11 +36,14 @@ def budget(
     clock: Clock = MONOTONIC,
 ) -> Budget:
     """A middleware that bounds what all calls of a session use together; what would go beyond it is `limited`.
+    See docs/limits.md.
 
     What a call may use is reserved before it runs, and becomes what it did use afterwards, so that calls side by side
     do not go beyond the budget either. A call counts when it is let through, whatever it comes to; one that ran nothing
     (`executed` is `False`, or it was cancelled before) gets all back. Where it is not known what was used, the
     reservation stays.
+
+    Put it in `inside`: in `around`, the time that a person takes to answer an ask is the call's, too.
 
     Args:
         calls: How many calls.

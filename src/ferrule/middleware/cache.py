@@ -29,6 +29,7 @@ _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
 def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock = MONOTONIC) -> Cache:
     """A middleware that keeps the successes of tools that only read (`read_only` for this call), for `seconds`.
+    See docs/limits.md.
 
     An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
     order, and what of the context may change it. Calls for the same at the same time run once, and all get what that
@@ -36,7 +37,7 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
     ended. What comes from the cache or was shared has `metadata["cached"]`
     and was not `executed`; its output is a copy.
 
-    It belongs inside: further out, an answer would go round the guards. Calls of other tools pass. A result with
+    It belongs in `inside`: in `around`, an answer would go round the guards. Calls of other tools pass. A result with
     `metadata["cache"]` `False` is neither kept nor shared, nor is one that cannot be copied.
 
     Args:
@@ -49,7 +50,7 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
         clock: What tells the time.
 
     Raises:
-        DefinitionError: for parameters that could not work; and from a call, where it does not stand inside.
+        DefinitionError: for parameters that could not work, and where it stands in `around`.
     """
     return Cache(seconds, entries, by, clock)
 
@@ -74,6 +75,8 @@ class _Flight:
 class Cache:
     """What `cache` makes."""
 
+    only_inside = "cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards"
+
     def __init__(self, seconds: float, entries: int, by: By | None, clock: Clock) -> None:
         self._seconds = number("cache(seconds)", seconds)
         self._most = whole("cache(entries)", entries)
@@ -88,7 +91,7 @@ class Cache:
         if tool is None or not tool.read_only:
             return await next(call, context)
         if not context.inside:
-            raise DefinitionError("cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards")
+            raise DefinitionError(self.only_inside)
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
         asked = _canonical(dict(call.arguments))
         if SECRET_STARS in asked:  # of two secrets that validation has made of what was sent

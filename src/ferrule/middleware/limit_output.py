@@ -12,9 +12,12 @@ from ferrule.values.result import ToolResult
 
 def limit_output(characters: int) -> Middleware:
     """A middleware that cuts a result's blocks and error, taken together, to `characters`.
+    See docs/talking-to-the-model.md.
 
     What is cut says so, and JSON stays JSON. Media count as base64, and are left out whole. `result.output` is the
     handler's value still, which no provider reads.
+
+    Put it in `around`, within an `untrusted`; in `inside`, it cuts nothing of what is said of a call that did not run.
 
     Raises:
         DefinitionError: where `characters` is no whole number above 0.

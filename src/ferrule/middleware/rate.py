@@ -13,11 +13,13 @@ from ferrule.values.result import ToolResult
 
 
 def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock = MONOTONIC) -> Rate:
-    """A middleware that lets through at most `calls` in any `seconds`, wherever these begin.
+    """A middleware that lets through at most `calls` in any `seconds`, wherever these begin. See docs/limits.md.
 
     A call beyond that is not run but `limited`, with a `retry_after` in seconds; a `retry` further out waits for it. A
     call counts when it is let through, whatever it comes to. Loops and threads that share the middleware share the
     count.
+
+    Put it in `inside`, where what guards deny does not count; in `around`, every call of the model does.
 
     Args:
         calls: How many; at least 1.

@@ -33,15 +33,15 @@ def retry(
     when: Callable[[ToolResult], bool] | None = None,
     clock: Clock = MONOTONIC,
 ) -> Retry:
-    """A middleware that makes another attempt where one failed and another can do no harm.
+    """A middleware that makes another attempt where one failed and another can do no harm. See docs/limits.md.
 
     That is so where the tool is `read_only` or `idempotent` for this call, where `safe` names it, and where nothing
     had been run (`executed` is `False`); and only while nothing of the output has been shown. Between attempts it waits
     as long as the result says (`metadata["retry_after"]`, seconds), else `wait`, and twice as long each time.
 
-    Put it inside, as the first: the deadline is for all attempts together, and no wait goes beyond it. Each attempt
-    that is followed by another is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`; a result that
-    took several has a list of these, its own among them, in `metadata["attempts"]`.
+    It belongs in `inside`, as the first: the deadline is for all attempts together, and no wait goes beyond it. Each
+    attempt that is followed by another is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`; a
+    result that took several has a list of these, its own among them, in `metadata["attempts"]`.
 
     Args:
         attempts: How many at most, the first counted.
@@ -56,13 +56,15 @@ def retry(
         clock: What tells the time and waits.
 
     Raises:
-        DefinitionError: for parameters that could not work.
+        DefinitionError: for parameters that could not work, and where it stands in `around`.
     """
     return Retry(attempts, wait, longest, jitter, per_minute, safe, when, clock)
 
 
 class Retry:
     """What `retry` makes."""
+
+    only_inside = "retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts"
 
     def __init__(
         self,
@@ -86,7 +88,7 @@ class Retry:
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if not context.inside:
-            raise DefinitionError("retry(…) belongs in `inside`: in `around`, no deadline would cover all attempts")
+            raise DefinitionError(self.only_inside)
         before = context.runs
         result = await next(call, context)
         return result if result.status == "ok" else await self._again(call, context, next, result, before)

@@ -29,11 +29,12 @@ _IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNOREC
 
 async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
     """Wrap what comes back, an error's text too, in an envelope that marks it as data and not as instructions.
+    See docs/talking-to-the-model.md.
 
     The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like
     the envelope's own tags is escaped (`&lt;`), media that are text become text, and the whole is cut to 100,000
     characters. The runner's own words, of a call that was not run, are left as they are; those of a middleware, such as
-    a `rate`, are not. Put it outermost, so that nothing cuts the envelope itself:
+    a `rate`, are not. It belongs in `around`, outermost, so that nothing cuts the envelope itself:
     `around=[untrusted, limit_output(16_000)]`.
     """
     result = await next(call, context)
@@ -45,6 +46,9 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
     derived = result.content == (Text(result.error),)
     content = (Text(wrapped),) if derived else _enveloped(result.content, call.name)
     return result.replace(error=wrapped, content=content)
+
+
+untrusted.__dict__["only_around"] = "untrusted belongs in `around`: in `inside`, what is added or cut later stands bare"
 
 
 def _enveloped(blocks: tuple[Block, ...], tool: str) -> tuple[Block, ...]:

@@ -5,14 +5,15 @@ A model is anything of this shape, and `messages` are its provider's own dicts:
     async def model(messages, toolset) -> Reply: ...
     model.results(results) -> the messages that answer the calls
 
-There is one over each official SDK, whose extra has its name: `anthropic`, `openai` (also for whatever is compatible
-with it), `gemini`, `bedrock`, `mistral`, `cohere` and `ollama`. They stream, or not with `stream=False`; `on_text`
-hears each chunk of text as it comes; retries are the SDK's. Of what an SDK raises, "too many requests" is
-`RateLimited`, "overloaded" `Overloaded` and "too long" `ContextTooLong`, whichever SDK it is:
+There is one over each official SDK, imported when it is used, with an extra of the same name in small letters:
+`Anthropic`, `OpenAI` (also for whatever is compatible with it), `Gemini`, `Bedrock`, `Mistral`, `Cohere` and `Ollama`.
+They stream, or not with `stream=False`; retries are the SDK's. `Scripted` says what it was told to say. Of what an SDK
+raises, "too many requests" is `RateLimited`, "overloaded" `Overloaded` and "too long" `ContextTooLong`, whichever SDK
+it is:
 
-    from ferrule.models.anthropic import anthropic
+    from ferrule import models
 
-    async with anthropic("claude-sonnet-5-5", on_text=print) as model:
+    async with models.Anthropic("claude-sonnet-5-5") as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
 The smallest one of your own, over an official SDK:
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ferrule.errors import FerruleError
@@ -44,16 +46,26 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
+    from ferrule.models._anthropic import Anthropic
+    from ferrule.models._bedrock import Bedrock
+    from ferrule.models._cohere import Cohere
+    from ferrule.models._gemini import Gemini
+    from ferrule.models._mistral import Mistral
+    from ferrule.models._ollama import Ollama
+    from ferrule.models._openai import OpenAI
+    from ferrule.models._scripted import Scripted
 
+NAMES = ("Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted")
+"""The models in this package; docs/models.md#models-and-the-loop says more of each."""
 
 Message: TypeAlias = Any
-"""A dict in the form of the model's own API. To type checkers it is whatever that API's SDK calls it, and the SDKs have
-no type in common."""
+"""A dict in the form of the model's own API, as in docs/models.md#models-and-the-loop. To type checkers it is whatever
+that API's SDK calls it, and the SDKs have no type in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A model's answer: one turn."""
+    """A model's answer: one turn. A model of your own gives it, as in docs/models.md#models-and-the-loop."""
 
     text: str
     """Its text; may be empty."""
@@ -99,7 +111,7 @@ def _holds_media(message: Any) -> bool:
 
 
 class ModelError(FerruleError):
-    """The API reported an error. Of what its SDK raised, that is the `__cause__`.
+    """The API reported an error. Of what its SDK raised, that is the `__cause__`. See docs/models.md#errors.
 
     Attributes:
         retry_after: Seconds after which it may go well, where the API says so.
@@ -111,21 +123,23 @@ class ModelError(FerruleError):
 
 
 class RateLimited(ModelError):
-    """Too many requests: wait, and ask again."""
+    """Too many requests: wait, and ask again, as in docs/models.md#errors."""
 
 
 class Overloaded(ModelError):
-    """The API or the model has too much to do: wait, and ask again."""
+    """The API or the model has too much to do: wait, and ask again, as in docs/models.md#errors."""
 
 
 class ContextTooLong(ModelError):
-    """The messages are more than the model takes: the same request never goes well."""
+    """The messages are more than the model takes: the same request never goes well. See docs/models.md#errors."""
 
 
 class Model(Protocol):
-    """Asks a model once. Where a reply has a `state`, the next call brings it as the keyword `state`.
+    """Asks a model once; docs/models.md#models-and-the-loop has one of your own.
 
-    One that has `user(text)`, the messages in which a user says a text, is told of a malformed turn without calls.
+    Where a reply has a `state`, the next call brings it as the keyword `state`. One whose call has a parameter
+    `on_text` is given a function, which it calls with each chunk of text as it comes. One that has `user(text)`, the
+    messages in which a user says a text, is told of a malformed turn without calls.
     """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...
@@ -135,4 +149,31 @@ class Model(Protocol):
         ...
 
 
-__all__ = ["ContextTooLong", "Message", "Model", "ModelError", "Overloaded", "RateLimited", "Reply"]
+__all__ = [
+    "NAMES",
+    "Anthropic",
+    "Bedrock",
+    "Cohere",
+    "ContextTooLong",
+    "Gemini",
+    "Message",
+    "Mistral",
+    "Model",
+    "ModelError",
+    "Ollama",
+    "OpenAI",
+    "Overloaded",
+    "RateLimited",
+    "Reply",
+    "Scripted",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in NAMES:
+        return getattr(import_module(f"ferrule.models._{name.lower()}"), name)
+    raise AttributeError(f"ferrule.models has no {name!r}; the models in it are {', '.join(NAMES)}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *NAMES})

@@ -7,7 +7,8 @@ import inspect
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -87,8 +88,6 @@ class SdkModel:
     """The messages that say a text as the user."""
     stream: bool = True
     """Whether the answer comes event by event."""
-    on_text: OnText | None = None
-    """Called with each chunk of text as it comes."""
     lasting: Collection[str] = ()
     """What of a state holds on where an answer says nothing of it, by name."""
     rewrite: Callable[[Any], Any] | None = None
@@ -96,25 +95,28 @@ class SdkModel:
     close: Callable[[], object] | None = None
     """Ends the client; may give an awaitable."""
 
-    async def __call__(self, messages: Messages, toolset: Toolset, /, *, state: State | None = None) -> Reply:
+    async def __call__(
+        self, messages: Messages, toolset: Toolset, /, *, state: State | None = None, on_text: OnText | None = None
+    ) -> Reply:
         """One turn.
 
         Args:
             state: The `Reply.state` of the turn before.
+            on_text: Called with each chunk of text as it comes; without a stream, with the whole text.
 
         Raises:
             RateLimited, Overloaded, ContextTooLong: where that is what the SDK says, with its error as the cause.
             ModelError: where the API reports another error in the middle of a turn.
         """
         request = self.request(messages, toolset, state or {})
-        response = await (self._streamed(request) if self.stream else self._whole(request))
+        response = await (self._streamed(request, on_text) if self.stream else self._whole(request))
         provider, usage = self.provider, self.usage(response)
         raw = response if self.stream else plain(response)
         if self.rewrite is not None:
             response = self.rewrite(response)
         text = provider.text(response)
-        if not self.stream and text and self.on_text is not None:
-            self.on_text(text)
+        if not self.stream and text and on_text is not None:
+            on_text(text)
         return Reply(
             text,
             provider.calls(response),
@@ -127,13 +129,13 @@ class SdkModel:
             raw,
         )
 
-    async def _streamed(self, request: Request) -> dict[str, Any]:
+    async def _streamed(self, request: Request, on_text: OnText | None) -> dict[str, Any]:
         stream = self.provider.Stream()
         async with aclosing(_events_of(self.events, request)) as events:
             async for event in events:
                 stream.feed(event)
-                if self.on_text is not None and (chunk := self.event_text(event)):
-                    self.on_text(chunk)
+                if on_text is not None and (chunk := self.event_text(event)):
+                    on_text(chunk)
         if stream.error is not None:
             raise reported_error(stream.error)
         return stream.partial()
@@ -152,7 +154,9 @@ class SdkModel:
     def unforced(self) -> SdkModel:
         """The same model, whose requests leave a choice out that forces a call: it may name a tool that is offered no
         more, and the answer is to be a text."""
-        return replace(self, request=lambda *asked: _without_forcing(self.request(*asked)))
+        unforced = copy(self)
+        unforced.request = lambda *asked: _without_forcing(self.request(*asked))
+        return unforced
 
     async def aclose(self) -> None:
         """Ends the client, where the model made it."""

@@ -235,7 +235,7 @@ def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) ->
 
 async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: CallState) -> Decision:
     call = starred_call(state.call, plan.parameters.hidden - {asked.into})
-    context = bound_context(state.fields, state, 0)
+    context = bound_context(state.context.fields, state, 0)
     try:
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from asyncio import get_running_loop
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
@@ -38,13 +40,17 @@ class Entry:
         state: The state of the call, once it has begun.
         task: Where it runs.
         result: What it came to; there before its task ends, which may be cut off while it writes the journal.
+        listeners: Called with the entry when it has its result.
     """
 
-    __slots__ = ("beside", "call", "observers", "result", "reused", "state", "task", "twin")
+    __slots__ = ("beside", "call", "listeners", "observers", "result", "reused", "state", "task", "twin")
 
-    def __init__(self, call: ToolCall, observers: tuple[Observer, ...]) -> None:
+    def __init__(
+        self, call: ToolCall, observers: tuple[Observer, ...], listeners: Sequence[Callable[[Entry], object]]
+    ) -> None:
         self.call = call
         self.observers = observers
+        self.listeners = listeners
         self.twin: Entry | None = None
         self.reused = self.beside = False
         self.state: CallState | None = None
@@ -55,6 +61,12 @@ class Entry:
     def runs(self) -> bool:
         """Whether the call has come to its handler."""
         return self.state is not None and self.state.executed is not False
+
+    def end(self, result: ToolResult) -> None:
+        """Keep what the call came to."""
+        self.result = result
+        for listener in self.listeners:
+            listener(self)
 
 
 class Lane(NamedTuple):
@@ -76,7 +88,9 @@ BESIDE = Lane()
 
 
 class Batch:
-    """A handle on several calls: await it for the list of results, in call order.
+    """A handle on several calls that run: await it for the list of results in call order, or iterate over it by
+    `async for` for each result as it comes. Whoever is cancelled while awaiting it cancels the calls, as with a task.
+    See docs/long-work.md.
 
     Calls start in order. One that may not run in parallel waits for all before it, and all after it wait for it;
     `resources` narrow that to the calls that share a key. What a call may run beside is told from its arguments as
@@ -95,9 +109,10 @@ class Batch:
         self._fields = fields
         self._observers = observers
         self._entries: list[Entry] = []
+        self._listeners: list[Callable[[Entry], object]] = []
         first: dict[str, Entry] = {}
         for call in calls:
-            entry = Entry(call if call.id else call.replace(id=new_id()), observers)
+            entry = Entry(call if call.id else call.replace(id=new_id()), observers, self._listeners)
             self._entries.append(entry)
             before = first.setdefault(entry.call.id, entry)
             if before is not entry:
@@ -106,7 +121,7 @@ class Batch:
                 else:
                     entry.reused = True
         self._cancelled = self._now = False
-        self._done: asyncio.Future[list[ToolResult]] | None = None
+        self._task: asyncio.Task[list[ToolResult]]
 
     @property
     def results(self) -> list[ToolResult]:
@@ -144,17 +159,20 @@ class Batch:
                 entry.task.cancel()
 
     def __await__(self) -> Generator[Any, None, list[ToolResult]]:
-        return self._awaited().__await__()
+        return self._task.__await__()
 
-    async def _awaited(self) -> list[ToolResult]:
-        if self._done is not None:
-            return await asyncio.shield(self._done)
-        self._done = asyncio.get_running_loop().create_future()
-        try:
-            await self._run()
-        finally:
-            self._done.set_result(self.results)
-        return self._done.result()
+    async def __aiter__(self) -> AsyncIterator[ToolResult]:
+        ended: asyncio.Queue[Entry | None] = asyncio.Queue()
+        for entry in self._entries:
+            if entry.result is not None:
+                ended.put_nowait(entry)
+        self._listeners.append(ended.put_nowait)
+        self._task.add_done_callback(lambda _: ended.put_nowait(None))
+        calls = Counter(entry.twin or entry for entry in self._entries)
+        while (first := await ended.get()) is not None:
+            for _ in range(calls[first]):
+                yield first.result  # type: ignore[misc]
+        await self._task
 
     async def _run(self) -> None:
         locks = KeyLocks()
@@ -208,7 +226,7 @@ class Batch:
 
     def _begin(self, entry: Entry, hold: Hold | None) -> _Task:
         coroutine = self._call(entry) if hold is None else self._with_keys(entry, hold)
-        task = entry.task = start(coroutine, asyncio.get_running_loop())
+        task = entry.task = start(coroutine, get_running_loop())
         if self._cancelled and not task.done() and (self._now or not entry.runs):
             task.cancel()  # what began at once has cancelled its own batch
         return task
@@ -245,6 +263,32 @@ class Batch:
             raise mistakes[0]
 
 
+def begin_batch(batch: Batch) -> Batch:
+    """Run the calls in a task.
+
+    Raises:
+        RuntimeError: where no event loop runs.
+    """
+    try:
+        loop = get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "runner.batch(...) begins at once, on a running event loop: call it inside `async def`; without a loop "
+            "there is runner.run_sync(...)"
+        ) from None
+    task = batch._task = loop.create_task(run_batch(batch))
+    batches = batch._runner.batches  # a loop keeps no task from the collector
+    batches.add(task)
+    task.add_done_callback(batches.discard)
+    return batch
+
+
+async def run_batch(batch: Batch) -> list[ToolResult]:
+    """Run the calls, and give their results in call order."""
+    await batch._run()
+    return batch.results
+
+
 async def _all(tasks: Sequence[_Task]) -> None:
     for task in tasks:
         if not task.done():
@@ -253,6 +297,6 @@ async def _all(tasks: Sequence[_Task]) -> None:
 
 async def _ended(task: _Task) -> None:
     """Wait for the end of a task, whatever it is; a fifth of the cost of `asyncio.wait`."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiter: asyncio.Future[None] = get_running_loop().create_future()
     task.add_done_callback(lambda _: wake(waiter))
     await waiter

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
@@ -45,6 +45,9 @@ from ferrule.values.event import EventKind, emit
 from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult
 
+if TYPE_CHECKING:
+    from ferrule.pipeline.batch import Entry
+
 log = logging.getLogger("ferrule")
 
 
@@ -60,9 +63,9 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
     return run_call(plan, call, fields, origin)
 
 
-def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields) -> Coro[ToolResult]:
+def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields, entry: Entry) -> Coro[ToolResult]:
     """Take a suspended call in again, where its name was looked up."""
-    call, origin = answered.call, Origin(answered=answered)
+    call, origin = answered.call, Origin(entry=entry, answered=answered)
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
@@ -96,7 +99,7 @@ async def answer(runner: RunnerState, call: ToolCall, rejection: Rejected, origi
         emit(observers, "tool:pre", named)
     emit(observers, "tool:error", named, result)
     if origin.entry is not None:
-        origin.entry.result = result
+        origin.entry.end(result)
     return result
 
 
@@ -188,7 +191,8 @@ def _tell_end(state: CallState, result: ToolResult) -> None:
     if state.observers:
         emit(state.observers, _END_KINDS.get(result.status, "tool:error"), state.told, result)
     if state.entry is not None:
-        state.entry.result, state.entry = result, None  # no cycle is left for the collector
+        state.entry.end(result)
+        state.entry = None  # no cycle is left for the collector
 
 
 def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:

@@ -13,7 +13,7 @@ from ferrule.errors import DefinitionError, GuardError
 from ferrule.types import Answer, Guard, GuardFunction
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import ALLOW, Decision, allow, deny
+from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import SECRET_STARS, dumps, same
 from ferrule.values.masking import masked_text
@@ -56,6 +56,12 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     if len(required) == 1:
         return _check_of_instance(check, guard, tool)
     raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, not check{signature}")
+
+
+def ask_always(tool: Tool) -> GuardFunction:
+    """The guard of a tool with `ask`."""
+    asked = ask(tool.ask if isinstance(tool.ask, str) else f"really run {tool.name}?")
+    return lambda call, context: asked
 
 
 def _check_of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:

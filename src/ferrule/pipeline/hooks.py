@@ -29,9 +29,9 @@ class Hook:
         self.after = () if after is None else (after,)
 
     @property
-    def only_around(self) -> bool:
-        """Whether it stands nowhere else: inside, the arguments are judged and stay."""
-        return bool(self.before)
+    def only_around(self) -> str | None:
+        """Why it stands nowhere else; `None` where it may stand inside, too."""
+        return "before(…) belongs in `around`: in `inside`, the arguments are judged and stay" if self.before else None
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         changed = run_hooks(self.before, call, context)

@@ -15,13 +15,13 @@ from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
 from ferrule.executors.threads import InThread
-from ferrule.pipeline.guards import guard_function
+from ferrule.pipeline.guards import ask_always, guard_function
 from ferrule.pipeline.hooks import split_chain
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Coro, Guard, GuardFunction, Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import UNSET, ToolContext, bound_context
+from ferrule.values.context import UNSET, ContextFields, ToolContext, bound_context
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult
@@ -52,6 +52,8 @@ class Settings:
     inside: tuple[Middleware, ...]
     limiter: Limiter | None
     principal_limits: PrincipalLimits | None
+    deps: object
+    secrets: JsonObject
     timeout: float | None
     expose: tuple[type[BaseException], ...]
     max_output: int
@@ -93,6 +95,7 @@ class Plan:
         hidden: Whether it has parameters that no model fills.
         has_middleware: Whether a middleware may put another result in the place of the kernel's.
         max_input: The characters of JSON that are read at most; `None` for no limit.
+        deps, secrets: What contexts have where callers give none; `None` for nothing.
         disabled: Why calls are denied at present; `None` where they are not.
         judged: Whether anybody reads the judged call.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
@@ -120,10 +123,11 @@ class Plan:
         self.run = executor.run
         self.shaped = executor.shapes
         owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
+        asked = (ask_always(tool),) if tool.ask else ()
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
             (_asking(guard_function(guard, tool), level, tool), guard)
             for level, owner in enumerate(owners)
-            for guard in owner.guards
+            for guard in (*owner.guards, *(asked if owner is tool else ()))
         )
         limiters = [tool.limiter, executor.limiter, *(one.limiter for one in inner_first)]
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
@@ -134,6 +138,8 @@ class Plan:
         self.max_output = min(one.max_output for one in outer_first)
         longest = [one.max_input for one in outer_first if one.max_input is not None]
         self.max_input = tool.max_input if tool.max_input is not UNSET else min(longest, default=None)
+        self.deps = _first(*(one.deps for one in inner_first))
+        self.secrets = next((one.secrets for one in inner_first if one.secrets), None)
         self.hidden = bool(handler.parameters.hidden)
         self.disabled: str | None = None
         around = [_asking(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
@@ -162,6 +168,12 @@ class Plan:
         if self.max_input is not None and length > self.max_input:
             read = f"have {length:,} characters, and at most {self.max_input:,} are read"
             raise Invalid(f"The arguments for {self.name} {read}. Nothing was run: send less in one call.")
+
+    def fields(self, given: ContextFields) -> ContextFields:
+        """What the context of a call has."""
+        if self.deps is not None and given.deps is None:
+            given = given._replace(deps=self.deps)
+        return given if given.secrets or self.secrets is None else given._replace(secrets=self.secrets)
 
     def look_disabled(self) -> None:
         """See why its calls are denied: what its own runner says, or one that it is mounted from."""

@@ -134,8 +134,16 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         return _not_started(plan, state, state.refused)
     state.executed = None if isinstance(error, WorkerDiedError) else True
     try:
-        log.warning("tool %r raised", plan.name, exc_info=error)
+        origin = origin_of(error)
+        if isinstance(origin, ToolError):
+            to_model = origin.result is None and not isinstance(origin, WorkerDiedError)  # the kernel's own
+        else:
+            to_model = isinstance(origin, RemoteError) and origin.matches((ToolError,))
+        if not to_model:
+            log.warning("tool %r raised", plan.name, exc_info=error)
         text, metadata = safe_text(error, plan.expose), _retry_after(error)
+        if to_model:
+            log.info("tool %r raised a ToolError: %.500r", plan.name, text)
     except KeyboardInterrupt:
         raise
     except BaseException:  # raised by a method of what was raised

@@ -63,6 +63,7 @@ class RunnerState:
         receive: Takes a call in; see `pipeline/call.py`, which imports this.
         failure: The result of a handler that raised; see `pipeline/results.py`.
         compile: Makes the plan of a tool.
+        look_disabled: Sees which tools are turned off; the runner's.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
         closing: Whether no new calls are taken.
         taken_up: The suspended calls that were.
@@ -76,6 +77,7 @@ class RunnerState:
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
         writing: The journal's writes of calls that were cut off.
+        batches: The batches that run.
         idle: Who waits for the last call to end.
     """
 
@@ -91,6 +93,7 @@ class RunnerState:
     receive: Receive
     failure: Failure
     compile: Callable[[Tool], Plan] = field(init=False)
+    look_disabled: Callable[[], None] = field(init=False)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
@@ -106,6 +109,7 @@ class RunnerState:
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
         self.writing: set[asyncio.Task[None]] = set()
+        self.batches: set[asyncio.Task[list[ToolResult]]] = set()
         self.idle: asyncio.Future[None] | None = None
 
     def like_this(self) -> RunnerState:

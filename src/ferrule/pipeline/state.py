@@ -161,7 +161,7 @@ class CallState:
         """What guards, middleware and the handler see of it; made when somebody wants it."""
         context = self.bound
         if context is None:
-            context = self.bound = bound_context(self.fields, self)
+            context = self.bound = bound_context(self.plan.fields(self.fields), self)
         return context
 
     @property

@@ -37,6 +37,7 @@ NOT_SEALED = (
     "The record of the suspended call was changed, or another runner has sealed it: give both the same resume_key. "
     "Without one, only the runner that suspended a call and its replacements resume it."
 )
+RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
 _SEALED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
 
 
@@ -175,7 +176,7 @@ async def take_up(plan: Plan, answered: Answered) -> None:
     if expires_at <= now():  # looked at last: by now who keeps the key may have forgotten it
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
     if answer is not True:
-        raise Rejected("invalid", f"This call was resumed already. {NOTHING_RUN}")
+        raise Rejected("invalid", RESUMED_ALREADY)
 
 
 def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,11 +56,11 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 NAMES = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")
-"""The provider modules in this package."""
+"""The provider modules in this package. See docs/models.md."""
 
 Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]
 """Why a model stopped. `"pause"`: send the turn back as it is; `"cut"`: a limit came in between; `"malformed"`: it
-wrote no valid call."""
+wrote no valid call. See docs/models.md."""
 
 Strict: TypeAlias = bool | Collection[str]
-"""Which tools the API holds the model to the schema of: all, none, or those of these names."""
+"""Which tools the API holds the model to the schema of: all, none, or those of these names. See docs/models.md."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ferrule.providers import Strict
+from ferrule.arguments.names import Names
+from ferrule.errors import DefinitionError
+from ferrule.providers import NAMES, Strict
 from ferrule.providers._read import split_deferred, strict_wanted
 from ferrule.providers._schemas import Subset, written
 from ferrule.providers._strict import Rules, check_request, refuse_strict
@@ -17,10 +19,41 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
 
+_SAID_BY_TOOLS = {
+    **dict.fromkeys(("name", "description"), "it is an option of the tool"),
+    **dict.fromkeys(("parameters", "parametersJsonSchema", "input_schema", "inputSchema"), "it is the tool's schema"),
+    **dict.fromkeys(("type", "function"), "leave it out"),
+    "input_examples": "it is examples=… of the tool",
+    "strict": "it is strict=… of tools(…)",
+}
+"""What a definition says itself, and what to do instead of saying it once more."""
+
+
+def unknown_provider(tool: Tool) -> str | None:
+    """What is wrong with the providers that a tool names in `provider`; `None` where nothing is."""
+    for name in tool.provider:
+        if name not in NAMES:
+            near = " or ".join(map(repr, Names(NAMES).nearest(name, 2)))
+            hint = f"did you mean {near}? " if near else ""
+            return f"provider={{{name!r}: …}} names no provider; {hint}the providers are {', '.join(NAMES)}"
+    return None
+
+
+def refused_keys(tool: Tool, provider: str) -> str | None:
+    """What is wrong with the keys that a tool has for one provider; `None` where nothing is."""
+    for key in tool.provider.get(provider, {}):
+        if key in _SAID_BY_TOOLS:
+            remedy = _SAID_BY_TOOLS[key]
+            return f"provider={{{provider!r}: …}} has {key!r}, which the definition says itself: {remedy}"
+    return None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Definitions:
     """How one API takes the definition of a tool."""
 
+    name: str
+    """The provider module's, as `Tool(provider=…)` names it."""
     plain: Subset
     strict: Rules | None = None
     """The rules of its strict mode; `None` where it has none for single tools."""
@@ -36,6 +69,8 @@ class Definitions:
     """Whether it stands in `{"type": "function", "function": ...}`."""
     defers: bool = False
     """Whether a deferred tool is marked, for the model to find by a tool search."""
+    examples: str = ""
+    """What examples stand under; empty where the API takes none."""
     _written: Mapping[bool, WeakKeyDictionary[Tool, dict[str, Any]]] = field(
         default_factory=lambda: defaultdict(WeakKeyDictionary), init=False
     )
@@ -51,6 +86,8 @@ class Definitions:
                 no tool's.
         """
         first, later = split_deferred(toolset, deferred)
+        later = [tool for tool in first if self._defers_itself(tool)] + later
+        first = [tool for tool in first if not self._defers_itself(tool)]
         tools = first + later
         if self.strict is None:
             refuse_strict(tools, strict, self.plain.provider, self.no_strict_hint)
@@ -63,7 +100,13 @@ class Definitions:
         if self.defers:
             for definition in found[len(first) :]:
                 definition["defer_loading"] = True
+        if later and self.examples:  # Anthropic refuses the two together
+            for definition in found:
+                definition.pop(self.examples, None)
         return found[: len(first)], found[len(first) :]
+
+    def _defers_itself(self, tool: Tool) -> bool:
+        return self.defers and bool(tool.provider.get(self.name, {}).get("defer_loading"))
 
     def _write(self, tool: Tool, strict: bool) -> dict[str, Any]:
         """A tool's name, its description where it has one, and its schema."""
@@ -75,5 +118,11 @@ class Definitions:
             description = told if begun else "\n\n".join(filter(None, [description, told]))
         described = {"description": description} if description else {}
         found = {**self.head, "name": tool.wire_name, **described, self.key: schema, **mark}
+        if self.examples and tool.examples:
+            shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
+            found[self.examples] = shown
+        if problem := unknown_provider(tool) or refused_keys(tool, self.name):
+            raise DefinitionError(f"tool {tool.name!r}: {problem}")
+        found |= tool.provider.get(self.name, {})
         self._written[strict][tool] = found
         return found

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API."""
+"""Anthropic's Messages API. See docs/models.md."""
 
 from __future__ import annotations
 
@@ -75,13 +75,22 @@ _API = Api(
     one_at_a_time=True,
     images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
 )
-_DEFINITIONS = Definitions(plain=PLAIN_ANTHROPIC, strict=ANTHROPIC, key="input_schema", defers=True)
+_DEFINITIONS = Definitions(
+    name="anthropic",
+    plain=PLAIN_ANTHROPIC,
+    strict=ANTHROPIC,
+    key="input_schema",
+    defers=True,
+    examples="input_examples",
+)
 
 
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
 ) -> list[ToolParam]:
     """`[{"name", "description", "input_schema"}]`, deferred tools behind the others.
+
+    The examples of a tool are its `input_examples`, unless a tool is deferred: this API refuses the two together.
 
     Args:
         strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
@@ -94,7 +103,7 @@ def tools(
     """
     first, later = _DEFINITIONS.write(toolset, strict, deferred)
     if cache and first:
-        first[-1]["cache_control"] = {"type": "ephemeral"}
+        first[-1].setdefault("cache_control", {"type": "ephemeral"})
     return first + later
 
 

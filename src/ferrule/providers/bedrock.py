@@ -1,4 +1,4 @@
-"""Amazon Bedrock's Converse API."""
+"""Amazon Bedrock's Converse API. See docs/models.md."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _API = Api(
     },
     images=frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
 )
-_DEFINITIONS = Definitions(plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
+_DEFINITIONS = Definitions(name="bedrock", plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
 # botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
 _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _OFFICE = "application/vnd.openxmlformats-officedocument"

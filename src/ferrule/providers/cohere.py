@@ -1,4 +1,4 @@
-"""Cohere's chat API, version 2.
+"""Cohere's chat API, version 2. See docs/models.md.
 
 Definitions and messages are dicts, which its Python client takes; its types have no name for them, hence `Any`.
 """
@@ -74,7 +74,7 @@ _API = Api(
     forces=False,
     remedies={"choice": "offer the tool alone, tools(toolset.only(name)), with 'required'"},
 )
-_DEFINITIONS = Definitions(plain=PLAIN_COHERE, strict=COHERE, strict_mark={}, in_function=True)
+_DEFINITIONS = Definitions(name="cohere", plain=PLAIN_COHERE, strict=COHERE, strict_mark={}, in_function=True)
 
 
 def tools(

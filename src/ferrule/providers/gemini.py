@@ -1,4 +1,4 @@
-"""Google's Gemini API, by generateContent or by Interactions.
+"""Google's Gemini API, by generateContent or by Interactions. See docs/models.md.
 
 `tools` and `tool_choice` are told which; the other functions see it. Dicts have the names of the JSON (`functionCall`),
 which the SDK takes as well; what goes in may have the SDK's own (`function_call`).
@@ -43,13 +43,14 @@ if TYPE_CHECKING:
 
 
 Api: TypeAlias = Literal["generate", "interactions"]
+"""Which of the two APIs `tools` and `tool_choice` write for."""
 
 _TABLES = {"generate": generate.API, "interactions": interactions.API}
 _STRICT_HINT = "; tool_choice('required'), or 'auto' with only=[...], holds the model to the schemas"
 _DEFINITIONS = {
-    "generate": Definitions(plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, key="parametersJsonSchema"),
+    "generate": Definitions(name="gemini", plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, key="parametersJsonSchema"),
     "interactions": Definitions(
-        plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, head={"type": "function"}, defers=True
+        name="gemini", plain=PLAIN_GEMINI, no_strict_hint=_STRICT_HINT, head={"type": "function"}, defers=True
     ),
 }
 

@@ -1,7 +1,10 @@
 """Checks of a toolset before it is sent to a model API: what is refused, what a model mixes up, what it costs.
 
 Pure functions over tools. An `error` is what a provider, or Ferrule on its behalf, refuses; a `warning` what a model is
-likely to get wrong; a `note` a fact worth knowing.
+likely to get wrong; a `note` a fact worth knowing. `ferrule lint` prints them:
+
+    for finding in findings([convert], ["anthropic"], strict=True):
+        print(finding.level, finding.rule)
 """
 
 from __future__ import annotations
@@ -28,12 +31,16 @@ from ferrule.providers import (
     openai_responses,
 )
 from ferrule.providers._schemas import broken_rule, inner, pointed_at
+from ferrule.providers._write import refused_keys, unknown_provider
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
 
 Level = Literal["error", "warning", "note"]
+"""How bad a finding is."""
+
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+"""The levels, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class Finding:
 
     level: Level
     rule: str
-    """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `wire-name`, `no-description`,
-    `no-parameter-description` or `confusable`."""
+    """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `provider`, `wire-name`,
+    `no-description`, `no-parameter-description` or `confusable`."""
     text: str
     provider: str = ""
     """Empty: whichever."""
@@ -92,6 +99,7 @@ LIMITS: dict[str, Limits] = {
     "openai_chat": Limits(openai_chat.tools, _plain.PLAIN_CHAT, _strict.OPENAI, most_tools=128, most_description=1_024),
     "openai_responses": Limits(openai_responses.tools, _plain.PLAIN_OPENAI, _strict.OPENAI),
 }
+"""What each provider takes, by the name of its module."""
 
 
 def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: bool = False) -> list[Finding]:
@@ -104,6 +112,7 @@ def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), 
     """
     tools = list(tools)
     found = [finding for name in providers for finding in _refusals(tools, name, strict)]
+    found += [Finding("error", "provider", text, tool=tool.name) for tool in tools if (text := unknown_provider(tool))]
     found += [*_wire_names(tools), *_undescribed(tools), *_confusable(tools)]
     return sorted(found, key=lambda finding: LEVELS.index(finding.level))
 
@@ -125,6 +134,8 @@ def _refusals(tools: Sequence[Tool], provider: str, strict: bool) -> Iterator[Fi
 
 
 def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
+    if problem := refused_keys(tool, provider):
+        yield Finding("error", "provider", problem, provider, tool.name)
     broken = broken_rule(tool, limits.plain)
     if broken is not None:
         yield Finding("error", "definition", f"cannot be sent: {broken[1]}", provider, tool.name, broken[0])

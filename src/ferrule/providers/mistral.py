@@ -1,4 +1,4 @@
-"""Mistral's chat API."""
+"""Mistral's chat API. See docs/models.md."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _API = Api(
     one_at_a_time=True,
     images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
 )
-_DEFINITIONS = Definitions(plain=PLAIN_MISTRAL, strict=MISTRAL, in_function=True)
+_DEFINITIONS = Definitions(name="mistral", plain=PLAIN_MISTRAL, strict=MISTRAL, in_function=True)
 # docs.mistral.ai and github.com/mistralai/mistral-common: "Tool call id … must be a-z, A-Z, 0-9, with a length of 9."
 _ID = re.compile(r"[a-zA-Z0-9]{9}")
 _DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -1,4 +1,4 @@
-"""Ollama's chat API.
+"""Ollama's chat API. See docs/models.md.
 
 Its Python client drops what it does not know of a schema (nested properties, `anyOf`, `$ref`): send the definitions
 as they are, with an HTTP client.
@@ -57,7 +57,7 @@ _API = Api(
         "choice": "offer the tools that may be called, tools(toolset.only(...))",
     },
 )
-_DEFINITIONS = Definitions(plain=PLAIN_OLLAMA, in_function=True)
+_DEFINITIONS = Definitions(name="ollama", plain=PLAIN_OLLAMA, in_function=True)
 
 
 def tools(

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and whatever is compatible with it."""
+"""OpenAI's Chat Completions API, and whatever is compatible with it. See docs/models.md."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _API = Api(
 )
 # "array too long. Expected an array with maximum length 128"; compatible servers take more without strict mode.
 _DEFINITIONS = Definitions(
-    plain=PLAIN_CHAT, strict=replace(OPENAI, most_together={"strict tools": 128}), in_function=True
+    name="openai_chat", plain=PLAIN_CHAT, strict=replace(OPENAI, most_together={"strict tools": 128}), in_function=True
 )
 
 

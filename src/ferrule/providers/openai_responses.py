@@ -1,4 +1,4 @@
-"""OpenAI's Responses API."""
+"""OpenAI's Responses API. See docs/models.md."""
 
 from __future__ import annotations
 
@@ -90,7 +90,12 @@ _API = Api(
     images=frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"}),
 )
 _DEFINITIONS = Definitions(
-    plain=PLAIN_OPENAI, strict=OPENAI, head={"type": "function"}, plain_mark={"strict": False}, defers=True
+    name="openai_responses",
+    plain=PLAIN_OPENAI,
+    strict=OPENAI,
+    head={"type": "function"},
+    plain_mark={"strict": False},
+    defers=True,
 )
 _OWN_TYPES = ("function_call", "custom_tool_call")
 _NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")

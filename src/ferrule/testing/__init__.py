@@ -5,5 +5,6 @@ from __future__ import annotations
 from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
+from ferrule.testing.recorder import Recorder
 
-__all__ = ["ManualClock", "fake", "faults"]
+__all__ = ["ManualClock", "Recorder", "fake", "faults"]

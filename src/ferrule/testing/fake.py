@@ -5,28 +5,28 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic import ValidationError as PydanticError
 
 from ferrule.arguments.exporting import UNEXPORTABLE
-from ferrule.definition.handler import Handler
+from ferrule.definition.handler import Call, Handler
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
+from ferrule.testing.answers import answering
 from ferrule.testing.values import Unmet, below, fitting, words
 from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 
-Answer: TypeAlias = Callable[[ToolCall], Any]
 _NO_CONSTRAINTS = {"type", "title", "description", "$schema", "$id"}
 
 
@@ -34,6 +34,7 @@ def fake(
     tools: Toolset | Iterable[Any] | Any, *, seed: int | str = 0, answers: Mapping[str, Any] | None = None
 ) -> Toolset:
     """The same tools with a made-up handler: names, schemas, traits, guards and middleware stay as they are.
+    See docs/testing.md.
 
     An answer fits the tool's output schema, and is an object of the return type where the tool has one; a tool that
     says nothing of its output, or only that it is text, answers with a short text that names it. The same seed, name
@@ -46,13 +47,18 @@ def fake(
     Args:
         tools: A toolset, a list of whatever makes one, or one tool.
         seed: Other seeds have other answers.
-        answers: For some tools, by name, what they answer instead: a value, or a sync or async function of the
-            arguments, which may raise like any handler. A value is checked here, what a function gives where the
-            call is made.
+        answers: For some tools, by name, what they answer instead: a value, or a sync or async function, which may
+            raise like any handler. A value is checked here, what a function gives where the call is made.
+
+    A function names the parameters of the tool that it needs, all, some or none, and gets them as the handler would:
+    `answers={"convert": lambda amount, currency: …}`. With `**others` it gets the others too, and with `context` the
+    `ToolContext`. A single parameter called `arguments` (or `args`, `payload`, `params`, `input`, `_`), or annotated as
+    a `dict`, gets all arguments as a dict of JSON values, unless the tool has a parameter of that name.
 
     Raises:
-        DefinitionError: for an answer to a tool that there is not, or that does not fit the output schema, and where
-            no fitting answer can be made up: then `answers` has to have one.
+        DefinitionError: for an answer to a tool that there is not, that does not fit the output schema, or that has a
+            parameter which the tool has not; and where no fitting answer can be made up: then `answers` has to have
+            one.
 
     `tool.handler` is still the real function, for guards that look at it.
     """
@@ -102,12 +108,11 @@ def _tool_named(toolset: Toolset, name: Any) -> Tool:
     return found
 
 
-def _replaced(tool: Tool, answer: Answer) -> Tool:
+def _replaced(tool: Tool, answer: Call) -> Tool:
     """A copy that `answer` does instead, in the event loop: name, schema, traits and guards stay."""
 
     async def call(values: object, context: ToolContext) -> object:
-        assert context.call is not None
-        value = answer(context.call)
+        value = answer(values, context)
         return await value if inspect.isawaitable(value) else value
 
     def instead(handler: Handler) -> Handler:
@@ -117,15 +122,17 @@ def _replaced(tool: Tool, answer: Answer) -> Tool:
     return here.adapted(instead)
 
 
-def _given(tool: Tool, answer: Any) -> Answer:
+def _given(tool: Tool, answer: Any) -> Call:
     """What the caller wants to be answered."""
+    if isinstance(answer, Tool):  # has no signature
+        return answering(tool, lambda **arguments: answer(**arguments))
     if callable(answer):
-        return lambda call: answer(call.arguments)
+        return answering(tool, answer)
     if misfit := tool.output.misfit(answer, jsonable(answer)):
         raise DefinitionError(
             f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
         )
-    return lambda call: copy.deepcopy(answer)
+    return lambda values, context: copy.deepcopy(answer)
 
 
 class _Made:
@@ -139,11 +146,15 @@ class _Made:
         self._tool = tool
         self._seed = seed
         try:
-            self(ToolCall("", tool.name))
+            self._made_for(ToolCall("", tool.name))
         except ToolError as error:
             raise DefinitionError(str(error)) from None
 
-    def __call__(self, call: ToolCall) -> Any:
+    def __call__(self, values: object, context: ToolContext) -> Any:
+        assert context.call is not None
+        return self._made_for(context.call)
+
+    def _made_for(self, call: ToolCall) -> Any:
         salt = salt_of(self._seed, call)
         schema = self._tool.output_schema
         if schema is None or (schema.get("type") == "string" and schema.keys() <= _NO_CONSTRAINTS):

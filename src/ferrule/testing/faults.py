@@ -40,6 +40,7 @@ def faults(
     clock: Clock = MONOTONIC,
 ) -> Toolset:
     """The same tools, with faults made by the seed: in each the innermost middleware, next to its handler.
+    See docs/testing.md.
 
     A call is slow first (`latency`), then it may fail or hang, before its handler was run or after: the model is told
     the same in both cases, as in life. An error is dealt with just as if the handler had raised it. A hang ends at the

@@ -2,7 +2,7 @@
 
 Paths start at `context.working_directory`. Nothing here keeps a path inside it: that is `ferrule.guards.within`, which
 also turns links into the real paths that these tools then open exactly. `refusing_hard_links` makes tools that read no
-file that has another name elsewhere; none of them writes into such a file.
+file that has another name elsewhere; none of them writes into such a file. See docs/guards.md#paths.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -24,6 +25,7 @@ from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
 from ferrule.values.context import CONTEXT, ToolContext, running
+from ferrule.values.decision import Diff
 
 _MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
 _MOST_REPLACED: Final = 5_000_000
@@ -51,7 +53,10 @@ _NOT_ENTERED: Final = frozenset(
     }
 )
 
-Path = Annotated[str, Field(description="Relative to the working directory, or absolute.")]
+Path = Annotated[
+    str, Field(description="Relative to the working directory, or absolute.", json_schema_extra={"format": "path"})
+]
+"""A parameter that is a path, as these tools have it."""
 
 
 def _located(path: str, working_directory: str) -> str:
@@ -82,8 +87,8 @@ def _takes_hard_links() -> bool:
     return own.get("hard_links", True)
 
 
-def _read_whole(full: str, shown: str) -> tuple[bytes, os.stat_result]:
-    with os.fdopen(open_exactly(full, hard_links=_takes_hard_links()), "rb") as file:
+def _read_whole(full: str, shown: str, hard_links: bool) -> tuple[bytes, os.stat_result]:
+    with os.fdopen(open_exactly(full, hard_links=hard_links), "rb") as file:
         found = os.fstat(file.fileno())
         if found.st_size > _MOST_BYTES:
             raise ValueError(f"{shown!r} has {found.st_size} bytes; at most {_MOST_BYTES} are read")
@@ -123,7 +128,7 @@ def read_file(
     """
     full = _located(path, context.working_directory)
     shown = _shown(full, context)
-    text = _read_whole(full, shown)[0].decode("utf-8-sig", "replace")
+    text = _read_whole(full, shown, _takes_hard_links())[0].decode("utf-8-sig", "replace")
     lines = _lines(text)
     if not lines:
         return "[the file is empty]"
@@ -140,7 +145,20 @@ def read_file(
     return "\n".join(page)
 
 
-@tool(destructive=True, idempotent=True, open_world=False, resources=_same_file)
+def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
+    path, content = arguments["path"], arguments["content"]
+    if not os.path.isabs(path):  # nobody says here where it starts
+        return f"{path!r} would hold this, in the place of whatever is there:\n{content}"
+    try:
+        before = _read_whole(_located(path, os.sep), path, hard_links)[0].decode("utf-8", "replace")
+    except FileNotFoundError:
+        before = ""
+    except (ValueError, OSError) as error:
+        return f"{path!r} would hold this, in the place of what cannot be shown ({error}):\n{content}"
+    return Diff(before, content, path)
+
+
+@tool(destructive=True, idempotent=True, open_world=False, resources=_same_file, preview=_preview_write)
 def write_file(path: Path, content: str, context: ToolContext) -> str:
     """Write a whole text file, which replaces what is there; directories that are missing are made.
 
@@ -169,23 +187,22 @@ def _check_size(size: int) -> None:
         raise ValueError(f"the file would have up to {size} bytes, and at most {_MOST_BYTES} are written")
 
 
-@tool(destructive=True, open_world=False, resources=_same_file)
-def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all: bool = False) -> str:
-    """Replace a passage of a text file. Line ends and encoding stay as they are.
+class _Edit(NamedTuple):
+    """What an edit makes of a file."""
 
-    Args:
-        old: The passage, exactly as it is in the file (without the line numbers that read_file shows). It must occur
-            once: take in enough of what is around it.
-        new: What takes its place.
-        replace_all: Replace it wherever it occurs.
-    """
-    full = _located(path, context.working_directory)
-    shown = _shown(full, context)
+    before: str
+    after: str
+    found: os.stat_result
+    often: str
+    line: int
+
+
+def _edit(full: str, shown: str, old: str, new: str, replace_all: bool, hard_links: bool) -> _Edit:
     if not old:
         raise ValueError("old is empty; say which passage is to be replaced, or use write_file for a whole file")
     if old == new:
         raise ValueError("old and new are the same, so there is nothing to change")
-    data, found = _read_whole(full, shown)
+    data, found = _read_whole(full, shown, hard_links)
     try:
         document = _Document.of(data.decode())
     except UnicodeDecodeError as error:
@@ -207,9 +224,36 @@ def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all:
     # From above: each line end in it may become CR LF, and what is taken out has no fewer bytes than `wanted`.
     _check_size(len(data) + len(places) * (len(_encoded("new", put)) + put.count("\n") - len(_encoded("old", wanted))))
     changed = document.replaced(places, len(wanted), put)
-    write_exactly(full, _encoded("new", changed), expected=found)
     often = "once" if len(places) == 1 else f"{len(places)} times"
-    return f"replaced {often} in {shown!r}, at line {document.line(places[0])}"
+    return _Edit(document.text, changed, found, often, document.line(places[0]))
+
+
+def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
+    path, old, new = arguments["path"], arguments["old"], arguments["new"]
+    if not os.path.isabs(path):  # nobody says here where it starts
+        return Diff(old, new, path)
+    try:
+        edit = _edit(_located(path, os.sep), path, old, new, arguments.get("replace_all", False), hard_links)
+    except (ValueError, OSError) as error:
+        return f"It would fail: {error}"
+    return Diff(edit.before, edit.after, path)
+
+
+@tool(destructive=True, open_world=False, resources=_same_file, preview=_preview_edit)
+def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all: bool = False) -> str:
+    """Replace a passage of a text file. Line ends and encoding stay as they are.
+
+    Args:
+        old: The passage, exactly as it is in the file (without the line numbers that read_file shows). It must occur
+            once: take in enough of what is around it.
+        new: What takes its place.
+        replace_all: Replace it wherever it occurs.
+    """
+    full = _located(path, context.working_directory)
+    shown = _shown(full, context)
+    edit = _edit(full, shown, old, new, replace_all, _takes_hard_links())
+    write_exactly(full, _encoded("new", edit.after), expected=edit.found)
+    return f"replaced {edit.often} in {shown!r}, at line {edit.line}"
 
 
 def _places(text: str, wanted: str) -> Iterator[int]:
@@ -511,4 +555,8 @@ tools: list[Tool] = [read_file, write_file, edit_file, list_files, search_files]
 
 def refusing_hard_links() -> list[Tool]:
     """The same tools, which read and edit no file that has several hard links: no path tells where the others are."""
-    return [one.replace(context={"hard_links": False}) for one in tools]
+    previews = {
+        write_file: partial(_preview_write, hard_links=False),
+        edit_file: partial(_preview_edit, hard_links=False),
+    }
+    return [one.replace(context={"hard_links": False}, preview=previews.get(one)) for one in tools]

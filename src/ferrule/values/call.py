@@ -18,7 +18,7 @@ class _CallFields:
 
 
 class ToolCall(_CallFields):
-    """One request to run one tool.
+    """One request to run one tool. See docs/first-tool.md.
 
     Args:
         id: The call's id, as the provider gave it; the runner makes one where it is empty.

@@ -21,7 +21,7 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 @final
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A block of text; what UTF-8 cannot hold in it becomes U+FFFD."""
+    """A block of text; what UTF-8 cannot hold in it becomes U+FFFD. See docs/talking-to-the-model.md."""
 
     text: str
 
@@ -35,7 +35,7 @@ class Text:
 @final
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A block of something else than text.
+    """A block of something else than text. See docs/talking-to-the-model.md.
 
     Attributes:
         kind: What it is.

@@ -84,7 +84,10 @@ class RunningCall(Protocol):
 
 
 _DESCRIBED = frozenset(
-    ("name", "description", "title", "version", "tags", "metadata", "private", "hidden", "input_schema", "fingerprint")
+    [
+        *("name", "description", "title", "version", "tags", "metadata", "private", "hidden", "preview"),
+        *("input_schema", "fingerprint"),
+    ]
 )
 _JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "parallel"))
 
@@ -92,7 +95,7 @@ _JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "pa
 class Traits:
     """What the tool of a call is and does, for the arguments of that very call.
 
-    It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `hidden`,
+    It has the tool's `name`, `description`, `title`, `version`, `tags`, `metadata`, `private`, `hidden`, `preview`,
     `input_schema` and `fingerprint`; `read_only`, `destructive`, `idempotent`, `open_world` and `parallel` as bools;
     and the tool itself as `definition`.
     """
@@ -118,7 +121,7 @@ class _ContextFields:
 
 
 class ToolContext(_ContextFields, Generic[Deps]):
-    """What a run may use besides its arguments; frozen, and made with keywords alone.
+    """What a run may use besides its arguments; frozen, and made with keywords alone. See docs/dependencies.md.
 
     Args:
         session: The conversation that this call belongs to.
@@ -341,3 +344,4 @@ class _ToolOwnContext:
 
 
 CONTEXT = _ToolOwnContext()
+"""What the running tool was given as `context=`. See docs/dependencies.md."""

@@ -13,7 +13,7 @@ from ferrule.values.frozen import JsonObject
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Decision:
-    """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins.
+    """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins. See docs/guards.md.
 
     Attributes:
         kind: `"allow"`, `"ask"` or `"deny"`.
@@ -54,16 +54,34 @@ _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 ALLOW = Decision("allow")
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What a call would change, as a tool's `preview` tells it to the person who is asked.
+    See docs/approvals.md.
+
+    Attributes:
+        before: The text as it is; empty for what is new.
+        after: The text as it would be.
+        name: Of what it is, such as a path.
+    """
+
+    before: str
+    after: str
+    name: str = ""
+
+
 def allow(arguments: JsonObject | None = None) -> Decision:
-    """The call may run, with `arguments` instead of its own where they are given (they are judged again)."""
+    """The call may run, with `arguments` instead of its own where they are given (they are judged again).
+    See docs/guards.md."""
     return ALLOW if arguments is None else Decision("allow", arguments=arguments)
 
 
 def ask(reason: str, *, into: str | None = None) -> Decision:
-    """A person decides; with `into`, a person supplies the value of that parameter."""
+    """A person decides; with `into`, a person supplies the value of that parameter. See docs/guards.md."""
     return Decision("ask", reason, into=into)
 
 
 def deny(reason: str) -> Decision:
-    """The call may not run; `reason` is shown to the model."""
+    """The call may not run; `reason` is shown to the model. See docs/guards.md."""
     return Decision("deny", reason)

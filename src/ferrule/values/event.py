@@ -25,7 +25,7 @@ class _EventFields:
 
 
 class Event(_EventFields):
-    """Something that happened.
+    """Something that happened. See docs/events.md.
 
     Attributes:
         kind: `tool:pre` (the call arrived), `tool:decided`, `tool:progress`, `tool:suspended`, and exactly one of

@@ -12,6 +12,7 @@ from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
 ]
+"""What a call came to. See docs/talking-to-the-model.md#results."""
 _EMPTY: JsonObject = FrozenDict()
 
 
@@ -46,7 +47,7 @@ class _ResultFields:
 
 
 class ToolResult(_ResultFields):
-    """What one call came to; exactly one for every call.
+    """What one call came to; exactly one for every call. See docs/talking-to-the-model.md.
 
     A handler may build one itself: `ToolResult(output=…, error=…, metadata=…, content=[…])`.
 

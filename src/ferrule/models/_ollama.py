@@ -13,18 +13,8 @@ from ferrule.providers import ollama as provider
 _USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_tokens"}
 
 
-def ollama(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    text_calls: bool = False,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model that Ollama runs.
+class Ollama(sdk.SdkModel):
+    """A model that Ollama runs; see docs/models.md.
 
     Its SDK retries nothing.
 
@@ -36,32 +26,42 @@ def ollama(
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         text_calls: Whether calls that a model wrote into its text are read, where its template does not: `<tool_call>`
             and `<function=...>`, as Hermes and Qwen models write them. Otherwise such a turn is `"malformed"`.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `think` or `options`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK is missing, or for an option that it does not have.
     """
-    used = sdk.import_sdk("ollama", "ollama").AsyncClient(host=base_url) if client is None else client
 
-    sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        text_calls: bool = False,
+        **options: Any,
+    ) -> None:
+        used = sdk.import_sdk("ollama", "ollama").AsyncClient(host=base_url) if client is None else client
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        found = {"model": name, "messages": list(messages), **options}
-        return sdk.with_tools(found, provider.tools(toolset, deferred=deferred))
+        sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: _send(used, request, stream=True),
-        response=lambda request: _send(used, request, stream=False),
-        event_text=_event_text,
-        usage=partial(sdk.counts, names=_USAGE_NAMES, at=()),
-        stream=stream,
-        on_text=on_text,
-        rewrite=provider.with_text_calls if text_calls else None,
-        close=used.close if client is None else None,
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            found = {"model": name, "messages": list(messages), **options}
+            return sdk.with_tools(found, provider.tools(toolset, deferred=deferred))
+
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: _send(used, request, stream=True),
+            response=lambda request: _send(used, request, stream=False),
+            event_text=_event_text,
+            usage=partial(sdk.counts, names=_USAGE_NAMES, at=()),
+            stream=stream,
+            rewrite=provider.with_text_calls if text_calls else None,
+            close=used.close if client is None else None,
+        )
 
 
 async def _send(client: Any, request: sdk.Request, *, stream: bool) -> Any:

@@ -15,18 +15,8 @@ _USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_to
 _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
 
 
-def mistral(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    strict: Strict = False,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model of Mistral's.
+class Mistral(sdk.SdkModel):
+    """A model of Mistral's; see docs/models.md.
 
     Args:
         name: The model.
@@ -36,35 +26,45 @@ def mistral(
         strict: As in `providers.mistral.tools`.
         deferred: As there.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    used = _client(name, base_url) if client is None else client
 
-    sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        strict: Strict = False,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        **options: Any,
+    ) -> None:
+        used = _client(name, base_url) if client is None else client
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        found = {"model": name, "messages": list(messages), **options}
-        return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+        sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
 
-    async def close() -> None:
-        await used.__aexit__(None, None, None)  # it has no other way
-        used.__exit__(None, None, None)
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            found = {"model": name, "messages": list(messages), **options}
+            return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: used.chat.stream_async(**request),
-        response=lambda request: used.chat.complete_async(**request),
-        event_text=_event_text,
-        usage=partial(sdk.counts, names=_USAGE_NAMES),
-        stream=stream,
-        on_text=on_text,
-        close=close if client is None else None,
-    )
+        async def close() -> None:
+            await used.__aexit__(None, None, None)  # it has no other way
+            used.__exit__(None, None, None)
+
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: used.chat.stream_async(**request),
+            response=lambda request: used.chat.complete_async(**request),
+            event_text=_event_text,
+            usage=partial(sdk.counts, names=_USAGE_NAMES),
+            stream=stream,
+            close=close if client is None else None,
+        )
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -21,20 +21,8 @@ _USAGE_NAMES = {
 }
 
 
-def bedrock(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    result_status: bool = True,
-    stream: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model on Bedrock.
+class Bedrock(sdk.SdkModel):
+    """A model on Bedrock; see docs/models.md.
 
     Args:
         name: The model's id, or an inference profile's.
@@ -46,7 +34,6 @@ def bedrock(
         deferred: As there.
         result_status: Whether a failed result has a `status`, which not every model takes.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
             those of the toolset.
 
@@ -54,30 +41,43 @@ def bedrock(
         DefinitionError: where the SDK, credentials or a region are missing, or for an option that the API does not
             have.
     """
-    used = _client(name, base_url) if client is None else client
-    sdk.check_options(f"bedrock:{name}", _request_fields(used), options)
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        found = {"modelId": name, "messages": list(messages), **options}
-        definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
-        config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
-        if "tools" not in config:
-            config = _config_of_history(messages)
-        return {**found, "toolConfig": config} if config else found
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        strict: Strict = False,
+        cache: bool = False,
+        deferred: Collection[str] = (),
+        result_status: bool = True,
+        stream: bool = True,
+        **options: Any,
+    ) -> None:
+        used = _client(name, base_url) if client is None else client
+        sdk.check_options(f"bedrock:{name}", _request_fields(used), options)
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=partial(_events, used),
-        response=lambda request: _in_thread(lambda: used.converse(**request)),
-        event_text=_event_text,
-        usage=partial(sdk.counts, names=_USAGE_NAMES),
-        answers=partial(provider.results, status=result_status),
-        user=_user,
-        stream=stream,
-        on_text=on_text,
-        close=used.close if client is None else None,
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            found = {"modelId": name, "messages": list(messages), **options}
+            definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
+            config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
+            if "tools" not in config:
+                config = _config_of_history(messages)
+            return {**found, "toolConfig": config} if config else found
+
+        super().__init__(
+            provider,
+            request=request,
+            events=partial(_events, used),
+            response=lambda request: _in_thread(lambda: used.converse(**request)),
+            event_text=_event_text,
+            usage=partial(sdk.counts, names=_USAGE_NAMES),
+            answers=partial(provider.results, status=result_status),
+            user=_user,
+            stream=stream,
+            close=used.close if client is None else None,
+        )
 
 
 def _client(name: str, base_url: str | None) -> Any:

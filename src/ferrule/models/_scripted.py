@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import DefinitionError
@@ -21,8 +24,28 @@ Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
 Step: TypeAlias = Answer | Callable[[Messages], Answer]
 
 
-def scripted(steps: Iterable[Step], *, pause: float = 0.0) -> Scripted:
-    """A model that answers with one step after the other, in messages of OpenAI's chat form.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the model was sent in one turn."""
+
+    messages: list[Message]
+    """A copy, as they were then."""
+    tools: Toolset
+    """What it might call."""
+    state: Mapping[str, Any]
+    """The `Reply.state` of the turn before; mostly empty."""
+
+
+class Scripted:
+    """A model that answers with one step after the other, in messages of OpenAI's chat form; see docs/testing.md.
+
+        async with Scripted([[("add", {"a": 1, "b": 2})], "Three."]) as model:
+            await run(model, model.user("Add one and two."), runner)
+        assert "add" in model.requests[0].tools
+        assert model.requests[1].messages[-1]["content"] == "3"
+
+    `requests` keeps what it was sent, turn by turn. Where steps are left over, the end of `with` or `async with` raises
+    `AssertionError`, unless the block itself raised, and so does `assert_done()`. Without these nothing looks.
 
     Args:
         steps: Each is a text, a list of calls, a tuple of a text and such a list, a `Reply`, or a function of the
@@ -35,23 +58,27 @@ def scripted(steps: Iterable[Step], *, pause: float = 0.0) -> Scripted:
 
     Its call raises `DefinitionError` when it is asked more often than there are steps.
     """
-    return Scripted(steps, pause)
 
+    requests: list[Request]
+    """What it was sent, turn by turn; also what it had no step for."""
 
-class Scripted:
-    """The model that `scripted` gives."""
-
-    def __init__(self, steps: Iterable[Step], pause: float) -> None:
+    def __init__(self, steps: Iterable[Step], *, pause: float = 0.0) -> None:
         if isinstance(steps, str) or not isinstance(steps, Iterable):
             raise DefinitionError(f"steps is a list of what the model says and calls, turn by turn, not {steps!r}")
         self._steps = list(steps)
         self._pause = pause
         self._turns = 0
+        self._asked_beyond = False
         self._ids: set[str] = set()
+        self.requests = []
 
-    async def __call__(self, messages: Messages, toolset: Toolset, /) -> Reply:
+    async def __call__(
+        self, messages: Messages, toolset: Toolset, /, *, state: Mapping[str, Any] | None = None
+    ) -> Reply:
+        self.requests.append(Request(copy.deepcopy(list(messages)), toolset, state or {}))
         await asyncio.sleep(self._pause)
         if self._turns == len(self._steps):
+            self._asked_beyond = True
             raise DefinitionError(
                 f"the script has {len(self._steps)} steps, and the model was asked once more; "
                 f"the last message was {_last(messages)!r}"
@@ -59,6 +86,43 @@ class Scripted:
         step = self._steps[self._turns]
         self._turns += 1
         return self._reply(step(messages) if callable(step) else step)
+
+    def assert_done(self) -> None:
+        """Look whether every step was given, and none was missing.
+
+        Raises:
+            AssertionError: naming the next step, where some are left over.
+        """
+        __tracebackhide__ = True
+        steps, asked = len(self._steps), f"the model was asked {len(self.requests)} times"
+        if left := steps - self._turns:
+            step = self._steps[self._turns]
+            raise AssertionError(f"{left} of {steps} steps are left over, {asked}; the next is {step!r:.300}")
+        if self._asked_beyond:
+            raise AssertionError(f"the script has {steps} steps, and {asked}")
+
+    def __enter__(self) -> Scripted:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        if kind is None:
+            self.assert_done()
+
+    async def __aenter__(self) -> Scripted:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        __tracebackhide__ = True
+        self.__exit__(kind, error, trace)
+
+    def user(self, text: str, /) -> list[Message]:
+        """The messages that say `text` as the user."""
+        return [{"role": "user", "content": text}]
 
     def _reply(self, answer: Answer) -> Reply:
         if isinstance(answer, Reply):

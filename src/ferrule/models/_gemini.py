@@ -21,18 +21,8 @@ _USAGE_NAMES = {
 }
 
 
-def gemini(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    strict: Strict = False,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A Gemini model, asked through `generateContent`.
+class Gemini(sdk.SdkModel):
+    """A Gemini model, asked through `generateContent`; see docs/models.md.
 
     Args:
         name: The model.
@@ -42,7 +32,6 @@ def gemini(
         strict: As in `providers.gemini.tools`.
         deferred: As there.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request's `config`, such as `system_instruction`, or `tools` of the API's own, which
             stand behind those of the toolset.
 
@@ -51,27 +40,38 @@ def gemini(
             `automatic_continuation=False`: the SDK alone can put the parts of a turn together that goes on in another
             request.
     """
-    used = _client(name, base_url) if client is None else client
-    _check(name, options)
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        given = {"automatic_function_calling": {"disable": True}, **options}
-        definitions = provider.tools(toolset, strict=strict, deferred=deferred)
-        config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
-        return {"model": name, "contents": list(messages), "config": config}
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        strict: Strict = False,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        **options: Any,
+    ) -> None:
+        used = _client(name, base_url) if client is None else client
+        _check(name, options)
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: used.aio.models.generate_content_stream(**request),
-        response=lambda request: used.aio.models.generate_content(**request),
-        event_text=_event_text,
-        usage=_usage,
-        stream=stream,
-        on_text=on_text,
-        close=used.aio.aclose if client is None else None,
-        user=_user,
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            given = {"automatic_function_calling": {"disable": True}, **options}
+            definitions = provider.tools(toolset, strict=strict, deferred=deferred)
+            config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
+            return {"model": name, "contents": list(messages), "config": config}
+
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: used.aio.models.generate_content_stream(**request),
+            response=lambda request: used.aio.models.generate_content(**request),
+            event_text=_event_text,
+            usage=_usage,
+            stream=stream,
+            close=used.aio.aclose if client is None else None,
+            user=_user,
+        )
 
 
 def _check(name: str, options: Mapping[str, Any]) -> None:

@@ -30,19 +30,8 @@ _USAGE_NAMES = {
 }
 
 
-def anthropic(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    strict: Strict = False,
-    cache: bool = False,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model of Anthropic's.
+class Anthropic(sdk.SdkModel):
+    """A model of Anthropic's; see docs/models.md.
 
     Args:
         name: The model.
@@ -52,7 +41,6 @@ def anthropic(
         cache: As there.
         deferred: As there; the tool search that finds them is one of the `tools` in `options`.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `system`, or `tools` of the API's own, which stand behind those of the
             toolset; `max_tokens` is 16,000 where it is left out. With an option of the API's beta surface, such as
             `betas`, `mcp_servers` or `context_management`, that is asked.
@@ -60,31 +48,43 @@ def anthropic(
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    used = _client(name, base_url) if client is None else client
 
-    create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
-    sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        strict: Strict = False,
+        cache: bool = False,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        **options: Any,
+    ) -> None:
+        used = _client(name, base_url) if client is None else client
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
-        found |= _merged(options, state)
-        found = sdk.with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
-        if "tools" not in found and (names := sorted(_tools_in_history(messages))):
-            found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
-        return found
+        create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
+        sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: create(stream=True, **request),
-        response=lambda request: create(**request),
-        event_text=_event_text,
-        usage=partial(sdk.counts, names=_USAGE_NAMES),
-        stream=stream,
-        lasting=("container",),
-        on_text=on_text,
-        close=used.close if client is None else None,
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
+            found |= _merged(options, state)
+            found = sdk.with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
+            if "tools" not in found and (names := sorted(_tools_in_history(messages))):
+                found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
+            return found
+
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: create(stream=True, **request),
+            response=lambda request: create(**request),
+            event_text=_event_text,
+            usage=partial(sdk.counts, names=_USAGE_NAMES),
+            stream=stream,
+            lasting=("container",),
+            close=used.close if client is None else None,
+        )
 
 
 def _merged(options: sdk.Request, state: sdk.State) -> sdk.Request:

@@ -16,21 +16,8 @@ _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
-def openai(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    api: Literal["responses", "chat"] | None = None,
-    strict: Strict = False,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    text_calls: bool = False,
-    send_reasoning: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM.
+class OpenAI(sdk.SdkModel):
+    """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM; see docs/models.md.
 
     Args:
         name: The model.
@@ -47,7 +34,6 @@ def openai(
             `"malformed"`.
         send_reasoning: Whether the reasoning in a history goes back in Chat Completions: DeepSeek, Kimi and OpenRouter
             want it, Groq, Cerebras and Mistral refuse it.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `instructions`, or `tools` of the API's own, which stand behind those of
             the toolset. Where nothing may be stored, a reasoning model needs
             `store=False, include=["reasoning.encrypted_content"]`, which others refuse.
@@ -56,35 +42,49 @@ def openai(
         DefinitionError: where the SDK or a key is missing, for another `api`, for an option that the API does not have,
             and for `text_calls` and `send_reasoning=False` with the Responses API, which needs neither.
     """
-    api = api or ("responses" if base_url is None else "chat")
-    if api not in ("responses", "chat"):
-        raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
-    if api == "responses" and (text_calls or not send_reasoning):
-        raise DefinitionError("text_calls and send_reasoning are for api='chat': the Responses API needs neither")
-    used = _client(name, base_url) if client is None else client
-    in_chat = api == "chat"
-    provider: Any = openai_chat if in_chat else openai_responses
-    create = used.chat.completions.create if in_chat else used.responses.create
-    sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
-        found = {"model": name, "messages" if in_chat else "input": sent, **options}
-        return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        api: Literal["responses", "chat"] | None = None,
+        strict: Strict = False,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        text_calls: bool = False,
+        send_reasoning: bool = True,
+        **options: Any,
+    ) -> None:
+        api = api or ("responses" if base_url is None else "chat")
+        if api not in ("responses", "chat"):
+            raise DefinitionError(f"api is 'responses' or 'chat', not {api!r}")
+        if api == "responses" and (text_calls or not send_reasoning):
+            raise DefinitionError("text_calls and send_reasoning are for api='chat': the Responses API needs neither")
+        used = _client(name, base_url) if client is None else client
+        in_chat = api == "chat"
+        provider: Any = openai_chat if in_chat else openai_responses
+        create = used.chat.completions.create if in_chat else used.responses.create
+        sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
 
-    streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: create(**streamed | request),
-        response=lambda request: create(**request),
-        event_text=_chat_event_text if in_chat else _event_text,
-        usage=partial(sdk.counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
-        stream=stream,
-        on_text=on_text,
-        rewrite=openai_chat.with_text_calls if text_calls else None,
-        close=used.close if client is None else None,
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
+            found = {"model": name, "messages" if in_chat else "input": sent, **options}
+            return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+
+        streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: create(**streamed | request),
+            response=lambda request: create(**request),
+            event_text=_chat_event_text if in_chat else _event_text,
+            usage=partial(sdk.counts, names=_CHAT_USAGE_NAMES if in_chat else _USAGE_NAMES),
+            stream=stream,
+            rewrite=openai_chat.with_text_calls if text_calls else None,
+            close=used.close if client is None else None,
+        )
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -13,18 +13,8 @@ from ferrule.providers import cohere as provider
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
 
 
-def cohere(
-    name: str,
-    *,
-    client: Any = None,
-    base_url: str | None = None,
-    strict: bool = False,
-    deferred: Collection[str] = (),
-    stream: bool = True,
-    on_text: sdk.OnText | None = None,
-    **options: Any,
-) -> sdk.SdkModel:
-    """A model of Cohere's.
+class Cohere(sdk.SdkModel):
+    """A model of Cohere's; see docs/models.md.
 
     Its SDK retries no streamed request.
 
@@ -35,34 +25,44 @@ def cohere(
         strict: Whether all tools are strict, as in `providers.cohere.tools`.
         deferred: As there.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
-        on_text: Called with each chunk of text as it comes.
         **options: More of the request, such as `temperature`; `tools` stand behind those of the toolset.
 
     Raises:
         DefinitionError: where the SDK or a key is missing, or for an option that the API does not have.
     """
-    used = _client(name, base_url) if client is None else client
 
-    # Its constructor wraps the methods of the client, and what they take is seen at the class alone.
-    known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
-    sdk.check_options(f"cohere:{name}", known, options)
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Any = None,
+        base_url: str | None = None,
+        strict: bool = False,
+        deferred: Collection[str] = (),
+        stream: bool = True,
+        **options: Any,
+    ) -> None:
+        used = _client(name, base_url) if client is None else client
 
-    def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
-        found = {"model": name, "messages": list(messages), **options}
-        found = sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
-        return {**found, "strict_tools": True} if strict and "tools" in found else found
+        # Its constructor wraps the methods of the client, and what they take is seen at the class alone.
+        known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
+        sdk.check_options(f"cohere:{name}", known, options)
 
-    return sdk.SdkModel(
-        provider,
-        request=request,
-        events=lambda request: used.chat_stream(**request),
-        response=lambda request: used.chat(**request),
-        event_text=_event_text,
-        usage=partial(sdk.counts, names=_USAGE_NAMES, at=("usage", "tokens")),
-        stream=stream,
-        on_text=on_text,
-        close=partial(used.__aexit__, None, None, None) if client is None else None,  # it has no other way
-    )
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+            found = {"model": name, "messages": list(messages), **options}
+            found = sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+            return {**found, "strict_tools": True} if strict and "tools" in found else found
+
+        super().__init__(
+            provider,
+            request=request,
+            events=lambda request: used.chat_stream(**request),
+            response=lambda request: used.chat(**request),
+            event_text=_event_text,
+            usage=partial(sdk.counts, names=_USAGE_NAMES, at=("usage", "tokens")),
+            stream=stream,
+            close=partial(used.__aexit__, None, None, None) if client is None else None,  # it has no other way
+        )
 
 
 def _client(name: str, base_url: str | None) -> Any:

@@ -1,0 +1,151 @@
+"""A coding agent: a model works on a task in one folder, and a person is asked before anything changes.
+
+It reads, lists and searches files by itself. Before it edits or writes a file it shows the difference and asks, and
+before it runs the tests it asks too. It has no shell, and its file tools reach nothing outside the folder or in `.git`.
+All else in the folder the model may read without asking, a `.env` too.
+
+Start it with the SDK of your model (`pip install "ferrule[anthropic]" pytest`) and its key in the environment:
+
+    python examples/coding_agent/agent.py "Mend the failing test" --folder ~/project --model anthropic:claude-sonnet-5-5
+    python examples/coding_agent/agent.py "…" --yes run_tests          # these are not asked about
+
+The tests run with your rights, and what they do is not held in the folder: whoever says yes to an edit and to
+`run_tests` lets the model's code run. With both in `--yes`, start the program in a container.
+
+What to change first:
+
+- `TASK`: the instructions, such as the style of your project.
+- `tests_tool.py`: how your tests are started, if not by pytest.
+- `agent`: more tools and guards, or an approver that asks in a chat instead of at the terminal.
+- To go on talking: `run(model, [*result.messages, *model.user("…")], runner, context=context, state=result.state)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import runpy
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests_tool import run_tests
+
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, models
+from ferrule.approval import console
+from ferrule.guards import ask_before_changes, within
+from ferrule.loop import LoopResult, ModelText, run
+from ferrule.middleware import limit_output
+from ferrule.tools import files
+
+TASK = """You work on the project in the working directory, with tools that start there.
+Look before you change anything, change as little as the task needs, and run the tests after it.
+A change that was refused stays refused: do not try it in another way. At the end say what you changed, and why.
+
+The task: {task}"""
+
+TOOLS = [*files.tools, run_tests]
+
+
+def no_repository_internals(call: ToolCall, context: ToolContext) -> Decision | None:
+    """A hook that is written into .git would run at the next commit, with nobody asked."""
+    parts = Path(call.arguments.get("path", "")).parts  # every tool here calls its path so, and `within` made it real
+    if ".git" in map(str.casefold, parts):
+        return deny("what is in .git is not for this agent")
+    return None
+
+
+def answered_by(yes: Collection[str]) -> Any:
+    """An approver that runs the tools in `yes` without asking, and asks at the terminal about all others."""
+    ask_at_the_terminal = console()
+
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        return True if call.name in yes else await ask_at_the_terminal(call, decision, context)
+
+    return approve
+
+
+def agent(folder: Path, yes: Collection[str] = ()) -> Runner:
+    """The tools, what may run, and who is asked."""
+    return Runner(
+        TOOLS,
+        guards=[within(folder), no_repository_internals, ask_before_changes],
+        approve=answered_by(yes),
+        around=[limit_output(16_000)],
+        timeout=60,
+    )
+
+
+async def work(model: Any, task: str, folder: Path, yes: Collection[str] = ()) -> LoopResult:
+    """Let the model work on a task, and show what it says and does."""
+    context = ToolContext(working_directory=str(folder), principal="terminal")
+    async with model, agent(folder, yes) as runner:
+        messages = model.user(TASK.format(task=task))
+        async with run(model, messages, runner, context=context, max_turns=50) as events:
+            async for event in events:
+                show(event)
+        return events.result
+
+
+def show(event: Any) -> None:
+    """One event, as the person at the terminal reads it."""
+    if isinstance(event, ModelText):
+        print(event.text, end="", flush=True)
+    elif isinstance(event, Event) and event.kind == "tool:pre":
+        print(f"\n→ {event.call.name} {shortened(event.data['input'])}", flush=True)
+    elif isinstance(event, Event) and event.kind == "tool:error":
+        print(f"✗ {event.call.name}: {event.data['error']}", flush=True)
+
+
+def shortened(arguments: Mapping[str, Any] | str) -> str:
+    """What a call was made with, on one line: its text is the model's, and may hold anything."""
+    if isinstance(arguments, str):  # what the model wrote is no JSON
+        return f"{arguments[:60]!a}"
+    return ", ".join(f"{name}={str(value)[:60]!a}" for name, value in arguments.items())
+
+
+def model_named(text: str) -> Any:
+    """`anthropic:claude-sonnet-5-5`, `ollama:qwen3`, …; `scripted:FILE` is a model that says the list `steps` of it."""
+    api, _, name = text.partition(":")
+    classes = {one.lower(): one for one in models.NAMES}
+    if api not in classes or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not API:NAME with one of the APIs {', '.join(classes)}")
+    if api == "scripted":
+        return models.Scripted(runpy.run_path(name)["steps"])
+    try:
+        return getattr(models, classes[api])(name)
+    except DefinitionError as error:  # the SDK or its key is missing
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def folder_named(text: str) -> Path:
+    """A folder that is there, as a whole path."""
+    folder = Path(text).expanduser().resolve()
+    if not folder.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no folder")
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Let a model work on a task in a folder.")
+    parser.add_argument("task")
+    parser.add_argument("--folder", type=folder_named, default=".", help="what it works on (this one)")
+    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="API:NAME")
+    names = [tool.name for tool in TOOLS]
+    parser.add_argument("--yes", action="append", default=[], choices=names, metavar="TOOL", help="not asked about")
+    given = parser.parse_args()
+    try:
+        result = asyncio.run(work(given.model, given.task, given.folder, given.yes))
+    except models.ModelError as error:
+        raise SystemExit(f"The model's API: {error}") from None
+    except KeyboardInterrupt:
+        print("\nStopped. What was changed before stays changed.")
+        return 130
+    print()
+    if result.status != "done":
+        print(f"It ended before it was done ({result.status}): {result.reason or 'no reason was given'}")
+    return 0 if result.status == "done" else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""The agent of the support desk: its tools, what it may do, and how a case goes on after a person has answered."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field
+from store import Store
+
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
+from ferrule.guards import ask_before_changes
+from ferrule.loop import Run, resume, run
+
+
+def euros(cents: int) -> str:
+    return f"{cents // 100}.{cents % 100:02} EUR"
+
+
+@tool(read_only=True)
+def find_order(order: int, context: ToolContext[Store]) -> dict[str, Any]:
+    """Find one of the customer's orders: what it was, the cents that were paid, and those paid back so far.
+
+    Args:
+        order: Its number.
+    """
+    found = context.deps.order(order)
+    if found is None or found["customer"] != context.principal:
+        raise ToolError(f"this customer has no order {order}")
+    return found
+
+
+@tool
+def refund(order: int, cents: Annotated[int, Field(gt=0)], reason: str, context: ToolContext[Store]) -> str:
+    """Pay money back to the customer. A colleague decides.
+
+    Args:
+        order: The number of the order.
+        cents: How much: 1250 is 12.50 EUR.
+        reason: One sentence for the colleague who decides.
+    """
+    if not context.deps.refund(order, cents, reason):
+        raise ToolError(f"more than was paid for order {order}; nothing was paid back")
+    return f"paid back {euros(cents)} for order {order}"
+
+
+def within_what_was_paid(call: ToolCall, context: ToolContext[Store]) -> Decision | None:
+    """Nobody is asked about what is out of the question."""
+    if call.name != "refund":
+        return None
+    order = context.deps.order(call.arguments["order"])
+    if order is None or order["customer"] != context.principal:
+        return deny("that is no order of this customer")
+    left = order["cents"] - order["refunded"]
+    return deny(f"no more than {euros(left)} can be paid back") if call.arguments["cents"] > left else None
+
+
+def later(call: ToolCall, decision: Decision, context: ToolContext[Store]) -> Decision:
+    return decision  # nobody is asked now: the run is suspended, and the page shows what waits
+
+
+def pretend(messages: Sequence[models.Message]) -> Any:
+    """Stands in for a model: finds the order, asks to pay all of it back, and says what came of it."""
+    last, question = messages[-1], next(one["content"] for one in messages if one["role"] == "user")
+    if last["role"] == "user":
+        number = re.search(r"\b\d{4}\b", question)
+        return [("find_order", {"order": int(number[0])})] if number else "Which order is it about?"
+    if last["content"].startswith("{"):
+        order = json.loads(last["content"])
+        return [("refund", {"order": order["id"], "cents": order["cents"], "reason": f"They write: {question}"})]
+    if last["content"].startswith("paid back"):
+        return f"Good news: we have {last['content']}."
+    return "I am sorry: we cannot pay anything back for this."
+
+
+def new_model() -> Any:
+    return models.Scripted([pretend] * 20)  # or models.Anthropic("claude-sonnet-5-5", system="You answer …")
+
+
+class Agent:
+    def __init__(self, store: Store, resume_key: bytes) -> None:
+        self.store = store
+        self.runner = Runner(
+            [find_order, refund],
+            guards=[within_what_was_paid, ask_before_changes],
+            approve=later,
+            resume_key=resume_key,
+            journal=store,
+            deps=store,
+            timeout=30,
+        )
+
+    async def ask(self, customer: str, question: str) -> None:
+        """Begin a case. It ends with an answer, or waits for a person."""
+        model, case = new_model(), self.store.open_case(customer, question)
+        await self._follow(case, run(model, model.user(question), self.runner, context=ToolContext(principal=customer)))
+
+    async def answer(self, case: int, call_id: str, key: str, yes: bool, by: str) -> bool:
+        """Go on with a case; False where this call does not wait any more, so that the answer counts for nothing."""
+        suspended = self.store.claim(case, call_id, key)
+        if suspended is None:
+            return False
+        await self._follow(case, resume(suspended, {call_id: yes}, new_model(), self.runner, by=by))
+        return True
+
+    async def _follow(self, case: int, going: Run) -> None:
+        try:
+            result = await going
+        except Exception as error:
+            logging.getLogger("desk").exception("case %s stopped", case)
+            waiting = going.suspended  # what was done is not in it, nor what was taken up before
+            self.store.keep(case, "waiting" if waiting else "stopped", f"{type(error).__name__}: {error}", waiting)
+        else:
+            status = {"suspended": "waiting", "done": "done"}.get(result.status, "stopped")
+            self.store.keep(case, status, result.text or result.reason or "", result.suspended)

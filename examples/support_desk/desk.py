@@ -1,0 +1,139 @@
+"""A support desk: a model answers customers, and a person says yes or no to every refund on a web page.
+
+A refund suspends the run. It waits in a SQLite file, and goes on when somebody has answered: after a restart too, and
+in any process that has the same folder. Start it, and open the address that it prints:
+
+    pip install "ferrule[examples]"
+    python examples/support_desk/desk.py --folder desk
+
+It needs no key for a model: `pretend` in agent.py stands in for one. What to change first:
+
+- `new_model` in agent.py: a real model, with your words on how to answer.
+- `find_order` and `refund` in agent.py, and the tables in store.py: your shop.
+- `person` below: who is at the page. There is no sign-in; the page is served to this machine alone, and everybody
+  who has an account on it is believed. Put your own sign-in in its place before you serve it to others.
+- The form for customers: cases come from your mail or chat, by `Agent.ask`.
+
+agent.py is what the model may do, store.py what is kept, and this file the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import hashlib
+import hmac
+import secrets
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import uvicorn
+from agent import Agent, euros
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.templating import Jinja2Templates
+from store import Store, read_key
+
+HERE = Path(__file__).parent
+COOKIE = "desk"
+HEADERS = {
+    # No script runs, no other page shows this one in a frame, and forms lead here only.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+def person(request: Request) -> str:
+    return getpass.getuser()
+
+
+class Desk:
+    """The page and what its forms do."""
+
+    def __init__(self, store: Store, agent: Agent, key: bytes) -> None:
+        self.store, self.agent, self.key = store, agent, key
+        self.templates = Jinja2Templates(HERE)
+        self.templates.env.filters["euros"] = euros
+
+    def token(self, session: str) -> str:
+        """What a form has to bring along with the cookie: only a page from here has it."""
+        return hmac.new(self.key, b"form " + session.encode(), hashlib.sha256).hexdigest()
+
+    async def form(self, request: Request) -> dict[str, str] | None:
+        """The fields, where the form is from this page."""
+        fields = dict(parse_qsl((await request.body()).decode("utf-8", "replace")))
+        origin = request.headers.get("origin", f"http://{request.headers['host']}")
+        expected = self.token(request.cookies.get(COOKIE, ""))
+        same = hmac.compare_digest(expected.encode(), fields.get("token", "").encode())
+        return fields if same and COOKIE in request.cookies and origin == f"http://{request.headers['host']}" else None
+
+    async def show(self, request: Request) -> Response:
+        session = request.cookies.get(COOKIE) or secrets.token_urlsafe()
+        cases = self.store.cases()
+        shown = {
+            "waiting": [case for case in cases if case["waiting"]],
+            "others": [case for case in cases if not case["waiting"]],
+            "customers": [row["customer"] for row in self.store.rows("SELECT DISTINCT customer FROM orders")],
+            "token": self.token(session),
+            "person": person(request),
+        }
+        response = self.templates.TemplateResponse(request, "page.html", shown, headers=HEADERS)
+        response.set_cookie(COOKIE, session, httponly=True, samesite="strict")
+        return response
+
+    async def ask(self, request: Request) -> Response:
+        fields = await self.form(request)
+        if fields is None:
+            return PlainTextResponse("This form is not from the page of the desk. Open the page again.", 403)
+        if not {"customer", "question"} <= fields.keys():
+            return PlainTextResponse("A case has a customer and a question.", 400)
+        await self.agent.ask(fields["customer"], fields["question"])
+        return RedirectResponse("/", 303)
+
+    async def answer(self, request: Request) -> Response:
+        fields = await self.form(request)
+        if fields is None:
+            return PlainTextResponse("This form is not from the page of the desk. Open the page again.", 403)
+        if fields.get("answer") not in {"yes", "no"} or not fields.get("case", "").isdecimal():
+            return PlainTextResponse("An answer is yes or no, to a case.", 400)
+        shown = (int(fields["case"]), fields.get("call", ""), fields.get("key", ""))
+        if not await self.agent.answer(*shown, fields["answer"] == "yes", person(request)):
+            return PlainTextResponse("This does not wait any more: somebody else has answered.", 409)
+        return RedirectResponse("/", 303)
+
+    async def style(self, request: Request) -> Response:
+        return FileResponse(HERE / "page.css")
+
+    def app(self) -> Starlette:
+        routes = [
+            Route("/", self.show),
+            Route("/page.css", self.style),
+            Route("/ask", self.ask, methods=["POST"]),
+            Route("/answer", self.answer, methods=["POST"]),
+        ]
+        # Another site whose name leads to this machine is not this page.
+        hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+        return Starlette(routes=routes, middleware=[hosts])
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description="A support desk where a person decides on refunds.")
+    options.add_argument("--folder", type=Path, default=Path("desk"), help="where the database and the key are kept")
+    options.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    given = options.parse_args()
+    given.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (given.folder / ".gitignore").write_text("*\n", encoding="utf-8")  # a key is nothing to commit
+    key, store = read_key(given.folder / "desk.key"), Store(given.folder / "desk.db")
+    desk = Desk(store, Agent(store, resume_key=key), key)
+    uvicorn.run(desk.app(), host="127.0.0.1", port=given.port, access_log=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the support desk keeps, in one SQLite file: orders, refunds, cases, what was taken up, and the journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT, item TEXT, cents INTEGER);
+CREATE TABLE IF NOT EXISTS refunds (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER, reason TEXT, at REAL);
+CREATE TABLE IF NOT EXISTS cases
+    (id INTEGER PRIMARY KEY, customer TEXT, question TEXT, status TEXT, answer TEXT, suspended TEXT, at REAL);
+CREATE TABLE IF NOT EXISTS taken (key TEXT PRIMARY KEY, expires_at REAL);
+CREATE TABLE IF NOT EXISTS journal (at REAL, what TEXT, record TEXT);
+INSERT OR IGNORE INTO orders VALUES
+    (1001, 'ada', 'Teapot', 3950), (1002, 'ada', 'Headphones', 12900), (1003, 'bob', 'Desk lamp', 5400);
+"""
+ORDER = """SELECT id, customer, item, cents,
+    (SELECT coalesce(sum(cents), 0) FROM refunds WHERE order_id = orders.id) AS refunded FROM orders"""
+LEFT_BEHIND = 600
+"""Seconds after which nobody works on a case any more: whoever did was ended."""
+
+
+class Store:
+    """A connection for each use, so that threads and processes do not disturb each other; also the runner's journal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(TABLES)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All of the block or nothing, and nobody else writes meanwhile."""
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("BEGIN IMMEDIATE")
+            with connection:
+                yield connection
+
+    def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query, values)]
+
+    def order(self, number: object) -> dict[str, Any] | None:
+        if not isinstance(number, int):
+            return None
+        return next(iter(self.rows(f"{ORDER} WHERE id = ?", number)), None)
+
+    def refund(self, number: int, cents: int, reason: str) -> bool:
+        """Whether it was written down: no order gets more back than was paid."""
+        with self.transaction() as connection:
+            order = connection.execute(f"{ORDER} WHERE id = ?", (number,)).fetchone()
+            if order is None or order["refunded"] + cents > order["cents"]:
+                return False
+            values = (number, cents, reason, time.time())
+            connection.execute("INSERT INTO refunds (order_id, cents, reason, at) VALUES (?, ?, ?, ?)", values)
+            return True
+
+    def open_case(self, customer: str, question: str) -> int:
+        with self.transaction() as connection:
+            values = (customer, question, time.time())
+            done = connection.execute(
+                "INSERT INTO cases (customer, question, status, at) VALUES (?, ?, 'working', ?)", values
+            )
+            assert done.lastrowid is not None
+            return done.lastrowid
+
+    def claim(self, case: int, call_id: str, key: str) -> dict[str, Any] | None:
+        """The suspended run, for the one who may go on with it; `None` where the call that was shown waits no more."""
+        with self.transaction() as connection:
+            row = connection.execute(
+                "SELECT suspended FROM cases WHERE id = ? AND (status = 'waiting' OR status = 'working' AND at < ?)",
+                (case, time.time() - LEFT_BEHIND),
+            ).fetchone()
+            suspended: dict[str, Any] | None = json.loads(row["suspended"]) if row and row["suspended"] else None
+            if suspended is None or suspended["waiting"].get(call_id, {}).get("key") != key:
+                return None
+            connection.execute("UPDATE cases SET status = 'working', at = ? WHERE id = ?", (time.time(), case))
+            return suspended
+
+    def keep(self, case: int, status: str, answer: str, suspended: dict[str, Any] | None) -> None:
+        with self.transaction() as connection:
+            values = (status, answer, json.dumps(suspended) if suspended else None, time.time(), case)
+            connection.execute("UPDATE cases SET status = ?, answer = ?, suspended = ?, at = ? WHERE id = ?", values)
+
+    def cases(self) -> list[dict[str, Any]]:
+        """All that wait and the newest others; each call that waits beside what the shop itself knows of the order."""
+        waiting = self.rows("SELECT * FROM cases WHERE suspended IS NOT NULL ORDER BY id DESC")
+        cases = waiting + self.rows("SELECT * FROM cases WHERE suspended IS NULL ORDER BY id DESC LIMIT 100")
+        for case in cases:
+            suspended = json.loads(case.pop("suspended") or "{}")
+            case["waiting"] = [
+                pending | {"order": self.order(pending["arguments"].get("order"))}
+                for pending in suspended.get("waiting", {}).values()
+            ]
+            case["left_behind"] = case["status"] == "working" and case["at"] < time.time() - LEFT_BEHIND
+        return cases
+
+    async def intent(self, record: dict[str, Any]) -> None:
+        self._write("intent", record)
+
+    async def result(self, record: dict[str, Any]) -> None:
+        self._write("result", record)
+
+    def _write(self, what: str, record: dict[str, Any]) -> None:
+        with self.transaction() as connection:
+            connection.execute("INSERT INTO journal VALUES (?, ?, ?)", (time.time(), what, json.dumps(record)))
+
+    async def take(self, key: str, expires_at: float) -> bool:
+        """True for the first who comes with this key, of all processes."""
+        with self.transaction() as connection:
+            return connection.execute("INSERT OR IGNORE INTO taken VALUES (?, ?)", (key, expires_at)).rowcount == 1
+
+
+def read_key(path: Path) -> bytes:
+    """The key in this file, which is made where there is none; readable for its owner alone."""
+    fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    try:
+        os.link(fresh, path)  # fails where another process was first, and is never half a key
+    except FileExistsError:
+        pass
+    finally:
+        fresh.unlink()
+    return path.read_bytes()

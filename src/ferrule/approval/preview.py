@@ -1,0 +1,83 @@
+"""What a tool's `preview` says that a call would do, as lines: its text, or a unified diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+
+_LINES_AROUND = 3
+_MOST_COMPARED = 1000  # lines; what difflib takes grows with the square of them, and a model has written one side
+
+
+class NoPreview(Exception):
+    """What a preview gave is neither a text nor a `Diff`."""
+
+
+def preview_lines(given: object) -> list[str]:
+    """The lines of a text, or the differences of a `Diff`, which has `name`, `before` and `after`.
+
+    Raises:
+        NoPreview: for anything else.
+    """
+    if isinstance(given, str):
+        return given.removesuffix("\n").split("\n")
+    name, before, after = (getattr(given, field, None) for field in ("name", "before", "after"))
+    if isinstance(name, str) and isinstance(before, str) and isinstance(after, str):
+        return list(_differences(name, _with_ends(before), _with_ends(after)))
+    raise NoPreview(f"what it gave is {type(given).__name__}, neither a text nor a Diff")
+
+
+def _with_ends(text: str) -> list[str]:
+    """The lines with their ends; `splitlines` would also split where a file goes on in the same line."""
+    *lines, last = text.split("\n")
+    return [*(f"{line}\n" for line in lines), *([last] if last else [])]
+
+
+def _differences(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    if name:
+        yield f"--- {name}"
+        yield f"+++ {name}"
+    start, common = 0, min(len(before), len(after))
+    while start < common and before[start] == after[start]:
+        start += 1
+    end = 0
+    while end < common - start and before[-1 - end] == after[-1 - end]:
+        end += 1
+    if start == len(before) == len(after):
+        yield "(no difference)"
+        return
+    first, behind = max(start - _LINES_AROUND, 0), max(end - _LINES_AROUND, 0)
+    yield from _hunks(before[first : len(before) - behind], after[first : len(after) - behind], first, start, end)
+
+
+def _hunks(old: Sequence[str], new: Sequence[str], first: int, start: int, end: int) -> Iterator[str]:
+    """The differences of two parts that begin at the line `first` of both."""
+    if max(len(old), len(new)) <= _MOST_COMPARED:
+        groups = list(SequenceMatcher(None, old, new).get_grouped_opcodes(_LINES_AROUND))
+    else:  # all between what is the same at the beginning and at the end
+        left, right = start - first, min(end, _LINES_AROUND)
+        middle = ("replace", left, len(old) - right, left, len(new) - right)
+        same = ("equal", len(old) - right, len(old), len(new) - right, len(new))
+        groups = [[("equal", 0, left, 0, left), middle, same]]
+    for group in groups:
+        (_, from_old, _, from_new, _), (_, _, to_old, _, to_new) = group[0], group[-1]
+        yield f"@@ -{_range(first + from_old, first + to_old)} +{_range(first + from_new, first + to_new)} @@"
+        for kind, i, j, k, m in group:
+            if kind == "equal":
+                yield from _with_mark(" ", old[i:j])
+            else:
+                yield from _with_mark("-", old[i:j])
+                yield from _with_mark("+", new[k:m])
+
+
+def _range(start: int, stop: int) -> str:
+    """As `diff -u` writes it: counted from 1, and nothing is after the line before it."""
+    length = stop - start
+    return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
+
+
+def _with_mark(mark: str, lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        yield mark + line.removesuffix("\n")
+        if not line.endswith("\n"):
+            yield "\\ No newline at end of file"

@@ -1,0 +1,111 @@
+"""The text of a question: what would run, and why it is asked. Nothing in it can leave its line or move the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ferrule.values.arguments import starred
+from ferrule.values.call import ToolCall
+from ferrule.values.decision import Decision
+from ferrule.values.frozen import thaw
+
+_MOST_CHARACTERS_SHOWN = 500
+_MOST_ARGUMENTS = 30
+_MOST_LINES = 40
+_LAST_LINES = 10
+_BESIDE = "  │ "
+
+
+class Question:
+    """What is asked; the first time what is long is cut, and the `whole` of it is shown to those who want it.
+
+    Args:
+        call: What would run.
+        decision: What asks.
+        hidden: The names of the arguments that are shown as stars.
+        preview: The lines that say what it would do, which are shown instead of the arguments; or a text that says
+            why there are none; or `None` for a tool that has no preview.
+        whole: Whether nothing is cut.
+
+    Attributes:
+        text: Complete lines.
+        has_more: Whether the whole of it shows more, or shows it in another way.
+    """
+
+    def __init__(
+        self,
+        call: ToolCall,
+        decision: Decision,
+        hidden: Sequence[str] = (),
+        preview: Sequence[str] | str | None = None,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.has_more = False
+        self._whole = whole
+        arguments = starred(call.arguments, hidden)
+        lines = ["", f"{shown_name(call.name)} wants to run:"]
+        if preview is None:
+            lines += self._argument_lines(arguments)
+        elif isinstance(preview, str):
+            lines += [f"  there is no preview: {self._escaped(preview)}", *self._argument_lines(arguments)]
+        else:
+            lines += self._lines_beside(preview)
+            lines += self._argument_lines(arguments) if whole else self._argument_names(arguments)
+        if decision.reason:
+            lines.append(f"  because: {self._escaped(decision.reason)}")
+        self.text = "\n".join(lines) + "\n"
+
+    def _lines_beside(self, lines: Sequence[str]) -> list[str]:
+        """A text of several lines, each marked, so that none is taken for a line of the question."""
+        left_out = 0 if self._whole else max(len(lines) - _MOST_LINES, 0)
+        if not left_out:
+            return [_BESIDE + self._escaped(line) for line in lines]
+        self.has_more = True
+        first, last = lines[: _MOST_LINES - _LAST_LINES], lines[-_LAST_LINES:]
+        note = f"  … {len(lines) - len(first) - len(last)} lines not shown …"
+        return [*self._lines_beside(first), note, *self._lines_beside(last)]
+
+    def _argument_names(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The names alone, where a preview stands for the values."""
+        if not arguments:
+            return []
+        self.has_more = True
+        names = [shown_name(name) for name in list(arguments)[:_MOST_ARGUMENTS]]
+        more = len(arguments) - len(names)
+        return [f"  arguments, not shown: {', '.join(names)}{f' and {more} more' if more else ''}"]
+
+    def _argument_lines(self, arguments: Mapping[str, Any]) -> list[str]:
+        lines: list[str] = []
+        for name in list(arguments)[: None if self._whole else _MOST_ARGUMENTS]:
+            lines += self._value_lines(shown_name(name), arguments[name])
+        more = 0 if self._whole else len(arguments) - _MOST_ARGUMENTS
+        if more <= 0:
+            return lines
+        self.has_more = True
+        return [*lines, f"  … and {more} more arguments, not shown"]
+
+    def _value_lines(self, name: str, value: Any) -> list[str]:
+        if not isinstance(value, str):
+            return [f"  {name} = {self._ends(repr(thaw(value)), str)}"]
+        if self._whole and "\n" in value:
+            return [f"  {name} =", *self._lines_beside(value.split("\n"))]
+        self.has_more = self.has_more or "\n" in value
+        return [f"  {name} = {self._ends(value, repr)}"]
+
+    def _escaped(self, text: str) -> str:
+        return self._ends(text, lambda part: "".join(c if c.isprintable() else repr(c)[1:-1] for c in part))
+
+    def _ends(self, text: str, written: Callable[[str], str]) -> str:
+        """`text` as it is written; where it is long, its beginning and its end, which is where something hides."""
+        if self._whole or len(text) <= _MOST_CHARACTERS_SHOWN:
+            return written(text)
+        self.has_more = True
+        each = _MOST_CHARACTERS_SHOWN // 2
+        return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
+
+
+def shown_name(name: str) -> str:
+    """The name of a tool or an argument, which a model may have made up."""
+    return name if name.isidentifier() and name.isprintable() and len(name) <= 100 else repr(name[:100])

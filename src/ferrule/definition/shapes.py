@@ -1,0 +1,64 @@
+"""A definition in the shape that OpenAI, Anthropic or MCP has for it, as the options of a tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferrule.definition.options import mapping
+from ferrule.errors import DefinitionError
+
+_RENAMED = {
+    "parameters": "input_schema",
+    "inputSchema": "input_schema",
+    "outputSchema": "output_schema",
+    "input_examples": "examples",
+}
+_HINTS = {
+    "readOnlyHint": "is_read_only",
+    "destructiveHint": "destructive",
+    "idempotentHint": "idempotent",
+    "openWorldHint": "open_world",
+    "title": "title",
+}
+_OF_THE_API = ("cache_control", "defer_loading", "allowed_callers", "eager_input_streaming", "async")
+"""What stands in a definition for one API alone."""
+_OF_MCP = ("annotations", "icons", "execution", "_meta")
+
+
+def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """What a definition says, under the names of a tool's options; one in Ferrule's own shape is as it was.
+
+    Keys that one API alone knows go into `provider`, MCP's hints are traits, and what else MCP knows goes into
+    `metadata`. `strict` is left out: it is said where the definitions are written, `tools(…, strict=…)`.
+
+    Raises:
+        DefinitionError: for a tool that an API runs itself, and for what is said twice.
+    """
+    said, api = dict(definition), "anthropic"
+    kind = said.pop("type", None)
+    if isinstance(inner := said.get("function"), Mapping):
+        del said["function"]
+        said, api = said | dict(inner), "openai_chat"
+    elif kind == "function" or "parameters" in said:
+        api = "openai_responses"
+    if kind not in (None, "function", "custom") or (kind == "custom" and "format" in said):
+        raise DefinitionError(
+            f"build_tool: a definition of the type {kind!r} is not of a function with a schema, so no handler can run "
+            "it; what an API runs itself goes there as it is"
+        )
+    said.pop("strict", None)
+    if "inputSchema" in said:
+        known = {key: said.pop(key) for key in _OF_MCP if key in said}
+        hints = mapping("annotations", known.get("annotations"), "")
+        traits = {option: hints[key] for key, option in _HINTS.items() if hints.get(key) is not None}
+        said = traits | {"metadata": known} | said
+    if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:
+        if "provider" in said:
+            raise DefinitionError(f"build_tool: {min(own)!r} stands beside 'provider'; put it in there, for {api!r}")
+        said["provider"] = {api: own}
+    for key in _RENAMED.keys() & said.keys():
+        if _RENAMED[key] in said:
+            raise DefinitionError(f"build_tool: {key!r} and {_RENAMED[key]!r} say the same; leave one out")
+        said[_RENAMED[key]] = said.pop(key)
+    return said

@@ -1,0 +1,122 @@
+"""A function that answers for a tool: which of the tool's own parameters it takes, and in which form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from ferrule.arguments.names import Names
+from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.definition.handler import Call
+from ferrule.definition.signature import contexts_of, signature_of, taking_whole, type_hints
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import thaw
+
+_WHOLE = ("arguments", "args", "payload", "params", "input", "_")
+"""What a single parameter is called that takes all arguments; a parameter of the tool's own goes before."""
+
+
+def answering(tool: Tool, function: Callable[..., Any]) -> Call:
+    """`function` in the place of the handler of `tool`, with the parameters that it names.
+
+    Raises:
+        DefinitionError: for a parameter that the tool does not have, or that may be left out and has no default.
+    """
+    try:
+        written = list(signature_of(tool.name, function).parameters.values())
+    except DefinitionError:  # written in C, such as `dict`
+        return lambda values, context: function(_arguments(context))
+    try:
+        hints = type_hints(tool.name, function)
+    except DefinitionError:
+        hints = {}
+    own = _own_names(tool)
+    contexts = contexts_of(written, hints, own)
+    kinds = {p.kind for p in written}
+    taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    others = Parameter.VAR_KEYWORD in kinds
+    if not others and _takes_whole(taken, own, hints, Parameter.VAR_POSITIONAL in kinds):
+        whole = taking_whole(function, written, contexts)
+        return lambda values, context: whole(_arguments(context), context)
+    defaults = _defaults(tool, own)
+    for parameter in taken:
+        _refuse_misfit(tool, parameter, own, defaults)
+    names = None if others else [p.name for p in taken]
+
+    def call(values: object, context: ToolContext) -> Any:
+        given = {**defaults, **_given_by_name(values)}
+        chosen = given if names is None else {name: given[name] for name in names if name in given}
+        return function(**chosen, **{p.name: context for p in contexts})
+
+    return call
+
+
+def _arguments(context: ToolContext) -> dict[str, Any]:
+    assert context.call is not None
+    return thaw(context.call.arguments)  # type: ignore[no-any-return]
+
+
+def _own_names(tool: Tool) -> list[str]:
+    """The names of the tool's parameters in Python."""
+    handling = tool.handling
+    model: Any = handling.function if handling.makes_instance else tool.options.get("args_model")
+    if model is not None:
+        return list(model.model_fields)
+    written = {wire: name for name, wire in handling.aliases.items()}
+    return [written.get(wire, wire) for wire in handling.parameters.schema["properties"]]
+
+
+def _defaults(tool: Tool, own: Sequence[str]) -> dict[str, Any]:
+    """What the real function has for what is left out."""
+    try:
+        parameters = inspect.signature(tool.handling.function).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: p.default for name, p in parameters.items() if name in own and p.default is not p.empty}
+
+
+def _takes_whole(taken: list[Parameter], own: Sequence[str], hints: Mapping[str, object], rest: bool) -> bool:
+    """Whether all arguments are given as one dict."""
+    if len(taken) != 1:
+        return rest and not taken
+    (only,) = taken
+    if only.kind is not only.POSITIONAL_OR_KEYWORD or only.name in own:
+        return only.kind is only.POSITIONAL_ONLY
+    kind = get_origin(hints.get(only.name)) or hints.get(only.name)
+    return only.name in _WHOLE or (isinstance(kind, type) and issubclass(kind, Mapping))
+
+
+def _refuse_misfit(tool: Tool, parameter: Parameter, own: Sequence[str], defaults: Mapping[str, Any]) -> None:
+    name, parameters = parameter.name, tool.handling.parameters
+    wrong = f"fake: the answer of {tool.name!r} has a parameter {name!r}"
+    optional = parameter.default is not parameter.empty
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise DefinitionError(f"{wrong} that has no name for a caller; leave out the /")
+    if name not in own:
+        schema = parameters.schema
+        if optional and False not in (schema.get("additionalProperties"), schema.get("unevaluatedProperties")):
+            return
+        near = Names(own).nearest(name, 1)
+        has = f"has {', '.join(map(repr, own))}" if own else "has no parameters"
+        hint = f"did you mean {near[0]!r}?" if near else f"the tool {has};"
+        raise DefinitionError(
+            f"{wrong}, and the tool has none of that name; {hint} Name the tool's own parameters, as many as are "
+            "needed, or take all arguments as one dict: lambda arguments: …"
+        )
+    given = {*parameters.required, *parameters.defaults, *parameters.bound, *defaults}
+    if not optional and isinstance(parameters, SchemaParameters) and name not in given:
+        raise DefinitionError(f"{wrong}, which a call may leave out; give it a default, such as {name}=None")
+
+
+def _given_by_name(values: object) -> Mapping[str, Any]:
+    """What the handler would get, by name."""
+    if isinstance(values, BaseModel):
+        return {name: getattr(values, name) for name in type(values).model_fields} | (values.model_extra or {})
+    assert isinstance(values, Mapping)
+    return values

@@ -1,0 +1,232 @@
+"""`Recorder`: an observer that keeps every event, and says in a test which tools were called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from ferrule.arguments.names import Names
+from ferrule.arguments.parameters import Invalid
+from ferrule.definition.mapping import as_tool
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.types import ToolForm
+from ferrule.values.call import ToolCall
+from ferrule.values.content import jsonable
+from ferrule.values.event import Event
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+_TERMINAL = ("tool:post", "tool:error")
+_TELLING = ("tool:pre", "tool:suspended", *_TERMINAL)
+_MOST_SHOWN = 10
+_MOST_OF_A_VALUE = 200
+
+
+class Recorder:
+    """An observer that keeps every event, in `events`, and says in a test which tools were called.
+
+        recorder = Recorder()
+        runner = Runner([delete_note], guards=[only_own_notes], observers=[recorder])
+        await run(model, model.user("Delete my note a."), runner)
+        recorder.assert_called(delete_note, path="a")
+
+    A tool was called where its handler was started, whatever came of it. A call that was refused, put off, invalid or
+    answered by a middleware, such as a cache, did not call it; one that was tried again called it once. Failures list
+    these too, the nearest first.
+
+    Arguments that are not named are not looked at. Python values stand for their JSON (`on=date(2026, 1, 2)`), and
+    what has an `==` of its own, such as `pytest.approx` or `unittest.mock.ANY`, decides by itself. Arguments whose
+    names are no keywords here, such as `times`, go into a dict: `assert_called(repeat, {"times": 3})`.
+
+    Give the tool itself where you can. Then arguments are compared as they were validated, with defaults filled in,
+    and one that the tool does not have is an error. A name is any text, and the arguments of its calls are as events
+    have them: as they were sent, where the runner has neither guard nor journal.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def assert_called(
+        self,
+        tool: ToolForm | str,
+        arguments: Mapping[str, object] | None = None,
+        /,
+        *,
+        times: int | None = None,
+        **named: object,
+    ) -> None:
+        """Look whether the tool was called with these arguments: at least once, or exactly so many `times`.
+
+        Raises:
+            AssertionError: naming what was called instead, the nearest first.
+            DefinitionError: for what is no tool, an argument that the tool does not have, and `times` below 1.
+        """
+        __tracebackhide__ = True
+        if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):  # type: ignore[redundant-expr]
+            raise DefinitionError(f"times is a whole number of at least 1, not {times!r}; for none, assert_not_called")
+        wanted = _wanted_call(tool, arguments, named)
+        calls = _calls(self.events, wanted.tool)
+        found = sum(call.was_started and wanted.differs_from(call) == 0 for call in calls)
+        if found == times or (found and times is None):
+            return
+        often = "was not called" if not found else f"was called {_times(found)}, not {_times(times or 1)}"
+        raise AssertionError(f"{wanted} {often}. {_instead(wanted, calls, self.events)}")
+
+    def assert_not_called(
+        self, tool: ToolForm | str, arguments: Mapping[str, object] | None = None, /, **named: object
+    ) -> None:
+        """Look whether the tool was never called with these arguments; without any, whether it was never called.
+
+        Raises:
+            AssertionError: naming the calls, also such as have not ended yet.
+            DefinitionError: for what is no tool, and an argument that the tool does not have.
+        """
+        __tracebackhide__ = True
+        wanted = _wanted_call(tool, arguments, named)
+        calls = [call for call in _calls(self.events, wanted.tool) if call.was_started or call.result is None]
+        found = [call for call in calls if wanted.differs_from(call) == 0]
+        if found:
+            raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """One call, and what it has come to so far."""
+
+    name: str
+    arguments: dict[str, Any]
+    result: ToolResult | None = None
+
+    @property
+    def was_started(self) -> bool:
+        return self.result is not None and self.result.executed is not False
+
+    def __str__(self) -> str:
+        return f"{_as_call(self.name, self.arguments)} → {_came_to(self.result)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a test asks for."""
+
+    name: str
+    arguments: dict[str, object]
+    tool: Tool | None = None
+
+    def differs_from(self, call: _Recorded) -> int | None:
+        """How many arguments are others; `None` for another tool."""
+        if call.name != self.name:
+            return None
+        missing = object()
+        return sum(not _equal(value, call.arguments.get(key, missing)) for key, value in self.arguments.items())
+
+    def distance(self, call: _Recorded) -> tuple[float, ...]:
+        """Less is nearer."""
+        differs = self.differs_from(call)
+        if differs is None:
+            return (1, -_alike(self.name, call.name))
+        return (0, differs, -_alike(str(self), _as_call(call.name, call.arguments)))
+
+    def __str__(self) -> str:
+        return _as_call(self.name, self.arguments)
+
+
+def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, named: Mapping[str, object]) -> _Wanted:
+    if not isinstance(arguments, Mapping | None):
+        raise DefinitionError(f"arguments are a dict, or keywords, not {arguments!r}; how often goes into times=…")
+    wanted = {**(arguments or {}), **named}
+    if isinstance(tool, str):
+        return _Wanted(tool, wanted)
+    made = as_tool(tool)
+    aliases = made.handling.aliases
+    wanted = {aliases.get(name, name): value for name, value in wanted.items()}
+    _check_arguments(made, wanted)
+    return _Wanted(made.name, wanted, made)
+
+
+def _check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
+    schema = tool.handling.parameters.schema
+    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
+    known = list(schema["properties"])
+    for name in wanted:
+        if name in tool.hidden:
+            raise DefinitionError(f"{name!r} of {tool.name!r} is bound or private: events have stars in its place")
+        if closed and name not in known:
+            near = Names(known).nearest(name, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {known!r}"
+            raise DefinitionError(f"the tool {tool.name!r} has no parameter {name!r}; {hint}")
+
+
+def _calls(events: Iterable[Event], tool: Tool | None) -> list[_Recorded]:
+    """The calls in the order in which they came. One that was put off, and taken up again, is one call."""
+    calls: list[_Recorded] = []
+    under_way: dict[str, list[_Recorded]] = {}
+    for event in list(events):
+        if event.kind not in _TELLING:
+            continue
+        same_id = under_way.setdefault(event.call.id, [])
+        if event.kind == "tool:pre" or not same_id:
+            same_id.append(_Recorded(event.call.name, {}))
+            calls.append(same_id[-1])
+        same_id[-1].arguments, same_id[-1].result = _arguments_of(event.call, tool), event.data.get("result")
+        if event.kind in _TERMINAL:
+            same_id.pop()
+    return calls
+
+
+def _arguments_of(call: ToolCall, tool: Tool | None) -> dict[str, Any]:
+    """The arguments as they were validated, where the tool is known and they do fit."""
+    arguments = call.arguments
+    if tool is not None and tool.name == call.name and arguments.validated is None:
+        with suppress(Invalid):
+            arguments = tool.handling.parameters.read_ahead(call.name, call.raw)
+    return thaw(arguments)  # type: ignore[no-any-return]
+
+
+def _equal(expected: Any, actual: Any) -> bool:
+    return bool(expected == actual) or bool(jsonable(expected) == actual)
+
+
+def _alike(one: str, other: str) -> float:
+    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
+
+
+def _instead(wanted: _Wanted, calls: list[_Recorded], events: list[Event]) -> str:
+    """What was called, the nearest first."""
+    if not events:
+        return "There was no call at all: is the recorder among the observers of the runner?"
+    nearest = sorted(calls, key=wanted.distance)
+    return f"The calls that there were, the nearest first:\n{_lines_of(nearest)}"
+
+
+def _lines_of(calls: list[_Recorded]) -> str:
+    more = len(calls) - _MOST_SHOWN
+    return "\n".join([f"  {call}" for call in calls[:_MOST_SHOWN]] + ([f"  and {more} more"] if more > 0 else []))
+
+
+def _as_call(name: str, arguments: Mapping[str, object]) -> str:
+    return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in arguments.items())})"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
+
+
+def _came_to(result: ToolResult | None) -> str:
+    if result is None:
+        return "not ended yet"
+    ran = ", not run" if result.executed is False else ""
+    why = f": {_short(result.error)}" if result.error is not None else ""
+    return f"{result.status}{ran}{why}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"

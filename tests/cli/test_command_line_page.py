@@ -1,0 +1,68 @@
+"""The page on the command line: each of its commands is run, and shows what stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ferrule.cli.program import COMMANDS, OPTIONS, main
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+BOUND = 60
+FILES = re.findall(r"`(\w+\.py)`[^\n`]*:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
+CONSOLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLES = [(found[1], found[2]) for text in CONSOLES for found in re.finditer(r"\$ (.+)\n((?:(?!\$ ).*\n)*)", text)]
+
+
+def shows(expected: str, shown: str) -> bool:
+    """Whether it is that; `…` is any text of a line, and alone in its line any lines."""
+    lines = "".join(r"(?:.*\n)*?" if line == "…" else f"{pattern(line)}\n" for line in expected.splitlines())
+    return re.fullmatch(lines, shown) is not None
+
+
+def pattern(line: str) -> str:
+    return ".*?".join(map(re.escape, line.split("…")))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="the page is written for a shell of Unix")
+@pytest.mark.parametrize(("command", "expected"), EXAMPLES)
+def test_a_command_of_the_page_shows_what_stands_there(command: str, expected: str, tmp_path: Path) -> None:
+    for name, text in FILES:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'ferrule() {{ "$0" -m ferrule "$@"; }}\n{command}', sys.executable],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=BOUND,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"},
+        check=False,
+    )
+    shown = done.stdout.decode()
+    assert shows(expected, shown), shown
+
+
+def test_the_page_has_its_files_and_an_example_of_each_command() -> None:
+    assert [name for name, _ in FILES] == ["shop.py", "steps.py", "guarded.py"]
+    shown = " ".join(command for command, _ in EXAMPLES)
+    assert [name for name in COMMANDS if f"ferrule {name} " not in shown] == []
+
+
+def test_the_page_has_each_option() -> None:
+    options = set(OPTIONS) - {"-h", "--version"}
+    assert [option for option in options if f"{option}`" not in PAGE and f"`{option} " not in PAGE] == []
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    codes = capsys.readouterr().out.partition("exit codes:")[2]
+    table = PAGE.partition("## Exit codes")[2]
+    assert re.findall(r"(?m)^\| (\d+) \|", table) == re.findall(r"(?m)^  (\d+) ", codes)

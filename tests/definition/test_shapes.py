@@ -1,0 +1,180 @@
+"""Definitions in the shapes that people have at hand, with a handler, and what is said where one does not go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from ferrule import DefinitionError, Runner, Tool, ToolContext, Toolset, build_tool, tool
+from ferrule.providers import anthropic, openai_chat, openai_responses
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "default": 1}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+CHAT = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The weather.", "parameters": SCHEMA, "strict": True},
+}
+RESPONSES = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather.",
+    "parameters": SCHEMA,
+    "strict": False,
+}
+ANTHROPIC = {"name": "weather", "description": "The weather.", "input_schema": SCHEMA, "type": "custom"}
+MCP = {"name": "weather", "description": "The weather.", "inputSchema": SCHEMA}
+SHAPES = {"chat": CHAT, "responses": RESPONSES, "anthropic": ANTHROPIC, "mcp": MCP}
+
+
+def weather(city: str, days: int = 1) -> str:
+    return f"{city}: {days}"
+
+
+def of_payload(payload: dict[str, Any]) -> str:
+    return f"{payload['city']}: {payload.get('days', 1)}"
+
+
+async def of_both(payload: dict[str, Any], context: ToolContext) -> str:
+    return of_payload(payload)
+
+
+@pytest.mark.parametrize("handler", [weather, of_payload, of_both])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_definition_and_a_handler_are_a_tool(shape: str, handler: Callable[..., Any]) -> None:
+    made = build_tool(SHAPES[shape], handler)
+    assert (made.name, made.description, made.input_schema) == ("weather", "The weather.", SCHEMA)
+    assert (made.read_only, made.parallel, made.ask) == (False, False, False)
+    runner = Runner([made])
+    assert runner.run_sync("weather", {"city": "Rome"}).output == "Rome: 1"
+    assert runner.run_sync("weather", {"city": "Rome", "days": "much"}).status == "invalid"
+    assert runner.run_sync("weather", {"town": "Rome"}).status == "invalid"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_options_beside_a_definition_are_the_tools(shape: str) -> None:
+    made = build_tool(SHAPES[shape], handler=weather, read_only=True, timeout=3, description="Other.")
+    assert (made.read_only, made.parallel, made.timeout, made.description) == (True, True, 3.0, "Other.")
+
+
+def test_what_goes_back_to_the_api_is_what_came_from_it() -> None:
+    assert openai_chat.tools([build_tool(CHAT, weather)], strict=False) == [
+        {"type": "function", "function": {key: CHAT["function"][key] for key in ("name", "description", "parameters")}}  # type: ignore[index]
+    ]
+    assert openai_responses.tools([build_tool(RESPONSES, weather)]) == [RESPONSES]
+    assert anthropic.tools([build_tool(ANTHROPIC, weather)]) == [
+        {key: ANTHROPIC[key] for key in ("name", "description", "input_schema")}
+    ]
+
+
+def test_what_only_one_api_knows_goes_into_provider() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}, "eager_input_streaming": True}
+    made = build_tool({**ANTHROPIC, **cached, "defer_loading": True, "input_examples": [{"city": "Rome"}]}, weather)
+    assert made.provider == {"anthropic": {**cached, "defer_loading": True}}
+    assert made.examples == ({"city": "Rome"},)
+    assert build_tool({**RESPONSES, "defer_loading": True}, weather).provider == {
+        "openai_responses": {"defer_loading": True}
+    }
+    chat = {**CHAT, "cache_control": {"type": "ephemeral"}}
+    assert build_tool(chat, weather).provider == {"openai_chat": {"cache_control": {"type": "ephemeral"}}}
+
+
+@pytest.mark.parametrize(
+    ("hints", "traits"),
+    [
+        ({"readOnlyHint": True}, (True, False, False, True)),
+        ({"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True}, (False, False, True, True)),
+        ({"openWorldHint": False, "readOnlyHint": None}, (False, True, False, False)),
+        ({}, (False, True, False, True)),
+        (None, (False, True, False, True)),
+    ],
+)
+def test_the_annotations_of_mcp_are_traits(hints: Any, traits: tuple[bool, ...]) -> None:
+    made = build_tool({**MCP, "annotations": hints}, weather)
+    assert (made.read_only, made.destructive, made.idempotent, made.open_world) == traits
+    assert made.parallel is made.read_only
+
+
+def test_an_option_goes_before_an_annotation() -> None:
+    assert build_tool({**MCP, "annotations": {"readOnlyHint": True}}, weather, read_only=False).read_only is False
+
+
+def test_the_rest_of_mcp_is_kept() -> None:
+    made = build_tool(
+        {**MCP, "title": "Weather", "_meta": {"a": 1}, "icons": [], "outputSchema": {"type": "string"}}, weather
+    )
+    assert (made.title, made.output_schema) == ("Weather", {"type": "string"})
+    assert made.metadata == {"_meta": {"a": 1}, "icons": []}
+    assert build_tool({**MCP, "annotations": {"title": "From hints"}}, weather).title == "From hints"
+
+
+def test_a_definition_as_mcps_own_class_is_one_too() -> None:
+    class Listed(BaseModel):
+        name: str
+        input_schema: dict[str, Any] = Field(serialization_alias="inputSchema")
+        annotations: dict[str, Any] | None = None
+        meta: dict[str, Any] | None = Field(None, serialization_alias="_meta")
+
+    made = build_tool(Listed(name="weather", input_schema=SCHEMA, annotations={"readOnlyHint": True}), weather)
+    assert (made.name, made.input_schema, made.read_only) == ("weather", SCHEMA, True)
+    assert made.metadata == {"annotations": {"readOnlyHint": True}}
+
+
+def test_a_handler_beside_a_definition_is_judged_as_any_tool_of_ones_own() -> None:
+    own = {"name": "weather", "input_schema": SCHEMA}
+    assert Runner([build_tool(own, weather)]).run_sync("weather", {"city": "Rome"}).success
+    assert Runner([build_tool({**own, "execute": of_payload})]).run_sync("weather", {"city": "Rome"}).status == "denied"
+
+    def check(payload: Any) -> None:
+        raise PermissionError("not today")
+
+    checked = build_tool({**own, "check_permissions": check}, weather)
+    assert "not today" in (Runner([checked]).run_sync("weather", {"city": "Rome"}).error or "")
+
+
+def test_definitions_and_handlers_are_a_toolset() -> None:
+    handlers = {"weather": weather, "climate": of_payload}
+    definitions = [CHAT, {**MCP, "name": "climate"}]
+    tools = Toolset(build_tool(one, handlers[one.get("name", "weather")]) for one in definitions)  # type: ignore[index]
+    assert [one.name for one in tools] == ["weather", "climate"]
+    assert asyncio.run(tools.get("climate")(city="Rome")) == "Rome: 1"
+
+
+NOTHING_RUNS = r"'weather' has no 'execute'.*build_tool\(definition, handler\)"
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    *((lambda one=one: build_tool(one), NOTHING_RUNS) for one in SHAPES.values()),
+    *((lambda one=one: Toolset([one]), NOTHING_RUNS) for one in SHAPES.values()),
+    (lambda: Runner([CHAT]), r"build_tool\(definition, handler\)"),
+    (lambda: tool(CHAT), r"build_tool\(definition, handler\) makes a tool of a definition"),  # type: ignore[call-overload]
+    (lambda: Tool("weather", MCP), r"build_tool\(definition, handler\)"),  # type: ignore[arg-type]
+    (lambda: tool(weather, definition=CHAT), r"no option 'definition': build_tool\(definition, handler\)"),  # type: ignore[call-overload]
+    (lambda: Tool("weather", weather, definition=CHAT), r"build_tool\(definition, handler\)"),  # type: ignore[call-arg]
+    (lambda: build_tool(weather, CHAT), r"takes a definition as a dict, not <function"),  # type: ignore[arg-type]
+    (lambda: build_tool({**ANTHROPIC, "execute": of_payload}, weather), "an 'execute' and a handler; leave one out"),
+    (lambda: build_tool(CHAT, "weather"), "must be a function"),  # type: ignore[arg-type]
+    (lambda: build_tool({"type": "function", "function": {"parameters": SCHEMA}}, weather), "has no 'name'"),
+    (lambda: build_tool({"type": "web_search_20260209", "name": "web_search"}, weather), "is not of a function"),
+    (lambda: build_tool({"type": "custom", "name": "x", "format": {"type": "text"}}, weather), "type 'custom' is"),
+    (lambda: build_tool({**MCP, "input_schema": SCHEMA}, weather), "'inputSchema' and 'input_schema' say the same"),
+    (lambda: build_tool({**MCP, "annotations": {"readOnlyHint": "yes"}}, weather), "is_read_only must be True"),
+    (lambda: build_tool({**MCP, "annotations": "readOnly"}, weather), "annotations must be a dict, not 'readOnly'"),
+    (lambda: build_tool({**ANTHROPIC, "cache_control": {}, "provider": {}}, weather), "'cache_control' stands beside"),
+    (lambda: build_tool({**MCP, "inputShema": SCHEMA}, weather), "no option 'inputShema'"),
+    (lambda: build_tool({**ANTHROPIC, "input_examples": [{"town": "Rome"}]}, weather), "the example .* does not fit"),
+    (lambda: build_tool(MCP, lambda city, hours: city), "does not fit the input schema"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("define", "said"), WRONG, ids=range(len(WRONG)))
+def test_a_definition_that_is_none_or_has_nothing_to_run_it_says_what_would_be_right(
+    define: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        define()

@@ -1,0 +1,164 @@
+"""Toolsets of what is there: what cannot be a tool is told, names are as models know them, and tags choose."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from ferrule import DefinitionError, Tool, ToolHandler, Toolset, tool
+
+MODULE = '''
+from os.path import join
+
+def read(path: str) -> str:
+    """Read."""
+    return path
+
+def run(*command: str) -> str:
+    return ""
+
+def place(value: object, /) -> str:
+    return ""
+
+def _own(value: object, /) -> str:
+    return ""
+
+short = lambda path: path
+LIMIT = 5
+'''
+
+
+@pytest.fixture
+def module() -> types.ModuleType:
+    made = types.ModuleType("some_tools")
+    exec(MODULE, vars(made))
+    return made
+
+
+def names(tools: Toolset) -> list[str]:
+    return [one.name for one in tools]
+
+
+# of
+
+
+def test_all_that_cannot_be_a_tool_is_told_by_name_and_why(module: types.ModuleType) -> None:
+    with pytest.raises(DefinitionError) as caught:
+        Toolset.of(module)
+    first, *lines = str(caught.value).split("\n")
+    assert "3 cannot be tools" in first and "skip=True" in first
+    assert [line.strip().partition(":")[0] for line in lines] == ["run", "place", "short"]
+    assert "write a list parameter for *args" in lines[0] and "leave out the /" in lines[1] and "lambda" in lines[2]
+
+
+def test_the_others_are_taken_where_that_is_asked_for(module: types.ModuleType) -> None:
+    assert names(Toolset.of(module, skip=True)) == ["read"]
+    assert names(Toolset.of(module, "my_", skip=True)) == ["my_read"]
+
+
+def test_a_module_of_which_nothing_is_left_is_an_error_still(module: types.ModuleType) -> None:
+    del module.read  # type: ignore[attr-defined]
+    with pytest.raises(DefinitionError, match="no public method or function"):
+        Toolset.of(module, skip=True)
+
+
+def test_a_module_with_tools_gives_these_alone(module: types.ModuleType) -> None:
+    module.made = module.again = tool(module.read, name="made")  # type: ignore[attr-defined]
+    assert names(Toolset.of(module)) == ["made"]
+
+
+class Files:
+    def read(self, path: str) -> str:
+        return path
+
+    def run(self, *command: str) -> str:
+        return ""
+
+    @staticmethod
+    def join(a: str, b: str) -> str:
+        return a + b
+
+
+def test_the_same_goes_for_instances_and_classes() -> None:
+    with pytest.raises(DefinitionError, match=r"1 cannot be tools(.|\n)*run: .*\*args"):
+        Toolset.of(Files())
+    assert names(Toolset.of(Files(), skip=True)) == ["read", "join"]
+    with pytest.raises(DefinitionError, match=r"2 cannot be tools(.|\n)*read\(\) needs an instance: use Toolset.of"):
+        Toolset.of(Files)
+    assert names(Toolset.of(Files, skip=True)) == ["join"]
+
+
+# the name of a handler class
+
+
+class WriteFile(ToolHandler):
+    path: str
+
+    async def __call__(self) -> str:
+        return self.path
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("WriteFile", "write_file"),
+        ("HTTPGet", "http_get"),
+        ("GetHTTP", "get_http"),
+        ("S3Upload", "s3_upload"),
+        ("Search", "search"),
+        ("search_web", "search_web"),
+        ("Search_Web", "search_web"),
+        ("ParseHTML5Page", "parse_html5_page"),
+    ],
+)
+def test_a_handler_class_is_named_in_snake_case(written: str, name: str) -> None:
+    cls: Any = type(written, (WriteFile,), {"__module__": __name__, "__call__": WriteFile.__call__})
+    assert tool(cls).name == name
+    assert names(Toolset([cls])) == names(Toolset.of(cls)) == [name]
+
+
+def test_a_name_that_is_given_goes_first_and_a_function_keeps_its_own() -> None:
+    def readFile(path: str) -> str:
+        return path
+
+    assert tool(WriteFile, name="WriteFile").name == Tool("WriteFile", WriteFile).name == "WriteFile"
+    assert tool(readFile).name == "readFile"
+
+
+# only, without
+
+
+def of(name: str, *tags: str) -> Tool:
+    return tool(lambda: None, name=name, tags=tags)
+
+
+TAGGED = Toolset([of("read_a", "disk"), of("read_b", "web", "slow"), of("write_a", "disk", "slow"), of("plain")])
+
+
+@pytest.mark.parametrize(
+    ("globs", "tags", "only", "without"),
+    [
+        ((), ["disk"], ["read_a", "write_a"], ["read_b", "plain"]),
+        ((), ["disk", "web"], ["read_a", "read_b", "write_a"], ["plain"]),
+        (("read_*",), ["disk"], ["read_a"], ["plain"]),
+        (("read_*",), None, ["read_a", "read_b"], ["write_a", "plain"]),
+        (("read_*", "plain"), ("slow",), ["read_b"], []),
+        ((), {"none"}, [], ["read_a", "read_b", "write_a", "plain"]),
+        ((), [], [], ["read_a", "read_b", "write_a", "plain"]),
+        ((), None, [], ["read_a", "read_b", "write_a", "plain"]),
+    ],
+)
+def test_globs_and_tags_choose_together(globs: tuple[str, ...], tags: Any, only: list[str], without: list[str]) -> None:
+    assert names(TAGGED.only(*globs, tags=tags)) == only
+    assert names(TAGGED.without(*globs, tags=tags)) == without
+
+
+@pytest.mark.parametrize("which", ["only", "without"])
+def test_tags_are_a_list_and_globs_stand_one_by_one(which: str) -> None:
+    choose = getattr(TAGGED, which)
+    with pytest.raises(DefinitionError, match="tags must be a list of texts, such as tags="):
+        choose(tags="disk")
+    with pytest.raises(DefinitionError, match=rf"{which} takes globs of names one by one, such as {which}\('read_\*'"):
+        choose(["read_*"])

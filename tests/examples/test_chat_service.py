@@ -1,0 +1,204 @@
+"""The chat service, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import httpx
+import pytest
+import uvicorn
+from chat_service import Limits, Notes, create_app, digest
+
+from ferrule.models import Overloaded, Scripted
+
+PEOPLE = {digest("token-of-ada"): "ada", digest("token-of-bob"): "bob"}
+
+
+@contextmanager
+def serving(steps, notes=None, limits=None) -> Iterator[tuple[httpx.Client, Scripted]]:
+    """A client of the service, which runs on a port of its own in a thread of its own."""
+    model = Scripted(steps)
+    app = create_app(model, notes or Notes(), PEOPLE, limits)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=5))
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        host, port = listening.getsockname()
+        with httpx.Client(base_url=f"http://{host}:{port}", timeout=20, trust_env=False) as client:
+            yield client, model
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def request(text: str, by: str, conversation: str = "first") -> dict:
+    return {
+        "method": "POST",
+        "url": f"/conversations/{conversation}",
+        "json": {"text": text},
+        "headers": {"Authorization": f"Bearer token-of-{by}"},
+    }
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, dict]]:
+    kind = ""
+    for line in lines:
+        field, _, value = line.partition(": ")
+        if field == "event":
+            kind = value
+        elif field == "data":
+            yield kind, json.loads(value)
+
+
+def ask(client: httpx.Client, text: str, by: str, conversation: str = "first") -> list[tuple[str, dict]]:
+    with client.stream(**request(text, by, conversation)) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        return list(events(response.iter_lines()))
+
+
+def statuses(heard: list[tuple[str, dict]]) -> list[str]:
+    return [data["status"] for kind, data in heard if kind == "result"]
+
+
+def write(owner: str, name: str = "today") -> tuple[str, dict]:
+    return ("write_note", {"owner": owner, "name": name, "text": "buy milk"})
+
+
+def test_an_answer_comes_event_by_event_and_its_conversation_goes_on():
+    with serving([("I write it.", [write("ada")]), "Done.", "You are welcome."]) as (client, model):
+        assert ask(client, "Note: buy milk", "ada") == [
+            ("text", {"text": "I write it."}),
+            ("call", {"id": "call_1", "name": "write_note"}),
+            ("result", {"id": "call_1", "status": "ok"}),
+            ("text", {"text": "Done."}),
+            ("done", {"status": "done", "reason": None}),
+        ]
+        ask(client, "Thanks", "ada")
+        said = [message["content"] for message in model.requests[-1].messages if message["role"] == "user"]
+        assert said == ["Note: buy milk", "Thanks"]
+
+
+def test_two_people_have_two_conversations_of_the_same_name():
+    with serving(["Hello, Ada.", "Hello, Bob."]) as (client, model):
+        ask(client, "I am Ada", "ada")
+        ask(client, "I am Bob", "bob")
+        assert [message["content"] for message in model.requests[-1].messages] == ["I am Bob"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer token-of-eve"}, {"Authorization": "token-of-ada"}])
+def test_without_a_token_that_belongs_to_somebody_the_model_is_not_asked(headers):
+    with serving(["Hello."]) as (client, model):
+        response = client.post("/conversations/first", json={"text": "Hello"}, headers=headers)
+        assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
+        assert model.requests == []
+
+
+def test_nobody_reads_or_writes_the_notes_of_others_and_everybody_reads_those_of_the_team():
+    notes = Notes()
+    notes.by_owner["team"]["plan"] = "ship it"
+    notes.by_owner["ada"]["secret"] = "4711"
+    calls = [
+        ("read_note", {"owner": "ada", "name": "secret"}),
+        ("list_notes", {"owner": "ada"}),
+        write("ada", "secret"),
+        write("team", "plan"),
+        ("read_note", {"owner": "team", "name": "plan"}),
+        ("write_note", {"name": "today", "text": "buy milk"}),
+    ]
+    with serving([calls, "That is all."], notes) as (client, model):
+        heard = ask(client, "What does Ada write?", "bob")
+        assert sorted(statuses(heard)) == ["denied"] * 4 + ["ok"] * 2
+        assert "4711" not in str(model.requests[-1].messages)
+        assert notes.by_owner == {"team": {"plan": "ship it"}, "ada": {"secret": "4711"}, "bob": {"today": "buy milk"}}
+
+
+@pytest.mark.parametrize("limits", [Limits(calls_in_a_minute=2), Limits(calls_altogether=2)])
+def test_what_one_person_has_used_up_another_one_still_has(limits):
+    def three(owner):
+        return [write(owner, str(number)) for number in range(3)]
+
+    steps = [three("ada"), "Some.", [write("ada")], "None.", [write("bob")], "All."]
+    with serving(steps, limits=limits) as (client, _):
+        assert statuses(ask(client, "Write three", "ada")) == ["ok", "ok", "limited"]
+        assert statuses(ask(client, "Write one, elsewhere", "ada", "second")) == ["limited"]
+        assert statuses(ask(client, "Write one", "bob")) == ["ok"]
+
+
+def test_only_so_many_calls_of_one_person_run_at_once():
+    class Counting(Notes):
+        now = highest = 0
+
+        async def names(self, owner):
+            self.now += 1
+            self.highest = max(self.highest, self.now)
+            await anyio.lowlevel.checkpoint()
+            self.now -= 1
+            return []
+
+    notes = Counting()
+    calls = [("list_notes", {"owner": "ada"})] * 6
+    with serving([calls, "Nothing."], notes, Limits(calls_at_once=2)) as (client, _):
+        assert statuses(ask(client, "Look six times", "ada")) == ["ok"] * 6
+    assert notes.highest == 2
+
+
+class Hanging(Notes):
+    """Its answer never comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.left = threading.Event(), threading.Event()
+
+    async def names(self, owner):
+        self.asked.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                for _ in range(10):  # cleaning up takes a while
+                    await anyio.lowlevel.checkpoint()
+            self.left.set()
+
+
+def test_a_run_that_the_client_leaves_is_cancelled_and_the_next_one_knows_of_it():
+    notes = Hanging()
+    with serving([[("list_notes", {"owner": "ada"})], "Hello again."], notes) as (client, model):
+        with client.stream(**request("List my notes", "ada")) as response:
+            heard = events(response.iter_lines())
+            assert next(heard) == ("call", {"id": "call_1", "name": "list_notes"})
+            assert notes.asked.wait(10) and not notes.left.is_set()
+            busy = client.request(**request("And?", "ada", "second"))
+            assert busy.status_code == 429 and "is being answered" in busy.json()["detail"]
+        assert notes.left.wait(10)
+        answers = (client.request(**request("Hello?", "ada")) for _ in range(1000))  # its end takes a moment more
+        answered = next(response for response in answers if response.status_code != 429)
+        assert ("text", {"text": "Hello again."}) in list(events(answered.iter_lines()))
+        assert len(model.requests) == 2
+        asked, _, told, asked_again = model.requests[-1].messages
+        assert (asked["content"], asked_again["content"]) == ("List my notes", "Hello?")
+        assert "was cancelled" in told["content"]
+
+
+def test_a_call_that_takes_too_long_is_told_to_the_model_and_the_run_goes_on():
+    steps = [[("list_notes", {"owner": "ada"})], "I could not look."]
+    with serving(steps, Hanging(), Limits(seconds_of_a_call=0.05)) as (client, _):
+        heard = ask(client, "List my notes", "ada")
+        assert statuses(heard) == ["timeout"] and heard[-1] == ("done", {"status": "done", "reason": None})
+
+
+def test_a_model_that_fails_is_told_without_its_words_and_the_person_may_ask_again():
+    def busy(messages):
+        raise Overloaded("cluster 7 of https://model.example is full", retry_after=3)
+
+    with serving([busy, "Now I am here."]) as (client, _):
+        reason = {"reason": "the model did not answer", "retry_after": 3}
+        assert ask(client, "Hello", "ada") == [("error", reason)]
+        assert ask(client, "Hello", "ada")[0] == ("text", {"text": "Now I am here."})

@@ -1,0 +1,160 @@
+"""The coding agent in a project of two files, as a program: with answers given beforehand, and with a person."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+AGENT = [sys.executable, str(ROOT / "examples/coding_agent/agent.py"), "Mend the failing test."]
+BOUND = 60
+WRONG = "def add(a, b):\n    return a - b\n"
+RIGHT = "def add(a, b):\n    return a + b\n"
+EDIT = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
+TEST = """import os
+
+from calc import add
+
+
+def test_add():
+    assert add(1, 2) == 3
+    assert "A_KEY" not in os.environ
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    (folder / ".git/hooks").mkdir(parents=True)
+    (folder / "calc.py").write_text(WRONG)
+    (folder / "test_calc.py").write_text(TEST)
+    (tmp_path / "secret.txt").write_text("4711")
+    return folder
+
+
+def command(project, steps, *options):
+    """The program with a model that says `steps`, a list as its source."""
+    script = project.parent / "steps.py"
+    script.write_text(f"steps = {steps}")
+    return [*AGENT, "--folder", str(project), "--model", f"scripted:{script}", *options]
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": str(ROOT / "src"), "A_KEY": "4711", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(project, steps, *options):
+    return subprocess.run(
+        command(project, steps, *options),
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BOUND,
+        check=False,
+    )
+
+
+def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project):
+    steps = f"""[
+        ("I look.", [("read_file", {{"path": "calc.py"}}), ("run_tests", {{}})]),
+        lambda messages: (messages[-1]["content"], [{EDIT}]),
+        [("run_tests", {{"path": "test_calc.py"}})],
+        lambda messages: messages[-1]["content"],
+    ]"""
+    ended = run(project, steps, "--yes", "edit_file", "--yes", "run_tests")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.index("1 failed") < ended.stdout.index("edit_file") < ended.stdout.index("1 passed")
+    assert (project / "calc.py").read_text() == RIGHT
+
+
+def test_nothing_changes_and_no_test_runs_where_nobody_can_be_asked(project):
+    ended = run(project, f"[[{EDIT}, ('run_tests', {{}})], 'I was not allowed to.']")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("nobody is there to ask") == 2
+    assert (project / "calc.py").read_text() == WRONG
+
+
+def test_what_is_outside_the_folder_or_in_git_stays_closed_whatever_was_answered(project):
+    steps = """[
+        [
+            ("read_file", {"path": "../secret.txt"}),
+            ("write_file", {"path": ".git/hooks/pre-commit", "content": "x"}),
+            ("run_tests", {"path": "../other"}),
+        ],
+        lambda messages: "".join(message["content"] for message in messages if message["role"] == "tool"),
+    ]"""
+    ended = run(project, steps, "--yes", "write_file", "--yes", "run_tests")
+    assert ended.returncode == 0, ended.stderr
+    assert "what is in .git is not for this agent" in ended.stdout
+    assert ended.stdout.count("outside of what may be reached") == 4  # as it happened, and what the model was told
+    assert "4711" not in ended.stdout and not list((project / ".git/hooks").iterdir())
+
+
+@contextmanager
+def at_a_terminal(project, steps):
+    """The program, and the other end of its terminal."""
+    keyboard, terminal = os.openpty()
+    asked = subprocess.Popen(
+        command(project, steps), env=environment(), stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    try:
+        yield asked, keyboard
+    finally:
+        asked.kill()
+        asked.wait()
+        os.close(keyboard)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize(("answer", "then"), [("y", RIGHT), ("n", WRONG)])
+def test_a_person_is_shown_the_difference_and_decides(project, answer, then):
+    with at_a_terminal(project, f"[[{EDIT}], 'Done.']") as (asked, keyboard):
+        screen = until(keyboard, "Allow it? [y/N")
+        assert "-    return a - b" in screen and "+    return a + b" in screen
+        assert (project / "calc.py").read_text() == WRONG
+        os.write(keyboard, f"{answer}\n".encode())
+        until(keyboard, "Done.")
+        assert asked.wait(BOUND) == 0
+    assert (project / "calc.py").read_text() == then
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_an_interrupt_at_the_question_changes_nothing_and_is_one_line(project):
+    with at_a_terminal(project, f"[[{EDIT}], 'Done.']") as (asked, keyboard):
+        until(keyboard, "Allow it? [y/N")
+        asked.send_signal(signal.SIGINT)
+        assert "Traceback" not in until(keyboard, "Stopped.")
+        assert asked.wait(BOUND) == 130
+    assert (project / "calc.py").read_text() == WRONG
+
+
+def until(keyboard, text):
+    """What is on the screen once `text` is there."""
+    seen, ends = b"", time.monotonic() + BOUND
+    while text.encode() not in seen:
+        assert select.select([keyboard], [], [], max(0, ends - time.monotonic()))[0], seen
+        seen += os.read(keyboard, 65536)
+    return seen.decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--model", "openia:x"], "'openia:x' is not API:NAME"),
+        (["--folder", "/no/such/folder"], "'/no/such/folder' is no folder"),
+        (["--yes", "*"], "invalid choice: '*'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(project, options, told):
+    ended = run(project, "[]", *options)
+    assert ended.returncode == 2 and told in ended.stderr and "Traceback" not in ended.stderr

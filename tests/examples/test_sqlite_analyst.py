@@ -1,0 +1,182 @@
+"""The analyst over a small database: what it answers, what it cannot do, and what it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import runpy
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ferrule import Runner, ToolCall
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "examples/sqlite_analyst.py"
+BUSY = """from ferrule.models import RateLimited
+
+def busy(messages):
+    raise RateLimited("come back in an hour")
+
+steps = [busy]
+"""
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+def database(tmp_path):
+    path = tmp_path / "sales? #1.db"  # as it may not stand in a URI
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(
+            "CREATE TABLE sales (month TEXT, euros INTEGER);"
+            "INSERT INTO sales VALUES ('May', 10), ('May', 30), ('June', 25);"
+            "CREATE TABLE people (name TEXT, salary INTEGER);"
+            "INSERT INTO people VALUES ('ada', 4711);"
+            "CREATE VIEW staff AS SELECT name FROM people;"
+        )
+    return path
+
+
+def program(**settings):
+    """The names of the program, with other settings."""
+    names = runpy.run_path(str(PROGRAM))
+    names["may"].__globals__.update(settings)
+    return names
+
+
+def runner(database, **settings) -> Runner:
+    return program(**settings)["analyst"](database)
+
+
+def query(database, sql, **settings):
+    return runner(database, **settings).run_sync("query", {"sql": sql})
+
+
+def run(database, script):
+    return subprocess.run(
+        [sys.executable, PROGRAM, database, "Which month was best?", "Why?", "--model", f"scripted:{script}"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_it_answers_two_questions_in_one_conversation(database, tmp_path):
+    script = tmp_path / "steps.py"
+    script.write_text("""steps = [
+        [("schema", {})],
+        [("query", {"sql": "SELECT month, sum(euros) FROM sales GROUP BY month ORDER BY 2 DESC"})],
+        lambda messages: "May." if '[["May", 40], ["June", 25]]' in messages[-1]["content"] else "Another.",
+        lambda messages: f"After {len(messages)} messages: {messages[-1]['content']}",
+    ]""")
+    asked = run(database, script)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.splitlines()[-2:] == ["May.", "After 7 messages: Why?"]
+
+
+def test_a_database_that_is_not_there_and_what_the_api_reports_are_one_line_each(database, tmp_path):
+    script = tmp_path / "steps.py"
+    script.write_text(BUSY)
+    for asked, told in (
+        (run(tmp_path / "none.db", script), "none.db' is no file"),
+        (run(database, script), "The model's API: come back in an hour"),
+    ):
+        assert asked.returncode != 0 and told in asked.stderr and "Traceback" not in asked.stderr
+
+
+def test_the_schema_is_shown(database):
+    shown = runner(database).run_sync("schema", {}).output
+    assert "CREATE TABLE sales (month TEXT, euros INTEGER)" in shown and len(shown) == 3
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO sales VALUES ('July', 1)",
+        "UPDATE sales SET euros = 0",
+        "WITH gone AS (SELECT 1) DELETE FROM sales",
+        "DROP TABLE sales",
+        "CREATE TEMP TABLE copy AS SELECT * FROM sales",
+        "VACUUM INTO 'copy.db'",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA writable_schema = 1",
+        "BEGIN EXCLUSIVE",
+        "SELECT load_extension('x')",
+        "SELECT 1; DROP TABLE sales",
+    ],
+)
+def test_what_is_not_reading_is_refused_and_leaves_no_trace(database, sql, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = database.read_bytes()
+    result = query(database, sql)
+    assert result.status == "failed" and "Only one SELECT" in result.error, result
+    assert database.read_bytes() == before and list(tmp_path.iterdir()) == [database]
+
+
+def test_the_file_is_read_only_also_where_everything_may_be_asked(database):
+    result = query(database, "DELETE FROM sales", may=lambda *parts: sqlite3.SQLITE_OK)
+    assert result.status == "failed" and "readonly" in result.error
+
+
+def test_only_what_is_readable_is_read_and_shown(database):
+    readable = {"READABLE": {"sales", "staff"}}
+    assert query(database, "SELECT sum(euros) FROM sales", **readable).output["rows"] == [[65]]
+    for sql in (
+        "SELECT salary FROM people",
+        "SELECT count(*) FROM PEOPLE",
+        "SELECT name FROM staff",  # a view of people
+        "WITH sales AS (SELECT * FROM people) SELECT * FROM sales",
+        "WITH staff AS (SELECT * FROM people) SELECT * FROM staff",
+        "SELECT sql FROM sqlite_master",
+    ):
+        assert query(database, sql, **readable).status == "failed", sql
+    assert not [sql for sql in runner(database, **readable).run_sync("schema", {}).output if "salary" in sql]
+
+
+def test_a_query_that_never_ends_is_stopped_and_its_thread_with_it(database):
+    async def main():
+        async with runner(database, SECONDS=0.2) as own:
+            result = await own.run("query", {"sql": ENDLESS})
+            assert "took longer than" in result.error and own.left_running == 0
+
+    asyncio.run(main())
+
+
+def test_a_query_whose_call_is_over_stops_and_closes_its_connection(database):
+    closed = threading.Event()
+
+    @contextmanager
+    def told(connection):
+        try:
+            with closing(connection):
+                yield connection
+        finally:
+            closed.set()
+
+    result = asyncio.run(runner(database, SECONDS=3600, closing=told).run("query", {"sql": ENDLESS}, timeout=0.2))
+    assert result.status == "timeout"
+    assert closed.wait(30)
+
+
+def test_rows_and_values_are_bounded(database):
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000) SELECT i FROM n"
+    found = query(database, numbers).output
+    assert len(found["rows"]) == 200 and found["complete"] is False
+    assert "too big" in query(database, "SELECT zeroblob(1000000000)").error
+    [row] = query(database, "SELECT x'00ff', printf('%.*c', 1000, 'x'), 9e999, NULL, CAST(x'ff' AS TEXT)").output[
+        "rows"
+    ]
+    assert row == ["[2 bytes]", f"{'x' * 300}… [1000 characters]", "inf", None, "\ufffd"]
+
+
+def test_queries_of_one_turn_run_side_by_side_each_with_its_own_connection(database):
+    calls = [ToolCall(str(number), "query", {"sql": f"SELECT {number}, count(*) FROM sales"}) for number in range(8)]
+    results = asyncio.run(runner(database).run_all(calls))
+    assert [result.output["rows"] for result in results] == [[[number, 3]] for number in range(8)]

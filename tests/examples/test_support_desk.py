@@ -1,0 +1,344 @@
+"""examples/support_desk, as it is started: by HTTP, over several processes, and in a real browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import runpy
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent.parent
+PROGRAM = ROOT / "examples" / "support_desk" / "desk.py"
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+QUESTION = "My order 1002 came broken."
+HOSTILE = "1002 <script>document.title = 'owned'</script><img src=x onerror=alert(1)>\" onclick=\"alert(1)"
+
+
+@contextmanager
+def desk(folder: Path) -> Iterator[str]:
+    """The program in a process of its own, on a free port; the address of its page."""
+    command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(folder), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield address(process)
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if found := re.search(r"running on (http://127\.0\.0\.1:\d+)", line):
+            return found[1]
+    raise AssertionError(said)
+
+
+class Forms(HTMLParser):
+    """The forms of a page: where each leads, and its hidden fields; and every tag that there is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.forms: list[tuple[str, dict[str, str]]] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.tags.add(tag)
+        if tag == "form":
+            self.forms.append((given["action"], {}))
+        elif tag == "input":
+            self.forms[-1][1][given["name"]] = given["value"]
+
+
+class Person:
+    """Somebody who looks at the page and sends its forms, as a browser without scripts does."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, follow_redirects=True, timeout=30, trust_env=False)
+
+    def fields(self, action: str) -> list[dict[str, str]]:
+        return [fields for leads_to, fields in Forms(self.client.get("/").text).forms if leads_to == action]
+
+    def ask(self, question: str, customer: str = "ada") -> None:
+        [fields] = self.fields("/ask")
+        sent = fields | {"customer": customer, "question": question}
+        self.client.post("/ask", data=sent).raise_for_status()
+
+    def answer(self, word: str, fields: dict[str, str] | None = None) -> httpx.Response:
+        return self.client.post("/answer", data=(fields or self.fields("/answer")[0]) | {"answer": word})
+
+
+def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(folder / "desk.db")) as connection:
+        return connection.execute(query).fetchall()
+
+
+def refunds(folder: Path) -> list[tuple[Any, ...]]:
+    return rows(folder, "SELECT order_id, cents FROM refunds")
+
+
+Visit = Callable[[str], Person]
+
+
+@pytest.fixture
+def visit() -> Iterator[Visit]:
+    with ExitStack() as visits:
+
+        def begin(url: str) -> Person:
+            person = Person(url)
+            visits.enter_context(person.client)
+            return person
+
+        yield begin
+
+
+def test_a_refund_waits_through_a_restart_and_is_paid_after_a_yes(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        visit(url).ask(QUESTION)
+        page = visit(url).client.get("/").text
+        assert "Pay 129.00 EUR back to ada?" in page and QUESTION in page
+        assert refunds(tmp_path) == []
+    with desk(tmp_path) as url:
+        person = visit(url)
+        page = person.answer("yes").text
+    assert refunds(tmp_path) == [(1002, 12900)]
+    assert "Good news: we have paid back 129.00 EUR for order 1002." in page and "Nothing waits." in page
+    journal = [json.loads(record) for (record,) in rows(tmp_path, "SELECT record FROM journal WHERE what = 'result'")]
+    assert [record["answered_by"] for record in journal if record["tool_name"] == "refund" and record["success"]]
+
+
+def test_a_no_pays_nothing_and_the_customer_is_told(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        page = person.answer("no").text
+    assert refunds(tmp_path) == []
+    assert "we cannot pay anything back" in page and "Nothing waits." in page
+
+
+def test_another_process_answers_and_the_second_answer_counts_for_nothing(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as here, desk(tmp_path) as there:
+        visit(here).ask(QUESTION)
+        first, second = visit(here), visit(there)
+        shown_here, shown_there = first.fields("/answer")[0], second.fields("/answer")[0]
+        assert second.answer("yes", shown_there).status_code == 200
+        assert first.answer("yes", shown_here).status_code == 409
+    assert refunds(tmp_path) == [(1002, 12900)]
+
+
+def test_what_was_taken_up_by_a_process_that_was_ended_is_not_paid_again(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        shown = person.fields("/answer")[0]
+        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
+            connection.execute("INSERT INTO taken VALUES (?, 9e9)", (shown["key"],))
+            connection.execute("UPDATE cases SET status = 'working', at = 0")
+        page = person.answer("yes").text
+    assert refunds(tmp_path) == []
+    assert "NotResumed" in page and "Nothing waits." in page
+
+
+def test_with_another_key_nothing_is_paid_and_it_goes_on_waiting_for_the_right_one(
+    tmp_path: Path, visit: Visit
+) -> None:
+    key = tmp_path / "desk.key"
+    with desk(tmp_path) as url:
+        visit(url).ask(QUESTION)
+    right = key.read_bytes()
+    key.unlink()
+    with desk(tmp_path) as url:
+        assert "NotResumed" in visit(url).answer("yes").text
+    assert refunds(tmp_path) == []
+    key.write_bytes(right)
+    with desk(tmp_path) as url:
+        visit(url).answer("yes")
+    assert refunds(tmp_path) == [(1002, 12900)]
+
+
+def test_two_that_wait_for_one_order_pay_back_no_more_than_was_paid(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        person.ask(QUESTION)
+        for fields in person.fields("/answer"):
+            page = person.answer("yes", fields).text
+    assert refunds(tmp_path) == [(1002, 12900)]
+    assert "we cannot pay anything back" in page and "Nothing waits." in page
+
+
+def test_the_database_pays_back_no_more_than_was_paid_whoever_was_judged_at_the_same_time(tmp_path: Path) -> None:
+    store = runpy.run_path(os.fspath(PROGRAM.with_name("store.py")))["Store"](tmp_path / "desk.db")
+    assert [store.refund(1002, cents, "broken") for cents in (12800, 200, 100, 1)] == [True, False, True, False]
+    assert refunds(tmp_path) == [(1002, 12800), (1002, 100)]
+
+
+def test_what_waits_is_shown_however_many_cases_came_after_it(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
+            later = [("ada", "hello", "done", "hello")] * 200
+            connection.executemany("INSERT INTO cases (customer, question, status, answer) VALUES (?, ?, ?, ?)", later)
+        assert len(person.fields("/answer")) == 1
+
+
+def test_nobody_is_asked_about_the_order_of_another_or_what_was_paid_back(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask("Pay back order 1002!", customer="bob")
+        assert person.fields("/answer") == []
+        person.ask(QUESTION)
+        person.answer("yes")
+        person.ask(QUESTION)
+        assert person.fields("/answer") == []
+    assert refunds(tmp_path) == [(1002, 12900)]
+
+
+def test_what_customers_write_is_text_on_the_page(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        person.ask(HOSTILE)
+        response = person.client.get("/")
+    page = Forms(response.text)
+    assert not page.tags & {"script", "img"}
+    [fields] = [fields for leads_to, fields in page.forms if leads_to == "/answer"]
+    assert fields.keys() == {"token", "case", "call", "key"}
+    assert "&lt;script&gt;" in response.text and "default-src 'none'" in response.headers["content-security-policy"]
+
+
+def test_a_form_that_is_not_from_the_page_does_nothing(tmp_path: Path, visit: Visit) -> None:
+    with desk(tmp_path) as url:
+        person, stranger = visit(url), visit(url)
+        person.ask(QUESTION)
+        shown = person.fields("/answer")[0]
+        yes = shown | {"answer": "yes"}
+        elsewhere = {"origin": "http://127.0.0.1:1"}
+        assert httpx.post(f"{url}/answer", data=yes, trust_env=False).status_code == 403  # no cookie
+        stranger.client.get("/")
+        assert stranger.answer("yes", shown).status_code == 403  # the token of another session
+        assert person.answer("yes", shown | {"token": ""}).status_code == 403
+        assert person.client.post("/answer", data=yes, headers=elsewhere).status_code == 403
+        assert person.client.post("/answer", data=yes, headers={"host": "example.com"}).status_code == 400
+        assert person.client.get("/answer", params=yes).status_code == 405
+        assert person.answer("yes", shown | {"key": "x"}).status_code == 409  # not what was shown
+        assert person.answer("perhaps", shown).status_code == 400
+        assert person.client.post("/ask", data={"token": shown["token"], "customer": "ada"}).status_code == 400
+        cookie = person.client.get("/").headers["set-cookie"].lower()
+        assert refunds(tmp_path) == [] and len(person.fields("/answer")) == 1
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert stat.S_IMODE((tmp_path / "desk.key").stat().st_mode) == 0o600
+
+
+class Browser:
+    """Chromium without a screen, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), which is plain JSON."""
+
+    ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+    ARGUMENTS = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+        "--disable-component-update --disable-sync --window-size=900,1150"
+    )
+
+    def __init__(self, driver: str, profile: Path) -> None:
+        arguments = [*self.ARGUMENTS.split(), f"--user-data-dir={profile}"]
+        options = {"binary": CHROMIUM, "args": arguments}
+        self.client = httpx.Client(base_url=driver, timeout=60, trust_env=False)
+        asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
+        self.session = self.client.post("/session", json=asked).json()["value"]["sessionId"]
+
+    def do(self, command: str, **body: Any) -> Any:
+        response = self.client.post(f"/session/{self.session}/{command}", json=body)
+        assert response.is_success, response.text
+        return response.json()["value"]
+
+    def find(self, selector: str) -> str:
+        found: str = self.do("element", using="css selector", value=selector)[self.ELEMENT]
+        return found
+
+    def script(self, text: str) -> Any:
+        return self.do("execute/sync", script=text, args=[])
+
+    def send(self, selector: str) -> None:
+        """Click a button that sends a form; the end is when the next page is there."""
+        self.script("window.sent = true")
+        self.do(f"element/{self.find(selector)}/click")
+        until = time.monotonic() + 30
+        there = {"script": "return !window.sent && document.readyState == 'complete'", "args": []}
+        # A script that the next page comes in between of is an error, and means: not yet.
+        while self.client.post(f"/session/{self.session}/execute/sync", json=there).json()["value"] is not True:
+            assert time.monotonic() < until, f"{selector} led to no page"
+
+    def write(self, selector: str, text: str) -> None:
+        element = self.find(selector)
+        self.do(f"element/{element}/clear")
+        self.do(f"element/{element}/value", text=text)
+
+    def text(self) -> str:
+        said: str = self.script("return document.body.innerText")
+        return said
+
+    def read(self, what: str) -> Any:
+        return self.client.get(f"/session/{self.session}/{what}").json()["value"]
+
+    def close(self) -> None:
+        self.client.delete(f"/session/{self.session}")
+        self.client.close()
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    if CHROMIUM is None or CHROMEDRIVER is None:
+        pytest.skip("no browser: this needs chromium and chromedriver (Debian: chromium, chromium-driver) on the PATH")
+    with subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            port = next(found[1] for line in process.stdout if (found := re.search(r"on port (\d+)\.", line)))
+            opened = Browser(f"http://127.0.0.1:{port}", tmp_path / "profile")
+            try:
+                yield opened
+            finally:
+                opened.close()
+        finally:
+            process.terminate()
+            process.communicate(timeout=20)
+
+
+def test_a_person_answers_in_a_real_browser(tmp_path: Path, browser: Browser) -> None:
+    folder = tmp_path / "desk"
+    with desk(folder) as url:
+        browser.do("url", url=url)
+        for question in (HOSTILE, "My teapot of order 1001 leaks. Please pay it back."):
+            browser.write("textarea", question)
+            browser.send(".send")
+        assert browser.read("title") == "(2) Support desk"
+        assert HOSTILE in browser.text()
+        (tmp_path / "page.png").write_bytes(base64.b64decode(browser.read("screenshot")))
+    with desk(folder) as url:
+        browser.do("url", url=url)
+        browser.send("[data-case='1'] .yes")
+        assert "paid back 129.00 EUR for order 1002" in browser.text()
+        browser.send("[data-case='2'] .no")
+        assert "Nothing waits." in browser.text()
+        assert browser.read("title") == "Support desk"
+        (tmp_path / "answered.png").write_bytes(base64.b64decode(browser.read("screenshot")))
+    assert refunds(folder) == [(1002, 12900)]

@@ -1,0 +1,117 @@
+"""What a call may use: given by name, in a context, or by its runner; and one tool that is run by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from watched import go
+
+from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
+
+
+@tool(read_only=True)
+async def tell(context: ToolContext) -> list[Any]:
+    """Tell what the context has."""
+    return [context.deps, context.principal, context.session, dict(context.secrets)]
+
+
+def told(runner: Runner, *given: Any, **named: Any) -> Any:
+    result = go(runner.run("tell", {}, *given, **named))
+    assert result.success, result.error
+    return result.output
+
+
+def test_a_call_has_what_its_runner_has_where_nobody_says_otherwise() -> None:
+    runner = Runner([tell], deps="db", secrets={"key": "k"})
+    assert told(runner) == ["db", None, None, {"key": "k"}]
+    assert go(runner.run_all([ToolCall("1", "tell")]))[0].output[0] == "db"
+    assert told(runner.replace(observers=[])) == ["db", None, None, {"key": "k"}]
+    assert runner.run_sync("tell").output[0] == "db"
+
+
+def test_what_is_given_by_name_goes_before_the_context_and_that_before_the_runner_field_by_field() -> None:
+    runner = Runner([tell], deps="db", secrets={"key": "k"})
+    context = ToolContext(principal="ada", session="s", deps="own")
+    assert told(runner, context) == ["own", "ada", "s", {"key": "k"}]
+    assert told(runner, context, deps="named", principal="bob") == ["named", "bob", "s", {"key": "k"}]
+    assert told(runner, ToolContext(secrets={"other": "o"})) == ["db", None, None, {"other": "o"}]
+    assert told(runner, context=context, session="t") == ["own", "ada", "t", {"key": "k"}]
+    assert go(runner.run(ToolCall("1", "tell"), deps=0)).output[0] == 0
+
+
+def test_guards_and_middleware_and_children_have_it_too() -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return (await context.run("tell")).output
+
+    async def around(call: Any, context: ToolContext, next: Any) -> ToolResult:
+        seen.append(context.deps)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    runner = Runner([tell, outer], deps="db", guards=[lambda call, context: seen.append(context.deps)], around=[around])
+    assert go(runner.run("outer")).output[0] == "db"
+    assert set(seen) == {"db"}
+
+
+def test_a_mounted_tool_keeps_what_its_own_runner_has() -> None:
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return [context.deps, (await context.run("inner_tell")).output[0]]
+
+    inner = Toolset(Runner([tell], deps="inner").as_tools()).prefixed("inner_")
+    runner = Runner([*inner, outer], deps="outer")
+    assert go(runner.run("outer")).output == ["outer", "inner"]
+    assert go(runner.run("outer", {}, deps="given")).output == ["given", "given"]
+
+
+def test_a_call_that_is_taken_up_again_has_what_its_runner_has() -> None:
+    runner = Runner(
+        [tell], deps="database", guards=[lambda call, context: ask("sure?")], approve=lambda call, asked, context: asked
+    )
+
+    async def main() -> ToolResult:
+        waiting = await runner.run("tell", {}, principal="ada")
+        assert "database" not in str(waiting.record())
+        return await runner.resume(waiting.record(), True)
+
+    assert go(main()).output[:2] == ["database", "ada"]
+
+
+@pytest.mark.parametrize("wrong", [{"dep": 1}, {"working_dir": "x"}])
+def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
+        Runner([tell]).run("tell", {}, **wrong)
+
+
+def test_secrets_of_a_runner_are_a_dict() -> None:
+    with pytest.raises(DefinitionError, match="secrets must be a dict"):
+        Runner([tell], secrets=["key"])  # type: ignore[arg-type]
+
+
+# -- one tool by itself ------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_is_run_by_itself_for_its_result() -> None:
+    assert go(tell.run({}, deps="db")).output == ["db", None, None, {}]
+    assert go(tell.run(context=ToolContext(principal="ada"), deps="db")).output[:2] == ["db", "ada"]
+    assert go(tell.run(context=ToolContext(deps="own"), deps="db")).output[0] == "db"
+    assert go(tell.run('{"what": 1}')).status == "invalid"
+
+
+def test_its_own_guards_judge_it() -> None:
+    guarded = tell.replace(guards=[lambda call, context: deny("never")])
+    asking = tell.replace(guards=[lambda call, context: ask("sure?")])
+    assert go(guarded.run()).error == "Denied: never. Nothing was run."
+    assert go(asking.run()).status == "denied"
+
+
+def test_what_it_raises_is_told_as_a_model_would_read_it() -> None:
+    @tool
+    async def breaks() -> None:
+        raise RuntimeError("inside")
+
+    result = go(breaks.run({}))
+    assert (result.status, "inside" in (result.error or "")) == ("failed", False)

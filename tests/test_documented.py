@@ -1,0 +1,96 @@
+"""What is public says what it is, with an example or the page that has more about it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pydoc
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import griffe
+import pytest
+from mkdocs_hooks import PAGE_OF_A_DOCSTRING, ROOT, place_of, public_modules, public_names
+
+import ferrule
+from test_rings import PACKAGE, ROOMS, name_of
+
+
+@cache
+def package() -> Any:
+    return griffe.load("ferrule", search_paths=[PACKAGE.parent], resolve_aliases=True)
+
+
+def docstring(module: str, name: str) -> str:
+    """The docstring of a public name; of a type alias or a constant, the text below it."""
+    value = getattr(import_module(module), name)
+    if inspect.isfunction(value):  # `stop` and `reason` of a provider are made by a function
+        return inspect.getdoc(value) or ""
+    found = package()[place_of(module, name).removeprefix("ferrule.")].docstring
+    return found.value if found else ""
+
+
+def examples(text: str) -> Iterator[str]:
+    """The blocks of code in a docstring: indented, after an empty line."""
+    for block in re.findall(r"\n\n((?: {4}.*(?:\n|$)|\n)+)", text):
+        yield textwrap.dedent(block)
+
+
+def is_program(text: str) -> bool:
+    try:
+        compile(text, "an example", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        return False
+    return True
+
+
+def leads_on(text: str) -> bool:
+    """Whether there is an example, or a page with more."""
+    return bool(PAGE_OF_A_DOCSTRING.search(text)) or any(map(is_program, examples(text)))
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_a_public_name_has_a_docstring_with_an_example_or_a_link_to_its_page(module: str) -> None:
+    # The functions of a provider module are about one thing, which its docstring shows; those of tools are for models.
+    shared = import_module(module).__doc__ or "" if module.startswith(("ferrule.providers.", "ferrule.tools.")) else ""
+    names = [name for name in public_names(module) if place_of(module, name).startswith("ferrule.")]
+    own = {name: docstring(module, name) for name in names}
+    assert [name for name, text in own.items() if not text or not leads_on(f"{text}\n\n{shared}")] == []
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_a_public_module_has_a_docstring(module: str) -> None:
+    assert import_module(module).__doc__
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for page in PAGE_OF_A_DOCSTRING.finditer(file.read_text(encoding="utf-8")):
+            yield name_of(file, PACKAGE.parent), page[0]
+
+
+@pytest.mark.parametrize(("module", "page"), sorted(set(docstrings())))
+def test_a_page_that_a_docstring_names_is_there_and_has_the_heading(module: str, page: str) -> None:
+    path, _, anchor = page.partition("#")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    headings = {re.sub(r"[^\w\- ]", "", line.strip("# ").lower()).replace(" ", "-") for line in text.splitlines()}
+    assert not anchor or anchor in headings
+
+
+def test_every_module_outside_the_kernel_is_public_or_is_exported_by_a_package_that_is() -> None:
+    public = set(public_modules())
+    modules = {name_of(file, PACKAGE.parent) for file in PACKAGE.rglob("*.py")} - public
+    inner = {"", *ROOMS, "isolation", "__main__"}
+    left = [name for name in modules if f"{name}.".split(".")[1] not in inner and name.rpartition(".")[0] not in public]
+    assert left == []
+
+
+def test_help_shows_nothing_that_no_page_has_a_use_for() -> None:
+    shown = pydoc.render_doc(ferrule.Runner, renderer=pydoc.plaintext)  # type: ignore[attr-defined]
+    heads = set(re.findall(r"^ \|  (?:async )?([a-z]\w*)(?:\(|$)", shown, re.MULTILINE))
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in [*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+    assert "run" in heads and {name for name in heads if not re.search(rf"\.{name}\b", pages)} == set()

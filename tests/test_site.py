@@ -1,0 +1,135 @@
+"""The site that `make docs` builds: it asks no other host for anything, has a page for each module, and an index."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from mkdocs_hooks import ROOT, public_modules, public_names, reference_page
+
+pytestmark = pytest.mark.slow
+LOADS = {"script", "link", "img", "iframe", "source", "audio", "video", "object", "embed", "use", "image"}
+NO_FETCH = {"canonical", "next", "prev"}
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", root / "mkdocs.yml", "-d", site]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page loads, where it leads, and the places that it has."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.places |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag in LOADS and given.get("rel") not in NO_FETCH:
+            self.loaded += [given[name] for name in ("src", "href", "data", "srcset", "xlink:href") if name in given]
+        self.loaded += re.findall(r"url\(([^)]*)\)", given.get("style", ""))
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {file: Page(file) for file in sorted(site.rglob("*.html"))}
+
+
+def foreign(addresses: Iterator[str] | list[str]) -> list[str]:
+    return [address for address in addresses if re.match(r"['\"]?\s*(?:[a-z][a-z0-9+.-]*:)?//", address, re.IGNORECASE)]
+
+
+def test_no_page_loads_anything_from_another_host(pages: dict[Path, Page]) -> None:
+    assert len(pages) > 40 and all(page.loaded for page in pages.values())
+    assert {str(file): found for file, page in pages.items() if (found := foreign(page.loaded))} == {}
+
+
+def test_no_style_loads_anything_from_another_host(site: Path, pages: dict[Path, Page]) -> None:
+    texts = [file.read_text(encoding="utf-8") for file in [*site.rglob("*.css"), *pages]]
+    loaded = [address for text in texts for address in re.findall(r"(?:url\(|@import\s+)([^);]*)", text)]
+    assert any("data:" in address for address in loaded) and foreign(loaded) == []
+
+
+def test_no_page_has_what_the_theme_fetches_from_another_host(pages: dict[Path, Page]) -> None:
+    # Its script asks unpkg.com for what draws diagrams, and GitHub and GitLab for the number of stars.
+    for file in pages:
+        text = file.read_text(encoding="utf-8")
+        assert 'class="mermaid"' not in text and 'data-md-component="source"' not in text
+
+
+@pytest.mark.parametrize("tag", ['<script src="https://a.example/x.js">', "<img src='//a.example/x'>"])
+def test_what_comes_from_another_host_is_found(tmp_path: Path, tag: str) -> None:
+    (tmp_path / "page.html").write_text(tag)
+    assert len(foreign(Page(tmp_path / "page.html").loaded)) == 1
+
+
+def test_every_link_leads_to_a_page_and_a_place_that_are_there(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for file, page in pages.items():
+        for link in page.links:
+            path, _, place = unquote(link).partition("#")
+            if ":" in path or file.name == "404.html":
+                continue
+            target = (file.parent / path).resolve() if path else file
+            target = target / "index.html" if target.is_dir() else target
+            if not target.is_file() or (place and target in pages and place not in pages[target].places):
+                broken.append(f"{file.relative_to(site)}: {link}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("module", public_modules())
+def test_a_public_module_has_a_page_with_each_of_its_names(site: Path, module: str) -> None:
+    text = (site / reference_page(module)).with_suffix(".html").read_text(encoding="utf-8")
+    missing = [name for name in public_names(module) if not re.search(rf'id="ferrule\.[\w.]*\b{name}"', text)]
+    assert missing == [name for name in ("Field",) if module == "ferrule"]
+
+
+def test_the_index_for_models_names_every_page_and_what_it_names_is_there(site: Path, pages: dict[Path, Page]) -> None:
+    text = (site / "llms.txt").read_text(encoding="utf-8")
+    assert re.match(r"# Ferrule\n\n> .+\n\n## ", text)
+    lines = [line for line in text.splitlines() if line and not line.startswith(("#", ">"))]
+    named = [re.fullmatch(r"- \[[^\]]+\]\(([^)]+)\): \S.*", line) for line in lines]
+    files = [site / match[1] for match in named if match]
+    assert len(files) == len(lines) and all(file.is_file() for file in files)
+    assert {file.with_suffix("") for file in files} == {file.with_suffix("") for file in pages} - {site / "404"}
+
+
+SMALL = "docs_dir: docs\nnav: [index.md]\nhooks: []\nplugins: []\n"
+"""The settings of the site, for other pages and without what is made from the source."""
+
+
+def test_a_link_that_leads_nowhere_and_a_page_that_nobody_finds_fail_the_build(tmp_path: Path) -> None:
+    (tmp_path / "mkdocs.yml").write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\n{SMALL}", encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    index, alone = tmp_path / "docs" / "index.md", tmp_path / "docs" / "alone.md"
+    index.write_text("# A heading\n\n[here](#a-heading)\n", encoding="utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+
+    alone.write_text("# In no navigation\n\n[a](nowhere.md), [b](index.md#no-such-heading)\n", encoding="utf-8")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert [said for said in ("alone.md", "'nowhere.md'", "#no-such-heading'") if said not in done.stderr] == []
