@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from ferrule import DefinitionError, Runner, Tool, ToolContext, Toolset, build_tool, tool
+from ferrule.guards import ask_before_changes
 from ferrule.providers import anthropic, openai_chat, openai_responses
 
 SCHEMA = {
@@ -87,23 +88,32 @@ def test_what_only_one_api_knows_goes_into_provider() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hints", "traits"),
+    "hints",
     [
-        ({"readOnlyHint": True}, (True, False, False, True)),
-        ({"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True}, (False, False, True, True)),
-        ({"openWorldHint": False, "readOnlyHint": None}, (False, True, False, False)),
-        ({}, (False, True, False, True)),
-        (None, (False, True, False, True)),
+        {"readOnlyHint": True},
+        {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False},
+        {},
+        None,
     ],
 )
-def test_the_annotations_of_mcp_are_traits(hints: Any, traits: tuple[bool, ...]) -> None:
+def test_what_a_definition_says_of_itself_lets_nothing_run_unasked(hints: Any) -> None:
     made = build_tool({**MCP, "annotations": hints}, weather)
-    assert (made.read_only, made.destructive, made.idempotent, made.open_world) == traits
-    assert made.parallel is made.read_only
+    assert (made.read_only, made.destructive, made.idempotent, made.open_world) == (False, True, False, True)
+    assert made.metadata == {"annotations": hints}
+    guarded = Runner([made], guards=[ask_before_changes])
+    assert asyncio.run(guarded.run("weather", {"city": "Bern", "days": 1})).status == "denied"
 
 
-def test_an_option_goes_before_an_annotation() -> None:
-    assert build_tool({**MCP, "annotations": {"readOnlyHint": True}}, weather, read_only=False).read_only is False
+@pytest.mark.parametrize("own", ["is_read_only", "is_concurrency_safe", "ask", "expose", "guards", "unknown"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_for_the_handlers_author_to_say_is_refused_in_a_definition(shape: str, own: str) -> None:
+    definition: Any = dict(SHAPES[shape])
+    if "function" in definition:
+        definition["function"] = {**definition["function"], own: True}
+    else:
+        definition[own] = True
+    with pytest.raises(DefinitionError, match=rf"says '{own}', which is for the handler's author to say"):
+        build_tool(definition, weather)
 
 
 def test_the_rest_of_mcp_is_kept() -> None:
@@ -123,7 +133,7 @@ def test_a_definition_as_mcps_own_class_is_one_too() -> None:
         meta: dict[str, Any] | None = Field(None, serialization_alias="_meta")
 
     made = build_tool(Listed(name="weather", input_schema=SCHEMA, annotations={"readOnlyHint": True}), weather)
-    assert (made.name, made.input_schema, made.read_only) == ("weather", SCHEMA, True)
+    assert (made.name, made.input_schema, made.read_only) == ("weather", SCHEMA, False)
     assert made.metadata == {"annotations": {"readOnlyHint": True}}
 
 
@@ -163,7 +173,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: build_tool({"type": "web_search_20260209", "name": "web_search"}, weather), "is not of a function"),
     (lambda: build_tool({"type": "custom", "name": "x", "format": {"type": "text"}}, weather), "type 'custom' is"),
     (lambda: build_tool({**MCP, "input_schema": SCHEMA}, weather), "'inputSchema' and 'input_schema' say the same"),
-    (lambda: build_tool({**MCP, "annotations": {"readOnlyHint": "yes"}}, weather), "is_read_only must be True"),
     (lambda: build_tool({**MCP, "annotations": "readOnly"}, weather), "annotations must be a dict, not 'readOnly'"),
     (lambda: build_tool({**ANTHROPIC, "cache_control": {}, "provider": {}}, weather), "'cache_control' stands beside"),
     (lambda: build_tool({**MCP, "inputShema": SCHEMA}, weather), "no option 'inputShema'"),

@@ -570,7 +570,9 @@ def test_a_preview_of_a_relative_path_reads_no_file_as_it_may_be_another(
 ) -> None:
     (root / "a.txt").write_text("one two")
     monkeypatch.chdir(root)
-    assert preview(files.edit_file, path="a.txt", old="one", new="1") == Diff("one", "1", "a.txt")
+    once = "In 'a.txt' this would be replaced in one place:\none\nby this:\n1"
+    assert preview(files.edit_file, path="a.txt", old="one", new="1") == once
+    assert "replaced everywhere" in str(preview(files.edit_file, path="a.txt", old="one", new="1", replace_all=True))
     assert "two" not in preview(files.write_file, path="a.txt", content="x")
 
 

@@ -26,6 +26,11 @@ from ferrule.values.result import ToolResult
 _OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
 _KEYS = (*_OWN_KEYS, *(key for key in OPTIONS if key not in {"read_only", "parallel", "args_model"}))
 """What a definition may say: the options of a tool, but for those that have another name there."""
+_DESCRIBING = (
+    *("name", "description", "title", "input_schema", "output_schema", "examples", "metadata", "provider"),
+    "check_permissions",
+)
+"""What a definition may say of a handler that is not its own: nothing of what that does to the world."""
 _KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
@@ -38,9 +43,9 @@ def build_tool(
     """A tool of a definition and a handler; `options` are those of `Tool`, and go first. See docs/forms.md.
 
     The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape that OpenAI (both
-    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations are traits (a
-    server says them of itself: `read_only=False` where it is not trusted), and `strict` is left to `tools(…, strict=…)`
-    of a provider.
+    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations into `metadata`
+    (a server says them of itself: what the tool does to the world is for you to say, `read_only=True`), and `strict` is
+    left to `tools(…, strict=…)` of a provider.
     The handler gets the payload, payload and context, or the properties by name; it is judged as that of `Tool` is.
 
     Without a handler, the definition has an `execute(payload, context)` of its own. Every flag that is left out has its
@@ -62,6 +67,11 @@ def build_tool(
     if handler is not None:
         if "execute" in given:
             raise DefinitionError(f"build_tool: {given['name']!r} has an 'execute' and a handler; leave one out")
+        if own := sorted(said.keys() - _DESCRIBING):
+            raise DefinitionError(
+                f"build_tool: the definition of {given['name']!r} says {own[0]!r}, which is for the handler's author "
+                "to say: build_tool(definition, handler, read_only=…, ask=…, …)"
+            )
         return _built({**given, "execute": handler})
     if "execute" not in given:
         raise DefinitionError(

@@ -14,13 +14,6 @@ _RENAMED = {
     "outputSchema": "output_schema",
     "input_examples": "examples",
 }
-_HINTS = {
-    "readOnlyHint": "is_read_only",
-    "destructiveHint": "destructive",
-    "idempotentHint": "idempotent",
-    "openWorldHint": "open_world",
-    "title": "title",
-}
 _OF_THE_API = ("cache_control", "defer_loading", "allowed_callers", "eager_input_streaming", "async")
 """What stands in a definition for one API alone."""
 _OF_MCP = ("annotations", "icons", "execution", "_meta")
@@ -29,7 +22,7 @@ _OF_MCP = ("annotations", "icons", "execution", "_meta")
 def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     """What a definition says, under the names of a tool's options; one in Ferrule's own shape is as it was.
 
-    Keys that one API alone knows go into `provider`, MCP's hints are traits, and what else MCP knows goes into
+    Keys that one API alone knows go into `provider`, and what only MCP knows goes into
     `metadata`. `strict` is left out: it is said where the definitions are written, `tools(…, strict=…)`.
 
     Raises:
@@ -51,8 +44,8 @@ def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     if "inputSchema" in said:
         known = {key: said.pop(key) for key in _OF_MCP if key in said}
         hints = mapping("annotations", known.get("annotations"), "")
-        traits = {option: hints[key] for key, option in _HINTS.items() if hints.get(key) is not None}
-        said = traits | {"metadata": known} | said
+        titled = {"title": hints["title"]} if hints.get("title") is not None else {}
+        said = titled | {"metadata": known} | said
     if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:
         if "provider" in said:
             raise DefinitionError(f"build_tool: {min(own)!r} stands beside 'provider'; put it in there, for {api!r}")

@@ -231,7 +231,8 @@ def _edit(full: str, shown: str, old: str, new: str, replace_all: bool, hard_lin
 def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
     path, old, new = arguments["path"], arguments["old"], arguments["new"]
     if not os.path.isabs(path):  # nobody says here where it starts
-        return Diff(old, new, path)
+        where = "everywhere" if arguments.get("replace_all") else "in one place"
+        return f"In {path!r} this would be replaced {where}:\n{old}\nby this:\n{new}"
     try:
         edit = _edit(_located(path, os.sep), path, old, new, arguments.get("replace_all", False), hard_links)
     except (ValueError, OSError) as error:
