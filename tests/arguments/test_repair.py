@@ -618,7 +618,7 @@ def test_nulls_and_repairs_deep_in_a_recursive_union_take_no_time_that_doubles_w
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ('{"a": 1e999}', "inf"),
+        ('{"a": 1e999}', "Out of range float values"),
         ('{"a": NaN}', "line 1 column 7"),
         ('{"é": 1,\n "a": -Infinity}', "line 2 column 8"),
         ({"a": float("nan")}, "line 1 column 6"),
