@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
-SOURCES := src tests typing_tests examples benchmarks conftest.py mkdocs_hooks.py
+SOURCES := src tests typing_tests examples benchmarks scripts conftest.py mkdocs_hooks.py
 
 # The pyright wheel brings its JavaScript and the nodejs extra brings Node: nothing is fetched when it runs.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -16,7 +16,7 @@ JOBS ?= 2
 PARTS := tests-kernel tests-programs tests-providers tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test quick check lint types types-users tests $(PARTS) bench docs format clean
+.PHONY: demo test needs quick check lint types types-users tests $(PARTS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -29,7 +29,11 @@ demo: $(VENV)/.cli
 
 # Everything, in full size: what is large or has many examples is smaller in the everyday `make tests`.
 test: export FERRULE_TESTS = all
-test: check tests
+test: needs check tests
+
+# What tests need and pip does not install, such as a browser: found, installed, or said.
+needs: $(BIN)/python
+	@$(BIN)/python scripts/needs.py
 
 # Lint, types and the tests that are not marked as slow, in under a minute.
 quick: $(VENV)/.dev
@@ -66,9 +70,9 @@ tests-rest: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# Into build/site, which every web server shows: python -m http.server -d build/site
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'The site is in build/site: open build/site/index.html (its search needs a server: $(BIN)/python -m http.server -d build/site)'
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix $(SOURCES)

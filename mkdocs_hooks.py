@@ -124,6 +124,8 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Let links lead to the pages of the site; what the repository has besides is named, and no link."""
     here = page.file.src_uri
+    if here.startswith("reference/") or here == "changelog.md":
+        page.meta["search"] = {"boost": 0.5}  # who searches for a word finds the page about it first
     folder = "" if here in AT_THE_ROOT.values() else posixpath.join("docs", posixpath.dirname(here))
     return _LINK.sub(lambda link: _on_the_site(link, folder, posixpath.dirname(here)), markdown)
 
@@ -184,5 +186,5 @@ def _indexed(page: Any, site: Path) -> str:
     written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text(page.markdown, encoding="utf-8")
     text = re.sub(r"^#.*$", "", page.markdown, flags=re.MULTILINE)
-    first = text.strip().partition("\n\n")[0].splitlines()[0]
+    first = re.sub(":$", ".", text.strip().partition("\n\n")[0].splitlines()[0])
     return f"- [{page.title}]({source}): {_LINK.sub(lambda link: link[1][1:-1], first)}"

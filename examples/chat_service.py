@@ -37,7 +37,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
-from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
 from ferrule.loop import Finished, LoopEvent, ModelText, Run, run
 from ferrule.middleware import budget, rate
 
@@ -242,8 +242,15 @@ def create_app(model: models.Model, notes: Notes, people: Mapping[str, str], lim
 
 
 def main() -> None:
-    people = {digest(token): principal for principal, token in json.loads(os.environ["TOKENS"]).items()}
-    uvicorn.run(create_app(models.Anthropic("claude-sonnet-5-5"), Notes(), people))
+    try:
+        people = {digest(token): principal for principal, token in json.loads(os.environ["TOKENS"]).items()}
+    except (KeyError, ValueError, AttributeError):
+        raise SystemExit('TOKENS says who may ask: TOKENS=\'{"ada": "a-long-random-token"}\'') from None
+    try:
+        model = models.Anthropic("claude-sonnet-5-5")
+    except DefinitionError as error:  # the SDK or its key is missing
+        raise SystemExit(str(error)) from None
+    uvicorn.run(create_app(model, Notes(), people))
 
 
 if __name__ == "__main__":

@@ -156,36 +156,39 @@ async def ask(model: Any, questions: Sequence[str], database: Path, show: Callab
 
 def model_named(text: str) -> Any:
     """`anthropic:claude-sonnet-5-5`, `ollama:qwen3`, …; `scripted:FILE` is a model that says the list `steps` of it."""
-    api, _, name = text.partition(":")
-    classes = {one.lower(): one for one in models.NAMES}
-    if api not in classes or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not API:NAME with one of the APIs {', '.join(classes)}")
-    if api == "scripted":
-        return models.Scripted(runpy.run_path(name)["steps"])
     try:
-        return getattr(models, classes[api])(name)
-    except DefinitionError as error:  # the SDK or its key is missing
+        if text.startswith("scripted:"):
+            return models.Scripted(runpy.run_path(text.removeprefix("scripted:"))["steps"])
+        return models.named(text)
+    except DefinitionError as error:  # no such model, or the SDK or its key is missing
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def database_named(text: str) -> Path:
-    """A file that is there: SQLite would say only that it could not open it."""
+    """A database that is there: SQLite would say so only when the model asks for something."""
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is no file")
+    with Path(text).open("rb") as file:
+        if file.read(16) not in (b"SQLite format 3\0", b""):  # https://sqlite.org/fileformat.html; empty is no tables
+            raise argparse.ArgumentTypeError(f"{text!r} is no SQLite database")
     return Path(text)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description="Ask a model about a SQLite database.")
     parser.add_argument("database", type=database_named)
     parser.add_argument("questions", nargs="+", metavar="question")
-    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="API:NAME")
+    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
     given = parser.parse_args()
     try:
         asyncio.run(ask(given.model, given.questions, given.database))
     except models.ModelError as error:
         raise SystemExit(f"The model's API: {error}") from None
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

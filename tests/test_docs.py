@@ -16,7 +16,7 @@ from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "SECURITY.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "SECURITY.md"]
 SOURCES = {
     file.relative_to(ROOT / "src" / "ferrule").as_posix(): file.read_text()
     for file in (ROOT / "src" / "ferrule").rglob("*.py")
@@ -106,6 +106,16 @@ def test_a_choice_is_what_its_row_says(api: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("head", "words"), [("`stop`", Stop), ("`result.status`", Status)])
 def test_each_word_has_its_row_and_there_is_no_other(head: str, words: Any) -> None:
     assert sorted(row[0] for row in table(head)) == sorted(f'`"{word}"`' for word in get_args(words))
+
+
+def test_the_options_for_system_prompts_that_the_page_names_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "dummy")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    named = re.findall(r"^\| `(\w+)` \| the option `(\w+)=", MODELS, re.MULTILINE)
+    assert len(named) == 4
+    for model, option in named:
+        getattr(models, model)("name", **{option: "Be brief."})
 
 
 def test_the_options_of_models_that_the_page_names_are_there() -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import anyio
 import pytest
 
 from ferrule import Event, Runner, ToolContext, Toolset, ask, tool
@@ -367,10 +368,87 @@ def test_a_model_that_raises_is_not_hidden() -> None:
         go([[("add", {"a": 1, "b": 2})]])
 
 
-@pytest.mark.parametrize("options", [{"max_turns": 0}, {"max_calls": -1}, {"on_failure": "ignore"}])
-def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(DefinitionError):
-        go(["Hello."], **options)
+def test_a_run_whose_model_raised_is_gone_on_with_from_its_messages_state_and_context() -> None:
+    def busy(messages: Any) -> str:
+        raise ConnectionError("no network")
+
+    async def main() -> None:
+        runner = Runner([add, whoami])
+        going = run(Scripted([[("add", {"a": 1, "b": 2})], busy]), ASK, runner, principal="ann")
+        with pytest.raises(ConnectionError):
+            await going
+        with pytest.raises(RuntimeError, match=r"started before.*with its messages to go on with them"):
+            await going
+        model = Scripted([[("whoami", {})], "Ann."])
+        came = await run(model, going.messages, runner, state=going.state, context=going.context)
+        assert [request.messages[: len(going.messages)] for request in model.requests] == [going.messages] * 2
+        assert going.messages[-1]["content"] == "3" and came.messages[-2]["content"] == "ann"
+
+    asyncio.run(bounded(main()))
+
+
+@tool(read_only=True)
+async def whoami(context: ToolContext) -> str:
+    """Who asks."""
+    return f"{context.principal}"
+
+
+def test_deps_principal_and_session_are_given_by_name_and_go_before_the_context() -> None:
+    seen: list[Any] = []
+
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> None:
+        """Look."""
+        seen.append((context.deps, context.principal, context.session))
+
+    async def main() -> None:
+        context = ToolContext(principal="bob", session="s")
+        going = run(Scripted([[("look", {})], "Done."]), ASK, Runner([look]), context=context, deps=1, principal="ann")
+        assert (await going).status == "done"
+        assert seen == [(1, "ann", "s")] and going.context.principal == "ann"
+
+    asyncio.run(bounded(main()))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"max_turns": 0}, "max_turns is a whole number of at least 1, not 0"),
+        ({"max_turns": None}, "max_turns is a whole number of at least 1, not None"),
+        ({"max_calls": -1}, "max_calls is a whole number of at least 0, not -1"),
+        ({"max_calls": "5"}, "max_calls is a whole number of at least 0, not '5'"),
+        ({"on_failure": "ignore"}, "on_failure is 'continue', 'degrade' or 'fail', not 'ignore'"),
+        ({"on_failure": ["fail"]}, "on_failure is 'continue', 'degrade' or 'fail', not"),
+        ({"state": "x"}, "state is the `state` of a run or its result, not 'x'"),
+        ({"context": {"deps": 1}}, r"loop.run: a context is ToolContext\(deps=….*not of the type dict"),
+        ({"max_turn": 3}, "no option 'max_turn'. did you mean 'max_turns'?"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(DefinitionError, match=says):
+        run(Scripted(["Hello."]), ASK, Runner(RUNNER_TOOLS), **options)
+
+
+async def _reply(messages: Any, toolset: Any) -> Reply:
+    return Reply("Hello.")
+
+
+@pytest.mark.parametrize("model", ["anthropic:claude-sonnet-5-5", Scripted, None, _reply, Runner([])], ids=repr)
+def test_what_is_no_model_is_told_with_what_is_one(model: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"needs a model, such as models.Anthropic\(.*and has `results`, not "):
+        run(model, ASK, Runner([]))
+
+
+@pytest.mark.parametrize("runner", [[add], RUNNER_TOOLS, Runner, Scripted([])], ids=repr)
+def test_what_is_no_runner_is_told_with_what_is_one(runner: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"needs a Runner, such as Runner\(\[one_tool"):
+        run(Scripted([]), ASK, runner)
+
+
+@pytest.mark.parametrize("messages", ["Hello.", {"role": "user", "content": "Hello."}, None])
+def test_what_is_no_list_of_messages_is_told_with_what_is_one(messages: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"messages are a list, such as model.user\('Hello'\), not "):
+        run(Scripted([]), messages, Runner([]))
 
 
 class Endless:
@@ -409,6 +487,36 @@ def test_leaving_the_block_cancels_and_awaits_what_runs() -> None:
         assert asyncio.all_tasks() == before
 
     asyncio.run(bounded(main()))
+
+
+def test_leaving_waits_for_what_runs_also_where_it_is_cancelled_again_and_again() -> None:
+    ended: list[str] = []
+
+    async def main() -> None:
+        started = asyncio.Event()
+
+        @tool
+        async def cleans_up() -> None:
+            """Takes a while to end."""
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                ended.append("call")
+
+        with anyio.CancelScope() as scope:
+            async with run(Scripted([[("cleans_up", {})]]), ASK, Runner([cleans_up])) as going:
+                async for event in going:
+                    if isinstance(event, Event):
+                        await started.wait()
+                        asyncio.get_running_loop().call_soon(scope.cancel)
+        ended.append("block")
+        assert scope.cancelled_caught and asked_and_answered(going.messages) == (["call_1"],) * 2
+
+    asyncio.run(bounded(main()))
+    assert ended == ["call", "block"]
 
 
 def test_breaking_off_cancels_what_runs() -> None:

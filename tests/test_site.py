@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -115,6 +116,32 @@ def test_the_index_for_models_names_every_page_and_what_it_names_is_there(site: 
     files = [site / match[1] for match in named if match]
     assert len(files) == len(lines) and all(file.is_file() for file in files)
     assert {file.with_suffix("") for file in files} == {file.with_suffix("") for file in pages} - {site / "404"}
+    assert [line for line in lines if not line.endswith(".")] == []
+
+
+def test_every_link_of_the_pages_for_models_leads_to_a_file_and_a_place_that_are_there(
+    site: Path, pages: dict[Path, Page]
+) -> None:
+    found, broken = 0, []
+    for file in site.rglob("*.md"):
+        text = re.sub(r"```.*?```|`[^`\n]+`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, place = link.partition("#")
+            target = (file.parent / path).resolve() if path else file
+            found += 1
+            there = ":" in path or (
+                target.is_file() and (not place or place in pages[target.with_suffix(".html")].places)
+            )
+            broken += [] if there else [f"{file.relative_to(site)}: {link}"]
+    assert found > 50 and broken == []
+
+
+def test_a_signature_is_broken_into_lines_that_fit_the_page(site: Path) -> None:
+    text = (site / "reference" / "ferrule.html").read_text(encoding="utf-8")
+    signatures = re.findall(r'<div class="[^"]*doc-signature[^"]*">(.*?)</div>', text, re.DOTALL)
+    lines = [html.unescape(re.sub(r"<[^>]+>", "", line)) for one in signatures for line in one.splitlines()]
+    assert len(lines) > 200
+    assert [line for line in lines if len(line) > 100] == []
 
 
 SMALL = "docs_dir: docs\nnav: [index.md]\nhooks: []\nplugins: []\n"

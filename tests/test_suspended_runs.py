@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import os
 import sqlite3
@@ -296,6 +297,50 @@ def test_what_follows_a_failure_goes_on_too(on_failure: Any, status: str, steps:
     assert go_on(office, state, {"call_1": True}, steps).status == status
 
 
+def test_what_is_given_by_name_is_for_the_calls_and_the_later_turns() -> None:
+    office = Office()
+    state = suspended(office, [PAY, ("look", {})], principal="bob", deps="old")
+    came = go_on(office, state, {"call_1": True}, [[("whoami", {})], "Done."], deps="new", session="s2")
+    assert came.status == "done"
+    assert [(seen.principal, seen.deps, seen.session) for seen in office.seen] == [("bob", "new", "s2")]
+
+
+class OfApi(Scripted):
+    """A model that says what its messages are written for, or does not."""
+
+    def __init__(self, steps: Sequence[Step], api: Any) -> None:
+        super().__init__(steps)
+        self.api = api
+
+
+def test_a_model_of_another_api_is_refused_before_anything_runs() -> None:
+    office = Office()
+    state = suspended(office, [PAY])
+    assert state["api"] == "openai_chat"
+    with pytest.raises(DefinitionError, match=r"form of 'openai_chat', and this model takes those of 'gemini'"):
+        resume(state, {"call_1": True}, OfApi([], "gemini"), office.runner())
+    assert office.paid == [] and go_on(office, state, {"call_1": True}).status == "done"
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "gemini"), ("gemini", None), (object(), "gemini")])
+def test_models_that_do_not_say_what_their_messages_are_written_for_go_on(before: Any, after: Any) -> None:
+    office = Office()
+    came = come_to(lambda: run(OfApi([[PAY]], before), ASK, office.runner()))
+    assert came.suspended is not None
+    going = functools.partial(resume, came.suspended, {"call_1": True}, OfApi(["Done."], after), office.runner())
+    assert (come_to(going).status, office.paid) == ("done", ["ada"])
+
+
+def test_what_is_no_model_or_no_context_is_refused_at_once() -> None:
+    office = Office()
+    state = suspended(office, [PAY])
+    wrong: Any = {"deps": 1}
+    with pytest.raises(DefinitionError, match=r"needs a model, such as models.Anthropic"):
+        resume(state, {}, "anthropic:claude-sonnet-5-5", office.runner())  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=r"loop.resume: a context is ToolContext"):
+        resume(state, {}, Scripted([]), office.runner(), context=wrong)
+
+
 def test_the_context_goes_on_and_what_the_caller_gives_goes_first() -> None:
     office = Office()
     context = ToolContext(principal="bob", session="s1", deps="old", metadata={"tenant": 7})
@@ -328,8 +373,13 @@ def test_a_model_that_raises_after_the_answers_leaves_all_that_was_done() -> Non
             await going
         assert going.suspended is None and going.messages[-1]["content"] == "paid ada"
         assert [result.status for result in going.results] == ["ok"]
+        model = Scripted([[("whoami", {})], "Done."])
+        came = await run(model, going.messages, office.runner(), state=going.state, context=going.context)
+        assert (came.status, office.paid) == ("done", ["ada"])
+        assert model.requests[0].messages == going.messages
+        assert [(seen.principal, seen.session) for seen in office.seen] == [("bob", "s1")]
 
-    suspended_state = suspended(office, [PAY])
+    suspended_state = suspended(office, [PAY], context=ToolContext(principal="bob", session="s1"))
     asyncio.run(asyncio.wait_for(main(), BOUND))
 
 

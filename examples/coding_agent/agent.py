@@ -93,6 +93,8 @@ def show(event: Any) -> None:
         print(event.text, end="", flush=True)
     elif isinstance(event, Event) and event.kind == "tool:pre":
         print(f"\n→ {event.call.name} {shortened(event.data['input'])}", flush=True)
+    elif isinstance(event, Event) and event.kind == "tool:post":
+        print(f"✓ {event.call.name}: {event.data['result'].text[:60]!a}", flush=True)
     elif isinstance(event, Event) and event.kind == "tool:error":
         print(f"✗ {event.call.name}: {event.data['error']}", flush=True)
 
@@ -106,15 +108,11 @@ def shortened(arguments: Mapping[str, Any] | str) -> str:
 
 def model_named(text: str) -> Any:
     """`anthropic:claude-sonnet-5-5`, `ollama:qwen3`, …; `scripted:FILE` is a model that says the list `steps` of it."""
-    api, _, name = text.partition(":")
-    classes = {one.lower(): one for one in models.NAMES}
-    if api not in classes or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not API:NAME with one of the APIs {', '.join(classes)}")
-    if api == "scripted":
-        return models.Scripted(runpy.run_path(name)["steps"])
     try:
-        return getattr(models, classes[api])(name)
-    except DefinitionError as error:  # the SDK or its key is missing
+        if text.startswith("scripted:"):
+            return models.Scripted(runpy.run_path(text.removeprefix("scripted:"))["steps"])
+        return models.named(text)
+    except DefinitionError as error:  # no such model, or the SDK or its key is missing
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
@@ -130,7 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Let a model work on a task in a folder.")
     parser.add_argument("task")
     parser.add_argument("--folder", type=folder_named, default=".", help="what it works on (this one)")
-    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="API:NAME")
+    parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
     names = [tool.name for tool in TOOLS]
     parser.add_argument("--yes", action="append", default=[], choices=names, metavar="TOOL", help="not asked about")
     given = parser.parse_args()

@@ -95,8 +95,15 @@ class Agent:
 
     async def ask(self, customer: str, question: str) -> None:
         """Begin a case. It ends with an answer, or waits for a person."""
-        model, case = new_model(), self.store.open_case(customer, question)
-        await self._follow(case, run(model, model.user(question), self.runner, context=ToolContext(principal=customer)))
+        await self._begin(self.store.open_case(customer, question), customer, question)
+
+    async def again(self, case: int) -> bool:
+        """Go on with a case whose model failed, where it stood; False where there is nothing to go on with."""
+        stopped = self.store.claim_stopped(case)
+        if stopped is None:
+            return False
+        await self._begin(case, stopped["customer"], stopped["question"], stopped["so_far"])
+        return True
 
     async def answer(self, case: int, call_id: str, key: str, yes: bool, by: str) -> bool:
         """Go on with a case; False where this call does not wait any more, so that the answer counts for nothing."""
@@ -106,13 +113,22 @@ class Agent:
         await self._follow(case, resume(suspended, {call_id: yes}, new_model(), self.runner, by=by))
         return True
 
+    async def _begin(self, case: int, customer: str, question: str, so_far: dict[str, Any] | None = None) -> None:
+        model, context = new_model(), ToolContext(principal=customer)
+        begun = so_far or {"messages": model.user(question), "state": None}
+        going = run(model, begun["messages"], self.runner, context=context, state=begun["state"])
+        await self._follow(case, going)
+
     async def _follow(self, case: int, going: Run) -> None:
         try:
             result = await going
         except Exception as error:
             logging.getLogger("desk").exception("case %s stopped", case)
             waiting = going.suspended  # what was done is not in it, nor what was taken up before
-            self.store.keep(case, "waiting" if waiting else "stopped", f"{type(error).__name__}: {error}", waiting)
+            # All that was done before the model failed is in its messages, so nothing is done twice.
+            so_far = None if waiting else {"messages": going.messages, "state": dict(going.state)}
+            said = f"{type(error).__name__}: {error}"
+            self.store.keep(case, "waiting" if waiting else "stopped", said, waiting, so_far)
         else:
             status = {"suspended": "waiting", "done": "done"}.get(result.status, "stopped")
             self.store.keep(case, status, result.text or result.reason or "", result.suspended)

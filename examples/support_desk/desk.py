@@ -108,6 +108,15 @@ class Desk:
             return PlainTextResponse("This does not wait any more: somebody else has answered.", 409)
         return RedirectResponse("/", 303)
 
+    async def again(self, request: Request) -> Response:
+        fields = await self.form(request)
+        if fields is None:
+            return PlainTextResponse("This form is not from the page of the desk. Open the page again.", 403)
+        case = fields.get("case", "")
+        if not case.isdecimal() or not await self.agent.again(int(case)):
+            return PlainTextResponse("There is nothing to try again: somebody else has done it.", 409)
+        return RedirectResponse("/", 303)
+
     async def style(self, request: Request) -> Response:
         return FileResponse(HERE / "page.css")
 
@@ -117,6 +126,7 @@ class Desk:
             Route("/page.css", self.style),
             Route("/ask", self.ask, methods=["POST"]),
             Route("/answer", self.answer, methods=["POST"]),
+            Route("/again", self.again, methods=["POST"]),
         ]
         # Another site whose name leads to this machine is not this page.
         hosts = Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
@@ -128,7 +138,10 @@ def main() -> None:
     options.add_argument("--folder", type=Path, default=Path("desk"), help="where the database and the key are kept")
     options.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     given = options.parse_args()
-    given.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        given.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        options.error(f"argument --folder: {error}")
     (given.folder / ".gitignore").write_text("*\n", encoding="utf-8")  # a key is nothing to commit
     key, store = read_key(given.folder / "desk.key"), Store(given.folder / "desk.db")
     desk = Desk(store, Agent(store, resume_key=key), key)

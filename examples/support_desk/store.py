@@ -16,7 +16,8 @@ TABLES = """
 CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT, item TEXT, cents INTEGER);
 CREATE TABLE IF NOT EXISTS refunds (id INTEGER PRIMARY KEY, order_id INTEGER, cents INTEGER, reason TEXT, at REAL);
 CREATE TABLE IF NOT EXISTS cases
-    (id INTEGER PRIMARY KEY, customer TEXT, question TEXT, status TEXT, answer TEXT, suspended TEXT, at REAL);
+    (id INTEGER PRIMARY KEY, customer TEXT, question TEXT, status TEXT, answer TEXT, suspended TEXT, so_far TEXT,
+    at REAL);
 CREATE TABLE IF NOT EXISTS taken (key TEXT PRIMARY KEY, expires_at REAL);
 CREATE TABLE IF NOT EXISTS journal (at REAL, what TEXT, record TEXT);
 INSERT OR IGNORE INTO orders VALUES
@@ -26,6 +27,9 @@ ORDER = """SELECT id, customer, item, cents,
     (SELECT coalesce(sum(cents), 0) FROM refunds WHERE order_id = orders.id) AS refunded FROM orders"""
 LEFT_BEHIND = 600
 """Seconds after which nobody works on a case any more: whoever did was ended."""
+STOPPED = f"""suspended IS NULL AND
+    (status = 'stopped' AND so_far IS NOT NULL OR status = 'working' AND at < ? - {LEFT_BEHIND})"""
+"""What may be tried again: the model failed, or the process was ended before anything waited."""
 
 
 class Store:
@@ -87,10 +91,22 @@ class Store:
             connection.execute("UPDATE cases SET status = 'working', at = ? WHERE id = ?", (time.time(), case))
             return suspended
 
-    def keep(self, case: int, status: str, answer: str, suspended: dict[str, Any] | None) -> None:
+    def claim_stopped(self, case: int) -> dict[str, Any] | None:
+        """The case, for the one who may try it again; `None` where there is nothing to try."""
         with self.transaction() as connection:
-            values = (status, answer, json.dumps(suspended) if suspended else None, time.time(), case)
-            connection.execute("UPDATE cases SET status = ?, answer = ?, suspended = ?, at = ? WHERE id = ?", values)
+            row = connection.execute(f"SELECT * FROM cases WHERE id = ? AND {STOPPED}", (case, time.time())).fetchone()
+            if row is None:
+                return None
+            connection.execute("UPDATE cases SET status = 'working', at = ? WHERE id = ?", (time.time(), case))
+            return {**row, "so_far": json.loads(row["so_far"] or "null")}
+
+    def keep(self, case: int, status: str, answer: str, suspended: Any = None, so_far: Any = None) -> None:
+        kept = [json.dumps(value) if value else None for value in (suspended, so_far)]
+        with self.transaction() as connection:
+            connection.execute(
+                "UPDATE cases SET status = ?, answer = ?, suspended = ?, so_far = ?, at = ? WHERE id = ?",
+                (status, answer, *kept, time.time(), case),
+            )
 
     def cases(self) -> list[dict[str, Any]]:
         """All that wait and the newest others; each call that waits beside what the shop itself knows of the order."""
@@ -103,6 +119,7 @@ class Store:
                 for pending in suspended.get("waiting", {}).values()
             ]
             case["left_behind"] = case["status"] == "working" and case["at"] < time.time() - LEFT_BEHIND
+            case["again"] = case.pop("so_far") is not None or (case["left_behind"] and not case["waiting"])
         return cases
 
     async def intent(self, record: dict[str, Any]) -> None:

@@ -30,7 +30,10 @@ class FerruleError(Exception):
 class ToolError(FerruleError):
     """A call that gave no value. See docs/talking-to-the-model.md.
 
-    A handler may raise it too: its text always reaches the model, and the log has one line of it, without a traceback.
+    A handler may raise it, or one derived from it: its text is `result.error` as it is, without a word on whether the
+    tool was run, which `result.executed` says; and the log has one line of it, without a traceback. So it is whatever
+    the handler is, an object's `execute` or one in a process of its own, and where the handler called a tool that
+    raised it. What a guard or a middleware raises, and a `ToolError` without a text, stands in a sentence of Ferrule's.
 
     Args:
         message: What was wrong, what would be right, and whether anything was run.

@@ -23,12 +23,13 @@ import asyncio
 import inspect
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
+from ferrule.definition.options import ContextOptions, context_of
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
@@ -146,16 +147,20 @@ def run(
     max_calls: int = 100,
     on_failure: OnFailure = "continue",
     state: Mapping[str, Any] | None = None,
+    **given: Unpack[ContextOptions],
 ) -> Run:
     """Runs the loop, as its events are iterated or as it is awaited. See docs/models.md#models-and-the-loop.
 
-        result = await run(model, model.user("What is in notes.txt?"), runner, max_turns=10)
+        result = await run(model, model.user("What is in notes.txt?"), runner, principal="ann", max_turns=10)
+
+    Where the model raises, nothing that was done is lost for who keeps the run: `going = run(…)`, then `await going`.
+    `run(model, going.messages, runner, state=going.state, context=going.context)` goes on from there.
 
     Args:
         model: Asked once in every turn.
-        messages: The history so far, in the model's own form; not changed.
+        messages: The history so far, in the model's own form, which `model.user("…")` has for a question; not changed.
         runner: Its `tools` are offered, and it runs every call.
-        context: What the calls may use.
+        context: What the calls may use. `deps`, `principal` and `session` may be given by name, and go before it.
         max_turns: How often the model is asked at most. Calls that it makes in the last turn are not run.
         max_calls: How many calls are run at most, in all turns together; the model is told of the others. One that
             never ran, because it was invalid or denied, does not count.
@@ -164,15 +169,21 @@ def run(
         state: The `LoopResult.state` of the run that these messages come from.
 
     Raises:
-        DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the runner is none.
+        DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner or
+            the context is none.
     """
+    _check_both(model, runner)
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise DefinitionError(f"messages are a list, such as model.user('Hello'), not {messages!r}")
-    _check_runner(runner)
-    if max_turns < 1 or max_calls < 0:
-        raise DefinitionError(f"max_turns is at least 1 and max_calls at least 0, not {max_turns} and {max_calls}")
-    if on_failure not in {"continue", "degrade", "fail"}:
+    limits: Iterable[tuple[str, Any, int]] = (("max_turns", max_turns, 1), ("max_calls", max_calls, 0))
+    for name, limit, least in limits:
+        if not isinstance(limit, int) or limit < least:
+            raise DefinitionError(f"{name} is a whole number of at least {least}, not {limit!r}")
+    if on_failure not in ("continue", "degrade", "fail"):
         raise DefinitionError(f"on_failure is 'continue', 'degrade' or 'fail', not {on_failure!r}")
+    if state is not None and not isinstance(state, Mapping):
+        raise DefinitionError(f"state is the `state` of a run or its result, not {state!r}")
+    context = context_of(context, given, "loop.run", run.__kwdefaults__ or ())
     return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {})
 
 
@@ -184,12 +195,15 @@ def resume(
     *,
     context: ToolContext | None = None,
     by: str | None = None,
+    **given: Unpack[ContextOptions],
 ) -> Run:
     """Goes on with a suspended run where it stood, as the run that it gives is iterated or awaited.
 
-    The calls that are answered are taken up one after the other, each once. Then the model gets the results of the
-    whole turn, and the run goes on with its turns, limits, usage and state. While a call waits, the model is not asked,
-    and the run is suspended again: go on from its `suspended`, and no longer from this one.
+    The calls that are answered are taken up one after the other, each once in this runner, or wherever the journal has
+    `take`. Then the model gets the results of the whole turn, and the run goes on with its turns, limits, usage and
+    state. While a call waits, the model is not asked, and the run is suspended again: go on from its `suspended`, and
+    no longer from this one. Where the model raises once the calls were taken up, go on as `run` says, with the messages
+    and the context of this run.
 
         result = await run(model, model.user("Pay the bill."), runner)
         if result.suspended is not None:
@@ -197,21 +211,29 @@ def resume(
 
     Args:
         suspended: The `suspended` of a result or a run. In another process, the runner needs the same `resume_key`.
+            Only the records in its `waiting` are sealed: keep it where your program alone can write.
         answers: By the ids of calls, what `Runner.resume` takes: `allow(…)` or `True` runs it, `ask(…)` suspends it
             again, everything else denies.
         model: Of the same API as the one that was asked before.
-        runner: Has the same tools.
-        context: For `deps` and `secrets`, which nothing keeps. In later turns all that it has goes before what the
-            suspended calls had; the calls themselves run with what they had.
+        runner: Has the same tools. A call that is taken up gets its `deps` and `secrets`, as any call does.
+        context: For other `deps` and `secrets`, which nothing keeps. In later turns all that it has goes before what
+            the suspended calls had; the calls themselves run with what they had. `deps`, `principal` and `session` may
+            be given by name.
         by: Who answers.
 
     Raises:
-        DefinitionError: where that is no suspended run, or these are no answers to its calls.
+        DefinitionError: where that is no suspended run, or one of another API's model, or these are no answers to its
+            calls.
 
     Awaiting it raises `NotResumed` for a call that cannot be taken up.
     """
-    _check_runner(runner)
+    _check_both(model, runner)
     saved = read_suspended(suspended)
+    if saved.api and (api := _api_of(model)) and api != saved.api:
+        raise DefinitionError(
+            f"the messages of this run are in the form of {saved.api!r}, and this model takes those of {api!r}: go on "
+            "with a model of the same API"
+        )
     ids = ", ".join(map(repr, saved.waiting))
     if not isinstance(answers, Mapping):
         raise DefinitionError(f"answers go by the id of the call, such as {{'call_1': True}}; what waits is {ids}")
@@ -222,13 +244,25 @@ def resume(
             raise DefinitionError(
                 f"the answer to {call_id!r} is True, False, allow(…), ask(…) or deny(…), not {answer!r}"
             )
+    context = context_of(context, given, "loop.resume", resume.__kwdefaults__ or ())
     limits = (saved.max_turns, saved.calls_left, saved.on_failure)
     return Run(model, saved.messages, runner, context, *limits, saved.state, _TakenUp(saved, dict(answers), by))
 
 
-def _check_runner(runner: object) -> None:
-    if not callable(getattr(runner, "batch", None)):
+def _check_both(model: object, runner: object) -> None:
+    if isinstance(model, type) or not callable(model) or not callable(getattr(model, "results", None)):
+        raise DefinitionError(
+            "the loop needs a model, such as models.Anthropic('claude-sonnet-5-5'), or one of your own that is "
+            f"`async (messages, toolset) -> Reply` and has `results`, not {model!r}"
+        )
+    if isinstance(runner, type) or not callable(getattr(runner, "batch", None)):
         raise DefinitionError(f"the loop needs a Runner, such as Runner([one_tool, another_tool]), not {runner!r}")
+
+
+def _api_of(model: Model) -> str | None:
+    """The name of the form of its messages, where the model says it."""
+    api = getattr(model, "api", None)
+    return api if isinstance(api, str) else None
 
 
 class _TakenUp(NamedTuple):
@@ -268,7 +302,7 @@ class Run:
         model: Model,
         messages: Iterable[Message],
         runner: Runner,
-        context: ToolContext | None,
+        context: ToolContext,
         max_turns: int,
         max_calls: int,
         on_failure: OnFailure,
@@ -284,9 +318,11 @@ class Run:
         """What the next request needs besides the messages; also there when the model raised."""
         self.usage_by_turn: list[dict[str, Any]] = []
         """The counts of each reply so far."""
+        self.context = context
+        """What the calls of the next turn may use; of a run that was suspended, also what its calls had, once they
+        were taken up."""
         self._model = model
         self._runner = runner
-        self._context = context
         self._max_turns = max_turns
         self._calls_left = max_calls
         self._on_failure = on_failure
@@ -303,16 +339,14 @@ class Run:
         self._waiting: _Waiting | None = None
         self._taken_up = taken_up
         if taken_up is not None:
-            self._go_on_from(taken_up.saved)
+            saved = taken_up.saved
+            self.usage_by_turn += saved.usage_by_turn
+            self._turns, self._limited = saved.turns, saved.limited
+            self._text, self._reason = saved.text, saved.reason
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
         self._over: asyncio.Event | None = None
-
-    def _go_on_from(self, saved: SuspendedRun) -> None:
-        self.usage_by_turn += saved.usage_by_turn
-        self._turns, self._limited = saved.turns, saved.limited
-        self._text, self._reason = saved.text, saved.reason
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -333,6 +367,7 @@ class Run:
             return None
         reply = waiting.reply
         return SuspendedRun(
+            api=_api_of(self._model),
             waiting=waiting.calls,
             results=[SavedResult.of(result) for result in waiting.results],
             messages=plain(self.messages[: waiting.before], keep_bytes=True),
@@ -365,7 +400,9 @@ class Run:
 
     def _start(self) -> AsyncGenerator[LoopEvent, None]:
         if self._iteration is not None:
-            raise RuntimeError("this run was started before: call run(...) again for another one")
+            raise RuntimeError(
+                "this run was started before: call run(...) again for another one, with its messages to go on with them"
+            )
         iteration = self._events()
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -459,14 +496,18 @@ class Run:
             self._reply = None
             return
         self._turns += 1
+        chunks: asyncio.Queue[str | None] = asyncio.Queue()
+        asking = self._under_way = asyncio.ensure_future(self._asked(offered, chunks))
         streamed = False
-        async with aclosing(self._said(offered)) as chunks:
-            async for chunk in chunks:
-                streamed = True
-                yield ModelText(chunk)
-        reply = self._reply
-        if reply is None:
+        async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
+            async for chunk in said:
+                if chunk:
+                    streamed = True
+                    yield ModelText(chunk)
+        if asking.cancelled() and self._now:
+            self._reply = None
             return
+        reply = self._reply = asking.result()
         if reply.stop == "malformed" and not reply.calls:
             self.messages += self._told(reply)
         elif not reply.calls or reply.stop == "pause":
@@ -486,23 +527,14 @@ class Run:
             return []
         return [*reply.messages, *user(f"Your last answer held no valid call: {reply.reason or 'it was malformed'}.")]
 
-    async def _said(self, offered: Toolset) -> AsyncGenerator[str, None]:
-        """The chunks of the model's answer, asked for in a task of its own, which `cancel` can stop without the one
-        that iterates; the answer is then in `_reply`."""
+    def _asked(self, offered: Toolset, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
+        """The model's answer; the chunks of its text go into `chunks`."""
         model: Any = self._model
-        chunks: asyncio.Queue[str | None] = asyncio.Queue()
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
         if _takes_on_text(model):
             given["on_text"] = _putting(chunks)
-        asking = self._under_way = asyncio.ensure_future(model(list(self.messages), offered, **given))
-        try:
-            async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
-                async for chunk in said:
-                    if chunk:
-                        yield chunk
-        finally:
-            self._under_way = None
-        self._reply = None if asking.cancelled() and self._now else asking.result()
+        asked: Awaitable[Reply] = model(list(self.messages), offered, **given)
+        return asked
 
     def _refusal(self, degraded: bool) -> str:
         """Why none of this turn's calls may run; empty where they may."""
@@ -632,25 +664,24 @@ class Run:
 
         observers = (keep_end, _putting(queue))
         answer, by = taken_up.answers[call_id], taken_up.by
-        resumed = self._runner.resume({"pending": pending}, answer, self._context, by=by, observers=observers)
+        resumed = self._runner.resume({"pending": pending}, answer, self.context, by=by, observers=observers)
         resuming = self._under_way = asyncio.ensure_future(resumed)
-        try:
-            async with aclosing(_until_done(resuming, queue, resuming.cancel)) as events:
-                async for event in events:
-                    yield event
-        finally:
-            self._under_way = None
+        async with aclosing(_until_done(resuming, queue, resuming.cancel)) as events:
+            async for event in events:
+                yield event
         if resuming.cancelled() and self._now:
             return
         result = resuming.result()
         if result.call is None or result.error == RESUMED_ALREADY:
             raise NotResumed(call_id, result.error or "")
-        self._context = _with_recorded(self._context, pending["context"])
+        fields = self.context.fields
+        missing = {name: value for name, value in pending["context"].items() if not getattr(fields, name)}
+        self.context = self.context.replace(**missing)
 
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        batch = self._running = self._runner.batch(calls, self._context, observers=(_putting(queue),))
+        batch = self._running = self._runner.batch(calls, self.context, observers=(_putting(queue),))
         if self._cancelled:
             batch.cancel(now=self._now)
         running = asyncio.ensure_future(batch)
@@ -659,7 +690,6 @@ class Run:
                 async for event in events:
                     yield event
         finally:
-            self._running = None
             answers += batch.results
         if not running.cancelled():
             running.result()
@@ -693,10 +723,17 @@ async def _until_done(
         while (item := await queue.get()) is not None:
             yield item
     finally:
+        again: asyncio.CancelledError | None = None
         if not work.done():
             stop()
-            await asyncio.wait({work})
+        while not work.done():  # as a task group waits, also where an anyio scope cancels at every `await`
+            try:
+                await asyncio.wait({work})
+            except asyncio.CancelledError as error:
+                again = error
         work.cancelled() or work.exception()  # marked as seen: whoever iterates may have left
+        if again is not None:
+            raise again
 
 
 def _takes_on_text(model: Model) -> bool:
@@ -705,13 +742,6 @@ def _takes_on_text(model: Model) -> bool:
         return "on_text" in inspect.signature(model).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _with_recorded(given: ToolContext | None, recorded: Mapping[str, Any]) -> ToolContext:
-    """The caller's context, and where it says nothing, what the suspended calls had."""
-    context = given or ToolContext()
-    missing = {name: value for name, value in recorded.items() if not getattr(context.fields, name)}
-    return context.replace(**missing)
 
 
 def _putting(queue: asyncio.Queue[_Item | None]) -> Callable[[_Item], None]:

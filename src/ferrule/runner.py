@@ -26,11 +26,11 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
 from ferrule import own_loop
 from ferrule.definition import options
-from ferrule.definition.options import exception_classes, seconds, whole_number
+from ferrule.definition.options import ContextOptions, RunOptions, context_of, exception_classes, seconds, whole_number
 from ferrule.definition.tool import Tool, make_direct_calls_by
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
@@ -55,15 +55,6 @@ log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 _CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
-
-
-class RunOptions(TypedDict, total=False):
-    """What `run` takes by name: the fields of a context, and a time-out."""
-
-    deps: Any
-    principal: str | None
-    session: str | None
-    timeout: float | None
 
 
 class Runner:
@@ -147,7 +138,7 @@ class Runner:
             tools=toolset,
             observers=options.observers("observers", observers),
             approve=options.approver(approve),
-            journal=journal,
+            journal=options.journal(journal),
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
             asking=Limiter(limit or _ASKERS),
@@ -249,7 +240,7 @@ class Runner:
         It never raises for anything that a model or a tool caused. A cancellation from outside cancels.
 
         Raises:
-            DefinitionError: for a wrong time-out, and for an option that there is not.
+            DefinitionError: for what is no call and no context, a wrong time-out, and an option that there is not.
             RuntimeError: where the runner is busy on another loop.
         """
         if timeout is not None:
@@ -257,11 +248,14 @@ class Runner:
         if isinstance(call, str):
             arguments, *given = given or (None,)  # type: ignore[assignment]
             call = ToolCall(new_id(), call, arguments)
+        elif not isinstance(call, ToolCall):
+            raise _no_call("run", call)
         if given:
-            context = given[0]
-        if fields:
-            options.refuse_unknown(fields, RunOptions.__annotations__, "run")
-            context = (context or NO_CONTEXT).replace(**fields)
+            context, *given = given  # type: ignore[assignment]
+        if given:
+            raise DefinitionError(f"{_RUN} takes no more by position; it was given {given!r} too")
+        if fields or context is not None:
+            context = context_of(context, fields, _RUN, ("timeout",))
         origin = NO_ORIGIN if timeout is None else Origin(timeout=timeout)
         return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
 
@@ -292,12 +286,14 @@ class Runner:
 
     # -- batch --------------------------------------------------------------------------------------------------------
 
-    async def run_all(self, calls: Iterable[ToolCall], context: ToolContext | None = None) -> list[ToolResult]:
-        """One result for every call, in call order, always.
+    async def run_all(
+        self, calls: Iterable[ToolCall], context: ToolContext | None = None, **given: Unpack[ContextOptions]
+    ) -> list[ToolResult]:
+        """One result for every call, in call order, always: `await runner.run_all(calls, principal="ann")`.
 
         Calls that may run in parallel do; the others are barriers, which `resources` narrow to calls that share a key.
         """
-        return await run_batch(self._batch_of(calls, context, ()))
+        return await run_batch(self._batch_of(calls, context_of(context, given, "run_all"), ()))
 
     def batch(
         self,
@@ -305,6 +301,7 @@ class Runner:
         context: ToolContext | None = None,
         *,
         observers: Iterable[Observer] = (),
+        **given: Unpack[ContextOptions],
     ) -> Batch:
         """The same as a handle on what begins at once: awaitable, an async iterator of the results as they come,
         `.cancel()`, and `.results`, complete at any time.
@@ -313,21 +310,25 @@ class Runner:
             observers: See the events of these calls only.
 
         Raises:
-            RuntimeError: where no event loop runs.
+            RuntimeError: where no event loop runs, or the runner is busy on another one.
         """
-        return begin_batch(self._batch_of(calls, context, observers))
+        return begin_batch(self._batch_of(calls, context_of(context, given, "batch", ("observers",)), observers))
 
-    def _batch_of(self, calls: Iterable[ToolCall], context: ToolContext | None, observers: Iterable[Observer]) -> Batch:
-        given = None if isinstance(calls, str | Mapping | ToolCall) else list(calls)
+    def _batch_of(self, calls: Iterable[ToolCall], context: ToolContext, observers: Iterable[Observer]) -> Batch:
+        given = None if isinstance(calls, str | Mapping) or not isinstance(calls, Iterable) else list(calls)
         if given is None or not all(isinstance(call, ToolCall) for call in given):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
-        fields = (context or NO_CONTEXT).fields
-        return Batch(self._state, given, fields, options.observers("observers", observers))
+        return Batch(self._state, given, context.fields, options.observers("observers", observers))
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
-    async def decide(self, call: ToolCall, context: ToolContext | None = None) -> Decision:
+    async def decide(
+        self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
+    ) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
+        if not isinstance(call, ToolCall):
+            raise _no_call("decide", call)
+        fields = context_of(context, given, "decide").fields
         plan = find_plan(self._state, call.name)
         if call.problem is not None:
             return Decision("deny", call.problem)
@@ -337,7 +338,7 @@ class Runner:
             return Decision("deny", plan.disabled)
         named = call if call.name == plan.name else call.replace(name=plan.name)
         parent: Any = running()
-        state = CallState(plan, (context or NO_CONTEXT).fields, call, named, parent, None)
+        state = CallState(plan, fields, call, named, parent, None)
         try:
             values, text = validate(plan, named, state)
             state.call = judged = judged_call(named, shown_arguments(plan, text, values))
@@ -381,7 +382,7 @@ class Runner:
         if answered is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
-        fields = (context or NO_CONTEXT).replace(**answered.record["context"]).fields
+        fields = context_of(context, {}, "resume").replace(**answered.record["context"]).fields
         entry = Entry(answered.call, options.observers("observers", observers), ())
         return await receive_again(self._state, answered, fields, entry)
 
@@ -399,11 +400,12 @@ class Runner:
     # -- leave --------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Runner:
-        self._state.closing = False
+        self._state.closing = self._state.drained = False
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Takes no new calls, and waits for those that run, at most `drain` seconds; then these are cancelled.
+        """Takes no new calls, and waits for the calls and batches that run, at most `drain` seconds; then what runs is
+        cancelled, and what has not begun never does.
 
         Children of running calls still run. What does not end by its cancellation within `grace` is left running.
 
@@ -416,10 +418,10 @@ class Runner:
         if state.loop is not None and state.loop.is_closed():
             state.move_to(get_running_loop())  # the calls there ended with it
         self._check_leaving()
-        if state.live:
+        if state.live or state.batches:
             self._stop_waiting()  # no further attempt of what runs
             if not await self._emptied(self._drain):
-                left = set(state.live)
+                state.drained, left = True, set(state.live)
                 log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self._drain)
                 closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
                 for call in left:
@@ -436,13 +438,13 @@ class Runner:
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
         if state.idle is not None:
             raise RuntimeError("this runner is being left already: await that")
-        if (state.live or state.writing) and state.loop is not get_running_loop():
+        if (state.live or state.batches or state.writing) and state.loop is not get_running_loop():
             raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
 
     async def _emptied(self, seconds: float | None) -> bool:
-        """Wait until no call runs, at most that long; whether that is so."""
+        """Wait until no call and no batch runs, at most that long; whether that is so."""
         state = self._state
-        if not state.live:
+        if not state.live and not state.batches:
             return True
         state.idle = idle = get_running_loop().create_future()
         try:
@@ -501,6 +503,15 @@ class Runner:
         return names
 
 
+_RUN = "run('name', {…}, context, deps=…)"
+
+
+def _no_call(who: str, given: object) -> DefinitionError:
+    name = given.name if isinstance(given, Tool) else "name"
+    by_name = f"run({name!r}, {{…}}), some_tool.run({{…}}) or " if who == "run" else ""
+    return DefinitionError(f"{by_name}{who}(ToolCall('', {name!r}, {{…}})) is right; it was given {given!r}")
+
+
 # -- tools that are awaited by themselves ------------------------------------------------------------------------------
 
 _ERRORS: dict[str, type[ToolError]] = {
@@ -527,10 +538,9 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     raise error from result.exception
 
 
-def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, deps: object) -> Coro[ToolResult]:
+def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
     """`await some_tool.run({...})`: the same for its result."""
-    given: RunOptions = {} if deps is None else {"deps": deps}
-    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **given)
+    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
 
 
 make_direct_calls_by(_call_directly, _run_directly)

@@ -80,13 +80,15 @@ class SuspendedRun(_Part):
     """What stands in a run's `suspended`.
 
     The records in `waiting` are sealed by the runner, and everything else is not: whoever can change it can put words
-    into the conversation.
+    into the conversation. Keep it where your program alone can write.
     """
 
     version: Literal[1] = 1
     kind: Literal["run"] = "run"
     waiting: dict[str, dict[str, Any]]
     """By the id of the call, the `pending` of what waits for an answer."""
+    api: str | None
+    """The form of the messages; `None` where the model does not say it."""
     results: list[SavedResult]
     """Of every call of the turn, in call order."""
     messages: list[Any]

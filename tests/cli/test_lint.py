@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Field, Tool, Toolset, build_tool, tool
+from ferrule import Field, Tool, ToolContext, Toolset, build_tool, tool
 from ferrule.providers import NAMES, anthropic
 from ferrule.providers.lint import LIMITS, Finding, _likeness, _pairs, _words, costs, findings
 from ferrule.tools import files
@@ -96,12 +96,6 @@ def test_what_a_provider_module_refuses_is_an_error_in_its_words() -> None:
     assert "'x-y'" in one.text
 
 
-def test_a_provider_that_there_is_not_is_one_error_whoever_is_asked() -> None:
-    [one] = found("provider", made("odd").replace(provider={"antropic": {"x": 1}}))
-    assert (one.level, one.provider, one.tool) == ("error", "", "odd")
-    assert "did you mean 'anthropic'" in one.text
-
-
 def test_a_key_that_a_definition_says_itself_is_an_error_there_alone() -> None:
     [one] = found("provider", made("odd").replace(provider={"mistral": {"strict": True}, "cohere": {"fine": True}}))
     assert (one.level, one.provider, one.tool) == ("error", "mistral", "odd")
@@ -145,6 +139,16 @@ def test_a_name_that_had_to_be_changed_is_noted_with_what_it_became() -> None:
     [one] = found("wire-name", made("notes.read"), made("fits"))
     assert (one.level, one.tool, one.provider) == ("note", "notes.read", "")
     assert made("notes.read").wire_name in one.text
+
+
+@pytest.mark.parametrize("name", ["context", "ctx"])
+def test_a_context_without_an_annotation_is_a_warning_that_says_how_to_get_it(name: str) -> None:
+    namespace: dict[str, Any] = {"ToolContext": ToolContext}
+    exec(f"def bare({name}, at: int): ...\ndef given({name}: ToolContext): ...\ndef text({name}: str): ...", namespace)
+    tools = [tool(namespace[one], description="Do it.") for one in ("bare", "given", "text")]
+    [one] = found("context-parameter", *tools, made("raw", schema=taking(context=True)))
+    assert (one.level, one.tool, one.path) == ("warning", "bare", f"$.properties.{name}")
+    assert "annotate it as a ToolContext" in one.text
 
 
 def test_a_tool_without_a_description_is_a_warning() -> None:

@@ -562,6 +562,21 @@ class AliasedByPath(ToolHandler):
         return self.first
 
 
+class NamesContext(ToolHandler):
+    path: str
+
+    async def __call__(self, context) -> str:  # type: ignore[no-untyped-def]
+        return self.path
+
+
+OTHERS = ("invoke", "on_invoke_tool", "forward", "run")
+
+
+def of_others(method: str) -> Any:
+    """A tool that is run by a method of this name."""
+    return type("Search", (), {"name": "search", "description": "Search.", method: lambda self, query: query})()
+
+
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", "no function"), "function"),
     (lambda: Tool("t", None), "function"),
@@ -571,6 +586,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("t", NoHandler), "ToolHandler"),
     (lambda: Tool("t", NoCall), "__call__"),
     (lambda: Tool("t", TakesMore), "fields"),
+    (lambda: Tool("t", NamesContext), "`context: ToolContext`"),
     (lambda: Tool("t", AliasedByPath), "alias"),
     (lambda: Tool("t", yields), "yields"),
     (lambda: Tool("t", CallsYielding()), "yields"),
@@ -582,6 +598,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("  ", add), "name"),
     (lambda: Tool(None, add), "name"),  # type: ignore[arg-type]
     (lambda: Tool(5, add), "name"),  # type: ignore[arg-type]
+    (lambda: Tool({"name": "x"}), r"name .*build_tool\(definition, handler\)"),  # type: ignore[arg-type]
     (lambda: Tool("a\nb", add), "name"),
     (lambda: Tool("x" * 129, add), "128"),
     (lambda: tool(lambda a: a), "lambda"),
@@ -625,6 +642,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: tool(add).bind(a="x"), "'?a'?"),
     (lambda: Toolset(["x"]), "no tool"),
     (lambda: Toolset([5]), "no tool"),
+    *((lambda name=name: Toolset([of_others(name)]), rf"has {name}\(\): wrap it with build_tool\(") for name in OTHERS),
     (lambda: Toolset("x"), "list"),
     (lambda: Toolset(add), "list"),  # type: ignore[arg-type]
     (lambda: Toolset([NoHandler]), "instance"),

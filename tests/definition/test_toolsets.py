@@ -156,6 +156,16 @@ def test_globs_and_tags_choose_together(globs: tuple[str, ...], tags: Any, only:
 
 
 @pytest.mark.parametrize("which", ["only", "without"])
+def test_a_name_that_no_tool_has_is_refused_with_the_nearest_and_a_glob_that_fits_none_is_not(which: str) -> None:
+    choose = getattr(TAGGED, which)
+    with pytest.raises(DefinitionError, match=r"there is no tool 'reed_a'; the nearest are \['read_a'"):
+        choose("write_a", "reed_a")
+    with pytest.raises(DefinitionError, match=r"no tool 'zzz'; there are \['read_a', 'read_b', 'write_a', 'plain'\]"):
+        choose("zzz", tags=["disk"])
+    assert len(choose("x_*", "r?", "[z]")) == (0 if which == "only" else 4)
+
+
+@pytest.mark.parametrize("which", ["only", "without"])
 def test_tags_are_a_list_and_globs_stand_one_by_one(which: str) -> None:
     choose = getattr(TAGGED, which)
     with pytest.raises(DefinitionError, match="tags must be a list of texts, such as tags="):

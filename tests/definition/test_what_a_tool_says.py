@@ -254,6 +254,10 @@ def test_examples_are_part_of_what_a_model_is_shown() -> None:
     [
         ("anthropic", "provider must be a dict"),
         (["anthropic"], "provider must be a dict"),
+        ({"antropic": {}}, "'antropic': …} names no provider; did you mean 'anthropic'"),
+        ({"openai": {}}, "did you mean 'openai_chat' or 'openai_responses'"),
+        ({"cache_control": {"type": "ephemeral"}}, "'cache_control'.* the providers are anthropic, bedrock, cohere"),
+        ({5: {}}, "provider={5: …} names no provider"),
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
     ],
 )

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import anyio
 import httpx
@@ -16,6 +20,7 @@ from chat_service import Limits, Notes, create_app, digest
 
 from ferrule.models import Overloaded, Scripted
 
+ROOT = Path(__file__).parents[2]
 PEOPLE = {digest("token-of-ada"): "ada", digest("token-of-bob"): "bob"}
 
 
@@ -202,3 +207,21 @@ def test_a_model_that_fails_is_told_without_its_words_and_the_person_may_ask_aga
         reason = {"reason": "the model did not answer", "retry_after": 3}
         assert ask(client, "Hello", "ada") == [("error", reason)]
         assert ask(client, "Hello", "ada")[0] == ("text", {"text": "Now I am here."})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (None, "TOKENS says who may ask"),
+        ("ada", "TOKENS says who may ask"),
+        ('["ada"]', "TOKENS says who may ask"),
+        ('{"ada": 1}', "TOKENS says who may ask"),
+        ('{"ada": "a"}', "set ANTHROPIC_API_KEY"),
+    ],
+)
+def test_what_is_missing_at_the_start_is_one_line(tokens, told):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "TOKENS"))}
+    environment |= {"PYTHONPATH": str(ROOT / "src"), **({"TOKENS": tokens} if tokens else {})}
+    command = [sys.executable, ROOT / "examples/chat_service.py"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and told in ended.stderr and len(ended.stderr.splitlines()) == 1

@@ -73,6 +73,8 @@ def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project)
     ended = run(project, steps, "--yes", "edit_file", "--yes", "run_tests")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.index("1 failed") < ended.stdout.index("edit_file") < ended.stdout.index("1 passed")
+    shown = [line[:26] for line in ended.stdout.splitlines() if line.startswith("✓ run_tests")]
+    assert shown == ["✓ run_tests: 'exit code 1\\", "✓ run_tests: 'exit code 0\\"]
     assert (project / "calc.py").read_text() == RIGHT
 
 
@@ -150,7 +152,7 @@ def until(keyboard, text):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--model", "openia:x"], "'openia:x' is not API:NAME"),
+        (["--model", "openia:x"], "'openia:x' is not PROVIDER:NAME"),
         (["--folder", "/no/such/folder"], "'/no/such/folder' is no folder"),
         (["--yes", "*"], "invalid choice: '*'"),
     ],

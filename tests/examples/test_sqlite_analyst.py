@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import runpy
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -81,14 +82,28 @@ def test_it_answers_two_questions_in_one_conversation(database, tmp_path):
     assert asked.stdout.splitlines()[-2:] == ["May.", "After 7 messages: Why?"]
 
 
-def test_a_database_that_is_not_there_and_what_the_api_reports_are_one_line_each(database, tmp_path):
+def test_a_file_that_is_no_database_and_what_the_api_reports_are_one_line_each(database, tmp_path):
     script = tmp_path / "steps.py"
     script.write_text(BUSY)
     for asked, told in (
         (run(tmp_path / "none.db", script), "none.db' is no file"),
+        (run(script, script), "steps.py' is no SQLite database"),
         (run(database, script), "The model's API: come back in an hour"),
     ):
         assert asked.returncode != 0 and told in asked.stderr and "Traceback" not in asked.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT for a child")
+def test_an_interrupt_ends_a_query_that_never_ends_in_one_line(database, tmp_path):
+    script = tmp_path / "steps.py"
+    script.write_text(f"steps = [[('query', {{'sql': {ENDLESS!r}}})]]")
+    command = [sys.executable, "-u", PROGRAM, database, "How many?", "--model", f"scripted:{script}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stdout is not None and asked.stdout.readline().startswith("→ query")
+        asked.send_signal(signal.SIGINT)
+        said, failed = asked.communicate(timeout=60)
+    assert (asked.returncode, said.strip()) == (130, "Stopped.") and "Traceback" not in failed
 
 
 def test_the_schema_is_shown(database):

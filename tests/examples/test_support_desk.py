@@ -7,7 +7,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import sqlite3
 import stat
 import subprocess
@@ -22,18 +21,40 @@ from typing import Any
 import httpx
 import pytest
 
+from needed import needed
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent.parent
 PROGRAM = ROOT / "examples" / "support_desk" / "desk.py"
-CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 QUESTION = "My order 1002 came broken."
 HOSTILE = "1002 <script>document.title = 'owned'</script><img src=x onerror=alert(1)>\" onclick=\"alert(1)"
 
 
+DOWN = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {folder!r})
+import agent
+import desk
+from ferrule.models import Overloaded, Scripted
+
+
+def model(messages):
+    if Path({down!r}).exists():
+        raise Overloaded("the model is down")
+    return agent.pretend(messages)
+
+
+agent.new_model = lambda: Scripted([model] * 20)
+desk.main()
+"""
+
+
 @contextmanager
-def desk(folder: Path) -> Iterator[str]:
+def desk(folder: Path, program: Path = PROGRAM) -> Iterator[str]:
     """The program in a process of its own, on a free port; the address of its page."""
-    command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(folder), "--port", "0"]
+    command = [sys.executable, os.fspath(program), "--folder", os.fspath(folder), "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield address(process)
@@ -86,6 +107,9 @@ class Person:
 
     def answer(self, word: str, fields: dict[str, str] | None = None) -> httpx.Response:
         return self.client.post("/answer", data=(fields or self.fields("/answer")[0]) | {"answer": word})
+
+    def again(self, fields: dict[str, str] | None = None) -> httpx.Response:
+        return self.client.post("/again", data=fields or self.fields("/again")[0])
 
 
 def rows(folder: Path, query: str) -> list[tuple[Any, ...]]:
@@ -193,6 +217,71 @@ def test_the_database_pays_back_no_more_than_was_paid_whoever_was_judged_at_the_
     assert refunds(tmp_path) == [(1002, 12800), (1002, 100)]
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    command = [sys.executable, os.fspath(PROGRAM), "--folder", os.fspath(tmp_path / "file")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and "argument --folder: " in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.fixture
+def down(tmp_path: Path) -> tuple[Path, Path]:
+    """The program with a model that fails while a file is there; and that file."""
+    program, file = tmp_path / "down.py", tmp_path / "down"
+    program.write_text(DOWN.format(folder=os.fspath(PROGRAM.parent), down=os.fspath(file)), encoding="utf-8")
+    return program, file
+
+
+def test_a_case_whose_model_failed_is_tried_again_also_after_a_restart(
+    tmp_path: Path, visit: Visit, down: tuple[Path, Path]
+) -> None:
+    program, file = down
+    file.touch()
+    with desk(tmp_path, program) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        assert "Overloaded: the model is down" in person.again().text
+        assert "Overloaded: the model is down" in person.client.get("/").text
+    file.unlink()
+    with desk(tmp_path, program) as url:
+        person = visit(url)
+        [shown] = person.fields("/again")
+        assert "Pay 129.00 EUR back to ada?" in person.again(shown).text
+        assert person.again(shown).status_code == 409
+        assert person.again(shown | {"token": ""}).status_code == 403
+        person.answer("yes")
+    assert refunds(tmp_path) == [(1002, 12900)]
+
+
+def test_a_model_that_fails_after_a_refund_is_told_of_it_when_it_is_tried_again(
+    tmp_path: Path, visit: Visit, down: tuple[Path, Path]
+) -> None:
+    program, file = down
+    with desk(tmp_path, program) as url:
+        person = visit(url)
+        person.ask(QUESTION)
+        file.touch()
+        assert "Overloaded: the model is down" in person.answer("yes").text
+        assert refunds(tmp_path) == [(1002, 12900)]
+        file.unlink()
+        assert "Good news: we have paid back 129.00 EUR for order 1002." in person.again().text
+        assert person.fields("/again") == []
+    assert refunds(tmp_path) == [(1002, 12900)]
+
+
+def test_a_case_that_a_process_left_when_it_was_ended_is_tried_again_from_the_question(
+    tmp_path: Path, visit: Visit
+) -> None:
+    with desk(tmp_path) as url:
+        person = visit(url)
+        with closing(sqlite3.connect(tmp_path / "desk.db")) as connection, connection:
+            now = time.time()
+            left = [("ada", QUESTION, "working", 0), ("ada", QUESTION, "working", now), ("ada", QUESTION, "done", 0)]
+            connection.executemany("INSERT INTO cases (customer, question, status, at) VALUES (?, ?, ?, ?)", left)
+        assert [fields["case"] for fields in person.fields("/again")] == ["1"]
+        assert "Pay 129.00 EUR back to ada?" in person.again().text
+
+
 def test_what_waits_is_shown_however_many_cases_came_after_it(tmp_path: Path, visit: Visit) -> None:
     with desk(tmp_path) as url:
         person = visit(url)
@@ -259,9 +348,9 @@ class Browser:
         "--disable-component-update --disable-sync --window-size=900,1150"
     )
 
-    def __init__(self, driver: str, profile: Path) -> None:
+    def __init__(self, binary: str, driver: str, profile: Path) -> None:
         arguments = [*self.ARGUMENTS.split(), f"--user-data-dir={profile}"]
-        options = {"binary": CHROMIUM, "args": arguments}
+        options = {"binary": binary, "args": arguments}
         self.client = httpx.Client(base_url=driver, timeout=60, trust_env=False)
         asked = {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}}
         self.session = self.client.post("/session", json=asked).json()["value"]["sessionId"]
@@ -307,13 +396,12 @@ class Browser:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Browser]:
-    if CHROMIUM is None or CHROMEDRIVER is None:
-        pytest.skip("no browser: this needs chromium and chromedriver (Debian: chromium, chromium-driver) on the PATH")
-    with subprocess.Popen([CHROMEDRIVER, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+    paths = needed("browser")
+    with subprocess.Popen([paths["chromedriver"], "--port=0"], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             port = next(found[1] for line in process.stdout if (found := re.search(r"on port (\d+)\.", line)))
-            opened = Browser(f"http://127.0.0.1:{port}", tmp_path / "profile")
+            opened = Browser(paths["chromium"], f"http://127.0.0.1:{port}", tmp_path / "profile")
             try:
                 yield opened
             finally:

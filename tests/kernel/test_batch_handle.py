@@ -146,6 +146,25 @@ def test_who_is_cancelled_while_awaiting_it_cancels_the_calls() -> None:
     assert [result.status for result in go(main())] == ["cancelled"]
 
 
+def test_who_is_cancelled_while_iterating_over_it_cancels_the_calls_and_waits_for_their_end() -> None:
+    async def main() -> list[ToolResult]:
+        gates = Gates("a", "b")
+        batch = Runner([gates.tool]).batch(gates.calls("a", "b"))
+        gates.gates["a"].set()
+        came: list[ToolResult] = []
+
+        async def each() -> None:
+            async for result in batch:
+                came.append(result)
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(each(), 0.02)
+        assert [result.status for result in came] == ["ok"]
+        return batch.results
+
+    assert [result.status for result in go(main())] == ["ok", "cancelled"]
+
+
 def test_several_may_await_it_and_have_the_same_results() -> None:
     async def main() -> None:
         gates = Gates("a")
@@ -171,7 +190,7 @@ def test_a_programmers_mistake_is_raised_to_who_iterates() -> None:
     assert go(main()) == ["failed"]
 
 
-@pytest.mark.parametrize("wrong", [ToolCall("1", "act"), "act", {"act": {}}, [("act", {})], ["act"]])
+@pytest.mark.parametrize("wrong", [ToolCall("1", "act"), "act", {"act": {}}, [("act", {})], ["act"], None, 7])
 def test_a_batch_is_of_a_list_of_calls(wrong: Any) -> None:
     with pytest.raises(DefinitionError, match="a batch is of a list of calls"):
         Runner([]).batch(wrong)

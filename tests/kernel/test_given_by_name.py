@@ -80,6 +80,90 @@ def test_a_call_that_is_taken_up_again_has_what_its_runner_has() -> None:
     assert go(main()).output[:2] == ["database", "ada"]
 
 
+def test_several_calls_a_question_and_one_tool_by_itself_take_the_same() -> None:
+    runner = Runner([tell.replace(guards=[lambda call, context: deny(str(context.principal))])], deps="db")
+    calls, context = [ToolCall("1", "tell")], ToolContext(session="s")
+
+    async def main() -> list[Any]:
+        return [
+            *await runner.run_all(calls, principal="ada"),
+            *await runner.batch(calls, context, principal="ada"),
+            await runner.decide(calls[0], context, principal="ada"),
+        ]
+
+    one, other, decision = go(main())
+    assert (one.error, other.error) == ("Denied: ada. Nothing was run.",) * 2
+    assert decision == deny("ada")
+    given = ToolContext(principal="bob", session="s")
+    assert go(tell.run({}, given, principal="ada", deps="db")).output == ["db", "ada", "s", {}]
+    assert go(Runner([tell]).run_all(calls, given, deps=0))[0].output[:3] == [0, "bob", "s"]
+
+
+def test_what_is_no_context_is_told_with_what_is_one() -> None:
+    runner, call = Runner([tell]), ToolCall("1", "tell")
+    wrong: Any = {"deps": 1}
+
+    async def main() -> None:
+        for begin in (
+            lambda: runner.run("tell", {}, wrong),
+            lambda: runner.run(call, wrong),
+            lambda: runner.run(call, context=wrong),
+            lambda: runner.run_all([call], wrong),
+            lambda: runner.batch([call], wrong),
+            lambda: runner.decide(call, wrong),
+            lambda: tell.run({}, wrong),
+        ):
+            with pytest.raises(DefinitionError, match=r"a context is ToolContext\(deps=….*not of the type dict"):
+                await begin()
+
+    go(main())
+
+
+def test_what_a_call_that_is_taken_up_again_gets_is_a_context() -> None:
+    runner = Runner([tell.replace(ask=True)], approve=lambda call, asked, context: asked)
+
+    async def main() -> None:
+        record = (await runner.run("tell")).record()
+        with pytest.raises(DefinitionError, match="resume: a context is ToolContext"):
+            await runner.resume(record, True, {"deps": 1})  # type: ignore[arg-type]
+        assert (await runner.resume(record, True)).success
+
+    go(main())
+
+
+@pytest.mark.parametrize("wrong", [tell, tell.handler, {"name": "tell"}, [ToolCall("1", "tell")], None], ids=repr)
+def test_what_is_no_call_is_told_with_what_is_one(wrong: Any) -> None:
+    runner = Runner([tell])
+    with pytest.raises(DefinitionError, match=r"^run\('\w+', {…}\), some_tool.run.*\(ToolCall.* is right"):
+        go(runner.run(wrong, {}))
+    with pytest.raises(DefinitionError, match=r"^decide\(ToolCall\(''.*is right; it was given"):
+        go(runner.decide(wrong))
+
+
+def test_the_name_of_a_tool_that_was_given_is_in_the_right_form() -> None:
+    with pytest.raises(DefinitionError, match=r"run\('tell', {…}\)"):
+        Runner([tell]).run_sync(tell, {})  # type: ignore[call-overload]
+
+
+def test_what_comes_after_the_context_is_refused_and_not_dropped() -> None:
+    with pytest.raises(DefinitionError, match=r"takes no more by position; it was given \[30\] too"):
+        go(Runner([tell]).run("tell", {}, None, 30))  # type: ignore[call-overload]
+
+
+def test_arguments_by_name_are_told_where_they_go() -> None:
+    wrong: Any = {"city": "Rome"}
+    for run in (lambda: Runner([tell]).run("tell", **wrong), lambda: tell.run(**wrong)):
+        with pytest.raises(DefinitionError, match=r"^run\('name', {…}, context, deps=…\): there is no option 'city'"):
+            run()
+
+
+@pytest.mark.parametrize("wrong", [tell, tell.handler])
+def test_one_tool_that_is_no_list_is_told_as_a_list(wrong: Any) -> None:
+    for make in (Runner, Toolset):
+        with pytest.raises(DefinitionError, match=r"takes a list of tools, not .*a list of one tool is \[tool\]"):
+            make(wrong)
+
+
 @pytest.mark.parametrize("wrong", [{"dep": 1}, {"working_dir": "x"}])
 def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
@@ -89,6 +173,21 @@ def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]
 def test_secrets_of_a_runner_are_a_dict() -> None:
     with pytest.raises(DefinitionError, match="secrets must be a dict"):
         Runner([tell], secrets=["key"])  # type: ignore[arg-type]
+
+
+class OnlyIntent:
+    async def intent(self, record: dict[str, object]) -> None: ...
+
+
+class Whole(OnlyIntent):
+    async def result(self, record: dict[str, object]) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", ["events.db", OnlyIntent(), Whole])
+def test_what_is_no_journal_is_told_when_the_runner_is_made(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"journal must be an object with `async intent\(record\)` and"):
+        Runner([tell], journal=wrong)
+    assert Runner([tell], journal=Whole())
 
 
 # -- one tool by itself ------------------------------------------------------------------------------------------------

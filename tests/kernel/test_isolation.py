@@ -214,14 +214,17 @@ def test_what_cannot_cross_is_not_started() -> None:
     go(main())
 
 
+MAY_HAVE = " It had been started, so its effect may have happened."
+
+
 @pytest.mark.parametrize(
     ("kind", "expose", "shown"),
     [
-        ("coded", (tools.Coded,), "raises failed: Coded: code 7: so."),
-        ("coded", (OSError, Exception), "raises failed: Coded: code 7: so."),
-        ("coded", (ValueError,), "raises failed: Coded."),
-        ("key", (LookupError,), "raises failed: KeyError: k."),
-        ("stock", (), "raises failed: none left."),
+        ("coded", (tools.Coded,), f"raises failed: Coded: code 7: so.{MAY_HAVE}"),
+        ("coded", (OSError, Exception), f"raises failed: Coded: code 7: so.{MAY_HAVE}"),
+        ("coded", (ValueError,), f"raises failed: Coded.{MAY_HAVE}"),
+        ("key", (LookupError,), f"raises failed: KeyError: k.{MAY_HAVE}"),
+        ("stock", (), "none left"),
     ],
 )
 def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
@@ -229,7 +232,7 @@ def test_expose_goes_by_the_names_of_what_an_isolated_handler_raised(
 ) -> None:
     async def main() -> None:
         result = await Runner([isolated(tools.raises, expose=expose)]).run("raises", {"kind": kind})
-        assert result.status == "failed" and str(result.error).startswith(f"{shown} ")
+        assert (result.status, result.error) == ("failed", shown)
 
     go(main())
 

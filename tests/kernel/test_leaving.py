@@ -363,3 +363,83 @@ def test_a_call_of_one_runner_may_leave_another_one() -> None:
         assert call.done() and (await call).success
 
     go(main())
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+class Numbers:
+    """A tool that runs alone, lets others go on, and keeps which calls ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.tool = tool(self.run, name="run")
+        self.calls = [ToolCall(str(n), "run", {"n": n}) for n in range(3)]
+
+    async def run(self, n: int) -> int:
+        await asyncio.sleep(0)
+        self.ran.append(n)
+        return n
+
+
+def in_a_task(runner: Runner, calls: list[ToolCall]) -> Any:
+    return asyncio.ensure_future(runner.run_all(calls))
+
+
+@pytest.mark.parametrize("begin", [Runner.batch, in_a_task])
+def test_leaving_waits_for_the_whole_of_a_batch_that_was_begun(begin: Callable[..., Any]) -> None:
+    async def main() -> list[str]:
+        numbers = Numbers()
+        async with Runner([numbers.tool], drain=BOUND) as runner:
+            batch = begin(runner, numbers.calls)
+            if begin is in_a_task:
+                await asyncio.sleep(0)
+        assert numbers.ran == [0, 1, 2]
+        return [result.status for result in await batch]
+
+    assert go(main()) == ["ok"] * 3
+
+
+def test_a_batch_that_begins_when_the_runner_is_left_is_answered_and_never_runs() -> None:
+    async def main() -> list[ToolResult]:
+        numbers, waits = Numbers(), Waits()
+        runner = Runner([numbers.tool, waits.tool], drain=LONG)
+        running = asyncio.ensure_future(runner.run("waits"))
+        await waits.started.wait()
+        leaving = asyncio.ensure_future(leave(runner))
+        await turns()
+        results = await runner.batch(numbers.calls)
+        waits.release.set()
+        await leaving
+        assert (await running).success and numbers.ran == []
+        return results
+
+    results = go(main())
+    assert {result.error for result in results} == {"The runner is closing. Nothing was run."}
+
+
+def test_once_its_drain_is_over_what_a_batch_has_not_begun_never_begins_and_every_call_has_its_result() -> None:
+    async def main() -> list[ToolResult]:
+        numbers, waits = Numbers(), Waits()
+        async with Runner([numbers.tool, waits.tool], drain=0.02) as runner:
+            batch = runner.batch([ToolCall("w", "waits"), *numbers.calls])
+            await waits.started.wait()
+        assert numbers.ran == []
+        return await batch
+
+    results = go(main())
+    assert [(result.status, result.executed) for result in results[1:]] == [("cancelled", False)] * 3
+    assert (results[0].status, results[0].executed) == ("cancelled", None)
+
+
+def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end_of_its_drain() -> None:
+    async def main() -> None:
+        numbers, waits = Numbers(), Waits()
+        async with Runner([numbers.tool, waits.tool], drain=0.02) as runner:
+            runner.batch([ToolCall("w", "waits")])
+            await waits.started.wait()
+        async with runner:
+            batch = runner.batch(numbers.calls)
+        assert numbers.ran == [0, 1, 2] and all(result.success for result in await batch)
+
+    go(main())

@@ -11,8 +11,9 @@ import pytest
 from isolated_tools import crashes, raises
 from watched import go
 
-from ferrule import DefinitionError, Runner, Tool, ToolError, tool
+from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from ferrule.errors import GuardError, HandlerError
+from ferrule.types import Next
 
 needs_processes = pytest.mark.skipif(sys.platform == "win32", reason="isolation needs process groups")
 
@@ -57,7 +58,45 @@ def test_a_tool_error_of_the_tools_own_is_one_quiet_line(error: ToolError, caplo
 
 def test_the_model_reads_the_text_of_a_tool_error_as_it_is() -> None:
     result = go(Runner([raising(ToolError("none left\nsee https://a:b@c"))], expose=()).run("act"))
-    assert result.error == "act failed: none left\nsee https://a:b@c."
+    assert (result.error, result.status, result.executed) == ("none left\nsee https://a:b@c", "failed", True)
+    assert result.text == result.error
+
+
+@pytest.mark.parametrize("error", [OutOfStock(" "), OutOfStock(), ToolError("")])
+def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None:
+    result = go(Runner([raising(error)]).run("act"))
+    assert result.error is not None and result.error.startswith("act failed: ")
+
+
+def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
+    result = go(Runner([raising(ToolError("\udc00" + "x" * 5000))], max_output=100).run("act"))
+    assert result.error is not None and len(result.error) == 100
+    assert result.error.startswith("\ufffdxx") and result.error.endswith("[cut: 5001 characters in all]")
+
+
+class Executes:
+    name = "act"
+    description = "Act."
+
+    def execute(self, payload: Any) -> Any:
+        raise OutOfStock("none left")
+
+
+def test_the_tool_error_of_an_objects_execute_reaches_the_model_as_it_is() -> None:
+    assert go(Runner([Executes()]).run("act")).error == "none left"
+
+
+async def breaks(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    raise ToolError("none left")
+
+
+def test_the_tool_error_of_a_middleware_or_a_guard_stands_in_a_sentence() -> None:
+    def never(call: Any, context: Any) -> None:
+        raise GuardError("not you")
+
+    made = raising(ToolError("x"))
+    assert go(Runner([made], inside=[breaks]).run("act")).error == "act could not be run: none left. Nothing was run."
+    assert go(Runner([made], guards=[never]).run("act")).error == "Denied: not you. Nothing was run."
 
 
 def test_a_long_text_is_cut_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -76,7 +115,7 @@ def test_a_tool_error_of_a_tool_that_it_called_is_quiet_too(caplog: pytest.LogCa
     records = records_of(caplog, calling(raising(OutOfStock("none left"))))
     assert [(record.levelname, record.getMessage()) for record in records] == [
         ("INFO", "tool 'act' raised a ToolError: 'none left'"),
-        ("INFO", "tool 'outer' raised a ToolError: 'act failed: none left.'"),
+        ("INFO", "tool 'outer' raised a ToolError: 'none left'"),
     ]
 
 

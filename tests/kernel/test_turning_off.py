@@ -195,7 +195,7 @@ def test_turning_off_what_is_not_there_or_without_a_reason_is_a_mistake(glob: st
     with pytest.raises(DefinitionError, match="send"):
         Runner([send]).disable(glob, reason)
     with pytest.raises(DefinitionError, match="there are send"):
-        Runner([send]).enable("sned")
+        Runner([send]).enable("x*")
 
 
 # -- leaving -----------------------------------------------------------------------------------------------------------

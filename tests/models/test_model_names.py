@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ferrule import models
+from ferrule import DefinitionError, Toolset, models
 
 NAMES = ["Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted"]
 
@@ -29,6 +29,31 @@ def test_a_name_that_is_wrong_is_an_error_that_has_those_that_there_are(name: st
     with pytest.raises(AttributeError) as found:
         getattr(models, name)
     assert str(found.value) == f"ferrule.models has no {name!r}; the models in it are {', '.join(NAMES)}"
+
+
+def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("ANTHROPIC_API_KEY", "MISTRAL_API_KEY", "CO_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(key, "dummy")
+    for name in ("anthropic:m", "openai:m:v2", "gemini:m", "mistral:m", "cohere:m", "ollama:m:8b"):
+        model = models.named(name, base_url="http://127.0.0.1:9", stream=False)
+        assert type(model).__name__.lower() == name.partition(":")[0] and not model.stream
+        assert model.request([], Toolset(), {})["model"] == name.partition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("openia:x", "'openia:x' is not PROVIDER:NAME; did you mean 'openai:x'?"),
+        ("openai", "did you mean 'openai:NAME'?"),
+        ("openai:", "did you mean 'openai:NAME'?"),
+        ("zzz:x", "NAME; The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
+        ("scripted:steps.py", "The providers are"),
+    ],
+)
+def test_a_text_that_names_no_model_is_an_error_that_has_the_right_form(name: str, said: str) -> None:
+    with pytest.raises(DefinitionError) as found:
+        models.named(name)
+    assert said in str(found.value)
 
 
 def test_no_model_is_imported_before_it_is_used() -> None:

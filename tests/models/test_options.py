@@ -81,6 +81,21 @@ def test_an_option_that_the_sdk_does_not_take_is_refused_when_the_model_is_made_
         case.model("model-1", base_url="http://127.0.0.1:9", **{wrong: 1})
 
 
+ITS_PLACE = "make the SDK's client with it and give that as client="
+
+
+@cases(MISSPELT)
+def test_a_key_as_an_option_is_refused_with_the_client_as_its_place(case: Case) -> None:
+    with pytest.raises(DefinitionError, match=f"has no option 'api_key'.*{ITS_PLACE}"):
+        case.model("model-1", base_url="http://127.0.0.1:9", api_key="dummy")
+
+
+def test_a_missing_key_is_told_with_the_client_as_another_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+    with pytest.raises(DefinitionError, match=f"set ANTHROPIC_API_KEY.*{ITS_PLACE}"):
+        models.Anthropic("model-1", api_key="dummy")
+
+
 @cases(PASSED_ON)
 @STREAMED
 def test_headers_and_fields_that_the_sdk_takes_beside_the_request_reach_the_api(case: Case, stream: bool) -> None:

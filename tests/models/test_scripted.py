@@ -80,8 +80,14 @@ def test_running_out_of_steps_says_so() -> None:
 
 @pytest.mark.parametrize("step", [3, ("add", {"a": 1}), None])
 def test_a_step_of_another_kind_is_refused(step: Step) -> None:
-    with pytest.raises(DefinitionError, match="a step is"):
+    with pytest.raises(DefinitionError, match=r"a step is .* a list of calls, such as \[\('add', "):
         ask(Scripted([step]))
+
+
+@pytest.mark.parametrize("call", ["add", 3, {"name": "add"}, (3, {}), ("add", {}, 3), ()])
+def test_a_call_of_a_step_of_another_kind_is_refused(call: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"a call of a step is .* \(name, arguments\), such as \('add', "):
+        ask(Scripted([[call]]))
 
 
 @pytest.mark.parametrize("steps", [5, "Hello.", None])

@@ -72,6 +72,7 @@ async def after_a_wait(case: Case, address: str) -> LoopResult:
     assert came.status == "suspended"
     state = json.loads(json.dumps(came.suspended))
     [call_id] = state["waiting"]
+    assert state["api"] == model.api != ""
     async with case.model("model-1", base_url=address) as model:
         return await resume(state, {call_id: True}, model, runner(False))
 

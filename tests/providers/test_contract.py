@@ -18,7 +18,7 @@ from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 from test_providers import ADD, APIS, GREET, TOOLS, read_notes
 from test_streams import STREAMS
 
-from ferrule import Runner, ToolCall, tool
+from ferrule import DefinitionError, Runner, ToolCall, tool
 from ferrule.values.content import Text
 from ferrule.values.result import ToolResult
 
@@ -453,3 +453,10 @@ def test_objects_nested_without_end_run_nothing_and_do_not_poison_the_history(na
     calls = api.module.calls(response)
     assert Runner([take]).run_sync(calls[0]).status == "invalid"
     json.dumps(api.module.turn(response))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("wrong", [Runner(TOOLS), *TOOLS, [read_notes, len]], ids=repr)
+def test_what_is_no_toolset_is_told_with_what_is_one(name: str, wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^tools\(…\) takes a toolset, such as runner.tools, not "):
+        ALL[name].module.tools(wrong)

@@ -115,21 +115,6 @@ def test_what_a_definition_says_itself_is_refused_with_the_place_for_it(key: str
     assert openai_responses.tools([one]) == openai_responses.tools([plain])
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("antropic", "did you mean 'anthropic'"),
-        ("openai", "did you mean 'openai_chat' or 'openai_responses'"),
-        ("claude", "the providers are anthropic, bedrock, cohere"),
-    ],
-)
-def test_a_provider_that_there_is_not_is_told_by_every_provider_with_the_nearest(name: str, said: str) -> None:
-    one = plain.replace(provider={name: {"x": 1}})
-    for api in ALL.values():
-        with pytest.raises(DefinitionError, match=rf"tool 'plain': .*{name!r}.*{said}"):
-            api.module.tools([one])
-
-
 def test_what_was_written_before_is_not_changed_by_what_is_written_later() -> None:
     one: Tool = weather.replace(provider={"anthropic": {"cache_control": {"type": "ephemeral"}}})
     first = anthropic.tools([one])

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
@@ -24,7 +25,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from ferrule import Runner, ToolCall, ToolContext, ToolHandler, Toolset, tool
 from ferrule.definition.tool import Tool
-from ferrule.errors import DefinitionError, GuardError
+from ferrule.errors import DefinitionError, GuardError, ToolError
 from ferrule.testing import fake
 from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.result import ToolResult, returned
@@ -434,6 +435,36 @@ def test_a_function_that_raises_fails_the_call_as_a_handler_would() -> None:
     assert (result.status, result.error) == ("failed", "add failed: LookupError: no such number.")
 
 
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (ToolError("no such number"), "no such number"),
+        (LookupError("no such number"), "add failed: LookupError: no such number."),
+        (LookupError, "add failed: LookupError."),
+    ],
+)
+def test_an_exception_that_is_an_answer_is_raised_in_each_call(answer: Any, error: str) -> None:
+    runner = Runner(fake(add, answers={"add": answer}))
+    traces = set()
+    for _ in range(3):
+        result = runner.run_sync("add", {"a": 3})
+        assert (result.status, result.error) == ("failed", error) and result.exception is not None
+        traces.add(len(traceback.extract_tb(result.exception.__traceback__)))
+    assert len(traces) == 1  # it does not grow
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (UnicodeDecodeError, "the answer of 'add': UnicodeDecodeError needs arguments .*; give an instance of it"),
+        (KeyboardInterrupt(), "the answer of 'add' is .*, which is no exception that a handler fails with"),
+    ],
+)
+def test_an_exception_that_no_handler_fails_with_is_refused(answer: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        fake(add, answers={"add": answer})
+
+
 def test_a_function_whose_answer_does_not_fit_fails_the_call() -> None:
     result = answers(add, {"a": 3}, answers={"add": lambda arguments: "six"})
     assert result.status == "failed" and "does not fit its output schema" in str(result.error)
@@ -451,7 +482,7 @@ def test_an_answer_that_was_changed_by_who_got_it_stays_the_same_for_the_next() 
 
 
 def test_an_answer_to_an_unknown_tool_names_the_nearest() -> None:
-    with pytest.raises(DefinitionError, match=r"answers has 'forcast', .* did you mean 'forecast'\?"):
+    with pytest.raises(DefinitionError, match=r"answers: there is no tool 'forcast'; did you mean 'forecast'\?"):
         fake([forecast, add], answers={"forcast": ""})
     with pytest.raises(DefinitionError, match=r"there are \['add'\]"):
         fake([add], answers={"zzz": ""})

@@ -400,6 +400,18 @@ def test_what_can_never_be_so_is_an_error_that_says_what_is_right(given: Any, na
             assertion(*given, **named)
 
 
+def test_a_name_that_no_tool_has_is_an_error_where_the_recorder_knows_the_tools() -> None:
+    recorder = Recorder([delete_note, read_note])
+    asyncio.run(Runner([delete_note, read_note], observers=[recorder]).run("delete_note", {"path": "a"}))
+    for assertion in (recorder.assert_called, recorder.assert_not_called):
+        with pytest.raises(DefinitionError, match=r"no tool 'delete_not'; did you mean 'delete_note'\?"):
+            assertion("delete_not")
+    recorder.assert_called("delete_note", path="a", force=False)  # which was left out
+    recorder.assert_not_called("read_note")
+    with pytest.raises(DefinitionError, match="there is no tool 'read_note'"):
+        Recorder([]).assert_not_called("read_note")
+
+
 @pytest.mark.parametrize("times", [0, -1, 1.0, True, "2"])
 def test_a_number_of_times_that_makes_no_sense_is_refused(times: Any) -> None:
     with pytest.raises(DefinitionError, match=r"times is a whole number of at least 1, .* for none, assert_not_called"):

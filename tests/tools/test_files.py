@@ -555,6 +555,24 @@ def test_what_cannot_be_shown_is_told_with_what_would_be_written(root: Path) -> 
     assert "binary file" in seen and seen.endswith("new text")
 
 
+def test_a_preview_says_that_what_is_there_is_no_text_and_makes_no_text_of_it(root: Path) -> None:
+    (root / "a.txt").write_bytes(b"caf\xe9\n")
+    seen = preview(files.write_file, path=str(root / "a.txt"), content="caf\ufffd\n")
+    assert isinstance(seen, str) and "is not UTF-8 text (byte 3)" in seen and seen.endswith(":\ncaf\ufffd\n")
+
+
+def test_an_edit_that_was_approved_is_looked_for_again_when_it_runs(root: Path) -> None:
+    def changes_it(call: Any, decision: Any, context: Any) -> bool:
+        (root / "a.txt").write_text("one two two", encoding="utf-8")
+        return True
+
+    runner = Runner([files.edit_file.replace(ask=True)], approve=changes_it)
+    (root / "a.txt").write_text("one two", encoding="utf-8")
+    result = runner.run_sync("edit_file", {"path": str(root / "a.txt"), "old": "two", "new": "2"})
+    assert "old occurs 2 times" in str(result.error)
+    assert (root / "a.txt").read_text(encoding="utf-8") == "one two two"
+
+
 def test_a_preview_follows_no_link(root: Path) -> None:
     (root / "a.txt").write_text("what is there")
     (root / "link").symlink_to(root / "a.txt")

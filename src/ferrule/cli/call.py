@@ -115,8 +115,10 @@ def typed(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _no_argument(word: str, schema: Mapping[str, Any]) -> str:
     """What is said of a value without a name: how it is written where it is meant for the first parameter."""
-    first = next(iter([*schema.get("required", ()), *schema.get("properties", ())]), "key")
-    meant = short(word.strip("="), _WORD_SHOWN) or "value"
+    names = [*schema.get("required", ()), *schema.get("properties", ())]
+    first, meant = next(iter(names), "key"), short(word.strip("="), _WORD_SHOWN)
+    if not meant or meant in names:  # `article tea`: the name is right, and its value stands apart
+        first, meant = meant or first, "value"
     as_json = json.dumps({first: meant}, ensure_ascii=False)
     right = f"write {shlex.quote(f'{first}={meant}')}, or JSON: {shlex.quote(as_json)}"
     return f"{short(word, _WORD_SHOWN)!r} is no argument: {right}"

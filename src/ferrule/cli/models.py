@@ -12,8 +12,7 @@ from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Model, Reply
 
 SCRIPTED = "scripted"
-CLASSES = {name.lower(): name for name in models.NAMES}
-PROVIDERS = tuple(name for name in CLASSES if name != SCRIPTED)
+PROVIDERS = tuple(name.lower() for name in models.NAMES if name != "Scripted")
 MODEL_HELP = f"PROVIDER:NAME with one of {', '.join(PROVIDERS)}; or scripted:FILE, a Python file that defines `steps`"
 ADDRESS_HELP = (
     "another address of the provider's API; with openai:NAME, of anything that is compatible with it, which is asked "
@@ -91,7 +90,7 @@ def named(name: str, base_url: str | None) -> Named:
     if kind == SCRIPTED:
         return Named(name, _scripted(which, base_url))
     try:
-        model = getattr(models, CLASSES[kind])(which, base_url=base_url)
+        model = models.named(name, base_url=base_url)
     except FerruleError:
         raise
     except Exception as error:  # whatever an SDK raises for an address, a profile or credentials that it cannot use

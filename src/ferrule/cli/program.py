@@ -65,6 +65,10 @@ _ERROR = 2000
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        _, required, names = message.partition(" are required: ")
+        if required:
+            missing = [one for one in self._actions if {*one.option_strings, one.dest} & {*names.split(", ")}]
+            message = "; ".join(f"{(*one.option_strings, one.dest)[0]} is missing: {one.help}" for one in missing)
         raise UsageError(f"{message} ({' '.join(self.format_usage().split())})")
 
 
@@ -173,7 +177,9 @@ def _command_and_rest(words: Sequence[str]) -> tuple[str, list[str]]:
     if name.endswith(".py"):
         raise UsageError(f"there is no command {name!r}; for the tools in that file: {_with_tools('list', name)}")
     if name not in COMMANDS:
-        raise UsageError(f"there is no command {name!r}; {choices(name, COMMANDS)}")
+        call = any("=" in word for word in words[at + 1 :] if not word.startswith("-"))
+        more = f" (a tool is called by: ferrule call {name} …)" if call else " (ferrule --help says what each does)"
+        raise UsageError(f"there is no command {name!r}; {choices(name, COMMANDS)}{more}")
     return name, [*words[:at], *words[at + 1 :]]
 
 

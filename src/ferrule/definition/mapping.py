@@ -32,6 +32,12 @@ _DESCRIBING = (
 )
 """What a definition may say of a handler that is not its own: nothing of what that does to the world."""
 _KEYS_OF_OBJECTS = (*_OWN_KEYS, "description", "input_schema")
+_FOREIGN = ("invoke", "on_invoke_tool", "forward", "run")
+"""What runs a tool of LangChain, OpenAI Agents, smolagents and others."""
+_WRAPPED = (
+    "wrap it with build_tool({'name': …, 'description': …, 'input_schema': …}, handler), where handler(payload) calls "
+    "that, or give the function that it was made of"
+)
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
@@ -193,4 +199,7 @@ def as_tool(thing: ToolForm) -> Tool:
         return from_object(cast("Executable", thing))
     if callable(thing):
         return tool(thing)
-    raise DefinitionError(f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()")
+    raise DefinitionError(
+        f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
+        + next((f"; it has {name}(): {_WRAPPED}" for name in _FOREIGN if hasattr(thing, name)), "")
+    )

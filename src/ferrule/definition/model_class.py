@@ -35,7 +35,8 @@ def from_handler_class(name: str, cls: type[BaseModel], options: ToolOptions) ->
         inspect.signature(run).bind(None, **dict.fromkeys(contexts))
     except TypeError as error:
         raise DefinitionError(
-            f"tool {name!r}: {cls.__name__}.__call__ takes no parameters ({error}): make them fields"
+            f"tool {name!r}: {cls.__name__}.__call__ takes no parameters but a `context: ToolContext` ({error}): make "
+            "them fields"
         ) from None
     own = cls.__dict__.get("__doc__")
     return Handler(

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from ferrule.arguments.names import Names
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
-from ferrule.types import Approver, Guard, Middleware, Observer
-from ferrule.values.context import UNSET
+from ferrule.types import Approver, Guard, Journal, Middleware, Observer
+from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
 from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 
@@ -29,6 +29,9 @@ Resources: TypeAlias = Callable[[JsonObject], Iterable[str]]
 
 Preview: TypeAlias = Callable[[JsonObject], str | Diff]
 """What a call would do, for a person who is asked; a function of its arguments."""
+
+PROVIDERS = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")
+"""The modules of `ferrule.providers`, which a tool may name."""
 
 FOR_DEFINITIONS = "build_tool(definition, handler) makes a tool of a definition"
 
@@ -74,6 +77,14 @@ def mapping(key: str, value: object, tool: str) -> FrozenDict:
 def by_provider(key: str, value: object, tool: str) -> FrozenDict:
     """A dict for each provider, read-only."""
     given = mapping(key, value, tool)
+    for name in given:
+        if name not in PROVIDERS:
+            near = " or ".join(map(repr, Names(PROVIDERS).nearest(str(name), 2)))
+            hint = f"did you mean {near}? " if near else ""
+            raise DefinitionError(
+                f"tool {tool!r}: provider={{{name!r}: …}} names no provider; {hint}the providers are "
+                f"{', '.join(PROVIDERS)}, and what is for one of them stands below its name"
+            )
     return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one, tool)) for name, of_one in given.items())
 
 
@@ -157,6 +168,13 @@ def approver(value: Approver | None) -> Approver | None:
     """Who answers an "ask"; `None` for nobody."""
     if value is not None:
         callable_of("approve", value, "", "(call, decision, context)")
+    return value
+
+
+def journal(value: Journal | None) -> Journal | None:
+    """Where what happened is kept; `None` for nowhere."""
+    if value is not None and (isinstance(value, type) or not isinstance(value, Journal)):
+        raise wrong("journal", value, "", "an object with `async intent(record)` and `async result(record)`")
     return value
 
 
@@ -316,3 +334,38 @@ def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> No
             near = Names(known).nearest(str(key), 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise DefinitionError(f"{who}: there is no option {key!r}. {hint}The options are: {', '.join(known)}")
+
+
+class ContextOptions(TypedDict, total=False):
+    """The fields of a context that are taken by name, without one."""
+
+    deps: Any
+    principal: str | None
+    session: str | None
+
+
+class RunOptions(ContextOptions, total=False):
+    """What `run` takes by name."""
+
+    timeout: float | None
+
+
+def context_of(
+    context: ToolContext | None, given: Mapping[str, Any], who: str, others: Iterable[str] = ()
+) -> ToolContext:
+    """The context, with what was given by name in front of what it has; `others` are options that are taken elsewhere.
+
+    Raises:
+        DefinitionError: for an option that there is not, and for what is no context.
+    """
+    if context is None:
+        context = NO_CONTEXT
+    elif not isinstance(context, ToolContext):
+        raise DefinitionError(
+            f"{who}: a context is ToolContext(deps=…, principal=…), not of the type {type(context).__name__}; "
+            "deps, principal and session may be given by name instead"
+        )
+    if not given:
+        return context
+    refuse_unknown(given, (*ContextOptions.__annotations__, *others), who)
+    return context.replace(**given)

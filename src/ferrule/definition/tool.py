@@ -27,6 +27,7 @@ from ferrule.definition.options import (
     OPTIONS,
     Preview,
     Resources,
+    RunOptions,
     ToolOptions,
     Trait,
     refuse_unknown,
@@ -271,13 +272,17 @@ class Tool(Generic[P, R_co]):
         return _direct_call(self, self.handling.arguments(self.name, args, kwargs))
 
     def run(
-        self, arguments: JsonObject | str | None = None, context: ToolContext | None = None, *, deps: object = None
+        self,
+        arguments: JsonObject | str | None = None,
+        context: ToolContext | None = None,
+        **options: Unpack[RunOptions],
     ) -> Coroutine[object, object, ToolResult]:
         """Run it by itself, the whole way of a call, for its result: `await some_tool.run({...}, deps=database)`.
 
-        Its own guards judge; nobody is there to ask, so an "ask" is denied. It never raises for what the tool does.
+        It takes what `Runner.run` takes. Its own guards judge; nobody is there to ask, so an "ask" is denied. It never
+        raises for what the tool does.
         """
-        return _direct_run(self, arguments, context, deps)
+        return _direct_run(self, arguments, context, options)
 
     def __set_name__(self, owner: type, name: str) -> None:
         within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
@@ -315,7 +320,7 @@ class Tool(Generic[P, R_co]):
 
 
 DirectCall: TypeAlias = Callable[[Tool, dict[str, Any]], Coroutine[object, object, Any]]
-DirectRun: TypeAlias = Callable[[Tool, Any, ToolContext | None, object], Coroutine[object, object, ToolResult]]
+DirectRun: TypeAlias = Callable[[Tool, Any, ToolContext | None, RunOptions], Coroutine[object, object, ToolResult]]
 
 
 def make_direct_calls_by(call: DirectCall, run: DirectRun) -> None:
@@ -332,7 +337,7 @@ _direct_run: DirectRun
 def _checked_name(name: object) -> str:
     if isinstance(name, str) and name.strip() and re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}", name):
         return name
-    shown = repr(name)[:140]
+    shown = f"{name!r:.140}{f'; {FOR_DEFINITIONS}' if isinstance(name, Mapping) else ''}"
     raise DefinitionError(f"a tool's name must be a text of 1 to 128 characters, none of them control, not {shown}")
 
 

@@ -34,7 +34,7 @@ class Toolset:
 
     def __init__(self, tools: Iterable[ToolInput] = ()) -> None:
         if isinstance(tools, str | Mapping) or not isinstance(tools, Iterable):
-            raise DefinitionError(f"Toolset takes a list of tools, not {tools!r}")
+            raise DefinitionError(f"Toolset takes a list of tools, not {tools!r}; a list of one tool is [tool]")
         flat: list[Tool] = []
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
@@ -147,19 +147,38 @@ class Toolset:
         """Those whose name fits one of the globs, or that have one of the tags; where globs and tags are given, both.
 
         Raises:
-            DefinitionError: for globs or tags that are no texts.
+            DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        tests = _tests("only", globs, tags)
+        tests = self._tests("only", globs, tags)
         return Toolset(item for item in self._tools if all(fits(item) for fits in tests))
 
     def without(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
         """Those whose name fits none of the globs, and that have none of the tags.
 
         Raises:
-            DefinitionError: for globs or tags that are no texts.
+            DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        tests = _tests("without", globs, tags)
+        tests = self._tests("without", globs, tags)
         return Toolset(item for item in self._tools if not any(fits(item) for fits in tests))
+
+    def _tests(self, who: str, globs: tuple[str, ...], tags: Iterable[str] | None) -> list[Callable[[Tool], bool]]:
+        """Whether a tool fits one of the globs, and whether it has one of the tags; of these two, what was given."""
+        for glob in globs:
+            if not isinstance(glob, str):
+                raise DefinitionError(
+                    f"{who} takes globs of names one by one, such as {who}('read_*', 'x'), not {glob!r}"
+                )
+        self._check_names(glob for glob in globs if _WILD.isdisjoint(glob))
+        by_name = [lambda item: _fits(item, globs)] if globs or tags is None else []
+        wanted = set(texts("tags", tags or (), ""))
+        return by_name if tags is None else [*by_name, lambda item: not wanted.isdisjoint(item.tags)]
+
+    def _check_names(self, names: Iterable[str]) -> None:
+        known = [item.name for item in self._tools]
+        for name in names:
+            if name not in known:
+                hint = f"the nearest are {near!r}" if (near := self.nearest(name)) else f"there are {known!r}"
+                raise DefinitionError(f"there is no tool {name!r}; {hint}")
 
     def prefixed(self, prefix: str) -> Toolset:
         """All, with `prefix` before each name."""
@@ -171,10 +190,7 @@ class Toolset:
         Raises:
             DefinitionError: for an old name that there is not.
         """
-        known = [item.name for item in self._tools]
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise DefinitionError(f"renamed: there is no tool {missing[0]!r}; there are {known!r}")
+        self._check_names(names)
         return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._tools)
 
     def map(self, function: Callable[[Tool], ToolInput]) -> Toolset:
@@ -242,16 +258,7 @@ def _fits(item: Tool, globs: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(item.name, glob) for glob in globs)
 
 
-def _tests(who: str, globs: tuple[str, ...], tags: Iterable[str] | None) -> list[Callable[[Tool], bool]]:
-    """Whether a tool fits one of the globs, and whether it has one of the tags; of these two, what was given."""
-    for glob in globs:
-        if not isinstance(glob, str):
-            raise DefinitionError(f"{who} takes globs of names one by one, such as {who}('read_*', 'x'), not {glob!r}")
-    by_name = [lambda item: _fits(item, globs)] if globs or tags is None else []
-    wanted = set(texts("tags", tags or (), ""))
-    return by_name if tags is None else [*by_name, lambda item: not wanted.isdisjoint(item.tags)]
-
-
+_WILD = frozenset("*?[")
 _PREFIXES = ("functions.", "default_api.", "default_api:")
 """What OpenAI's and Google's models put before names: their own notations for a call."""
 

@@ -16,6 +16,8 @@ it is:
     async with models.Anthropic("claude-sonnet-5-5") as model:
         result = await run(model, model.user("What is in notes.txt?"), runner)
 
+`named("anthropic:claude-sonnet-5-5")` makes the same of a text, such as a setting.
+
 The smallest one of your own, over an official SDK:
 
     class Claude:
@@ -39,7 +41,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ferrule.errors import FerruleError
+from ferrule.arguments.names import Names
+from ferrule.errors import DefinitionError, FerruleError
 from ferrule.providers import Stop
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from ferrule.models._mistral import Mistral
     from ferrule.models._ollama import Ollama
     from ferrule.models._openai import OpenAI
+    from ferrule.models._over_sdk import SdkModel
     from ferrule.models._scripted import Scripted
 
 NAMES = ("Anthropic", "Bedrock", "Cohere", "Gemini", "Mistral", "Ollama", "OpenAI", "Scripted")
@@ -139,7 +143,8 @@ class Model(Protocol):
 
     Where a reply has a `state`, the next call brings it as the keyword `state`. One whose call has a parameter
     `on_text` is given a function, which it calls with each chunk of text as it comes. One that has `user(text)`, the
-    messages in which a user says a text, is told of a malformed turn without calls.
+    messages in which a user says a text, is told of a malformed turn without calls. One that has a text `api`, the name
+    of the form of its messages, is not given the suspended run of another.
     """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...
@@ -166,7 +171,27 @@ __all__ = [
     "RateLimited",
     "Reply",
     "Scripted",
+    "named",
 ]
+
+
+def named(name: str, **options: Any) -> SdkModel:
+    """The model that `PROVIDER:NAME` means: `named("anthropic:claude-sonnet-5-5")` is `Anthropic("claude-sonnet-5-5")`.
+
+    For a program whose model is set from outside. `options` are those of the class, as in
+    docs/models.md#models-and-the-loop.
+
+    Raises:
+        DefinitionError: for another provider than those over an SDK, and as the class does.
+    """
+    provider, _, model = name.partition(":")
+    classes = {one.lower(): one for one in NAMES if one != "Scripted"}
+    if provider not in classes or not model:
+        near = Names(classes).nearest(provider, 1)
+        hint = f"did you mean '{near[0]}:{model or 'NAME'}'? " if near else ""
+        raise DefinitionError(f"{name!r} is not PROVIDER:NAME; {hint}The providers are {', '.join(classes)}")
+    made: SdkModel = getattr(import_module(f"ferrule.models._{provider}"), classes[provider])(model, **options)
+    return made
 
 
 def __getattr__(name: str) -> object:

@@ -31,7 +31,7 @@ _USAGE_NAMES = {
 
 
 class Anthropic(sdk.SdkModel):
-    """A model of Anthropic's; see docs/models.md.
+    """A model of Anthropic's; see docs/providers/anthropic.md.
 
     Args:
         name: The model.

@@ -22,7 +22,7 @@ _USAGE_NAMES = {
 
 
 class Bedrock(sdk.SdkModel):
-    """A model on Bedrock; see docs/models.md.
+    """A model on Bedrock; see docs/providers/bedrock.md.
 
     Args:
         name: The model's id, or an inference profile's.

@@ -14,7 +14,7 @@ _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"
 
 
 class Cohere(sdk.SdkModel):
-    """A model of Cohere's; see docs/models.md.
+    """A model of Cohere's; see docs/providers/cohere.md.
 
     Its SDK retries no streamed request.
 

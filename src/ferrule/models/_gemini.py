@@ -22,7 +22,7 @@ _USAGE_NAMES = {
 
 
 class Gemini(sdk.SdkModel):
-    """A Gemini model, asked through `generateContent`; see docs/models.md.
+    """A Gemini model, asked through `generateContent`; see docs/providers/gemini.md.
 
     Args:
         name: The model.

@@ -16,7 +16,7 @@ _FIRST_RETRY, _LAST_RETRY, _GIVE_UP = 500, 8_000, 30_000  # milliseconds
 
 
 class Mistral(sdk.SdkModel):
-    """A model of Mistral's; see docs/models.md.
+    """A model of Mistral's; see docs/providers/mistral.md.
 
     Args:
         name: The model.

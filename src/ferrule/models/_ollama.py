@@ -14,7 +14,7 @@ _USAGE_NAMES = {"prompt_eval_count": "input_tokens", "eval_count": "output_token
 
 
 class Ollama(sdk.SdkModel):
-    """A model that Ollama runs; see docs/models.md.
+    """A model that Ollama runs; see docs/providers/ollama.md.
 
     Its SDK retries nothing.
 

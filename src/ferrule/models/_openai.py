@@ -17,7 +17,8 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_details")
 
 
 class OpenAI(sdk.SdkModel):
-    """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM; see docs/models.md.
+    """A model of OpenAI's, or one at a compatible address, such as a local Ollama or vLLM; see
+    docs/providers/openai-responses.md and docs/providers/openai-chat.md.
 
     Args:
         name: The model.

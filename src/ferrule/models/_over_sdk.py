@@ -147,6 +147,11 @@ class SdkModel:
             raise reported_error(error)
         return response
 
+    @property
+    def api(self) -> str:
+        """The form of its messages, by the name of the provider module."""
+        return str(getattr(self.provider, "__name__", "")).rpartition(".")[2]
+
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls of a turn."""
         return (self.answers or self.provider.results)(results)
@@ -244,6 +249,9 @@ def parameters_of(send: Any) -> list[str] | None:
     return [parameter.name for parameter in parameters]
 
 
+_FOR_CLIENTS = "for a key of your own, make the SDK's client with it and give that as client=…"
+
+
 def check_options(model: str, known: Collection[str] | None, options: Iterable[str]) -> None:
     """Whether the SDK knows all these options; no word where it is not known what it knows.
 
@@ -254,12 +262,12 @@ def check_options(model: str, known: Collection[str] | None, options: Iterable[s
         if known is not None and option not in known:
             near = get_close_matches(option, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DefinitionError(f"the model {model!r} has no option {option!r}{hint}")
+            raise DefinitionError(f"the model {model!r} has no option {option!r}{hint}; {_FOR_CLIENTS}")
 
 
 def missing_credentials(model: str, remedy: str) -> DefinitionError:
     """There is nothing to say who asks."""
-    return DefinitionError(f"the model {model!r} needs credentials: {remedy}")
+    return DefinitionError(f"the model {model!r} needs credentials: {remedy}; {_FOR_CLIENTS}")
 
 
 def key_in_environment(model: str, variable: str) -> str:

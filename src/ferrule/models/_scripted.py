@@ -22,6 +22,7 @@ Messages: TypeAlias = Sequence[Message]
 Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
 Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
 Step: TypeAlias = Answer | Callable[[Messages], Answer]
+_A_CALL = "('add', {'a': 1})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Scripted:
     Its call raises `DefinitionError` when it is asked more often than there are steps.
     """
 
+    api = "openai_chat"
     requests: list[Request]
     """What it was sent, turn by turn; also what it had no step for."""
 
@@ -136,6 +138,10 @@ class Scripted:
         return Reply(text, calls, openai_chat.turn(response), openai_chat.stop(response))
 
     def _with_id(self, given: Call) -> ToolCall:
+        if not isinstance(given, ToolCall) and not _is_name_and_arguments(given):
+            raise DefinitionError(
+                f"a call of a step is a ToolCall, or (name, arguments), such as {_A_CALL}, not {given!r}"
+            )
         call = given if isinstance(given, ToolCall) else ToolCall("", *given)
         if not call.id:
             number = len(self._ids) + 1
@@ -162,7 +168,14 @@ def _text_and_calls(answer: str | Sequence[Call] | tuple[str, Sequence[Call]]) -
         return answer[0], answer[1]
     if isinstance(answer, list):
         return "", answer
-    raise DefinitionError(f"a step is a text, a list of calls, (text, [calls]), a Reply or a function, not {answer!r}")
+    raise DefinitionError(
+        f"a step is a text, a list of calls, such as [{_A_CALL}], (text, [calls]), a Reply or a function, "
+        f"not {answer!r}"
+    )
+
+
+def _is_name_and_arguments(given: object) -> bool:
+    return isinstance(given, tuple | list) and len(given) in (1, 2) and isinstance(given[0], str)
 
 
 def _call_message(call: ToolCall) -> dict[str, Any]:

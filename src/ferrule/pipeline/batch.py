@@ -36,6 +36,7 @@ class Entry:
         observers: See the events of this batch only.
         twin: The entry of the same call, where it came before; the call runs once.
         reused: Whether another call came before under the same id; then this one is answered, and never run.
+        admitted: Whether its batch began before the runner was left, which then waits for it.
         beside: Whether the arguments as sent are why the call runs beside others.
         state: The state of the call, once it has begun.
         task: Where it runs.
@@ -43,7 +44,7 @@ class Entry:
         listeners: Called with the entry when it has its result.
     """
 
-    __slots__ = ("beside", "call", "listeners", "observers", "result", "reused", "state", "task", "twin")
+    __slots__ = ("admitted", "beside", "call", "listeners", "observers", "result", "reused", "state", "task", "twin")
 
     def __init__(
         self, call: ToolCall, observers: tuple[Observer, ...], listeners: Sequence[Callable[[Entry], object]]
@@ -52,7 +53,7 @@ class Entry:
         self.observers = observers
         self.listeners = listeners
         self.twin: Entry | None = None
-        self.reused = self.beside = False
+        self.admitted = self.reused = self.beside = False
         self.state: CallState | None = None
         self.task: asyncio.Task[ToolResult] | None = None
         self.result: ToolResult | None = None
@@ -89,8 +90,8 @@ BESIDE = Lane()
 
 class Batch:
     """A handle on several calls that run: await it for the list of results in call order, or iterate over it by
-    `async for` for each result as it comes. Whoever is cancelled while awaiting it cancels the calls, as with a task.
-    See docs/long-work.md.
+    `async for` for each result as it comes. Whoever is cancelled while awaiting it, or its next result, cancels the
+    calls, as with a task; leaving the iteration by `break` lets them run. See docs/long-work.md.
 
     Calls start in order. One that may not run in parallel waits for all before it, and all after it wait for it;
     `resources` narrow that to the calls that share a key. What a call may run beside is told from its arguments as
@@ -113,6 +114,7 @@ class Batch:
         first: dict[str, Entry] = {}
         for call in calls:
             entry = Entry(call if call.id else call.replace(id=new_id()), observers, self._listeners)
+            entry.admitted = not runner.closing
             self._entries.append(entry)
             before = first.setdefault(entry.call.id, entry)
             if before is not entry:
@@ -169,12 +171,29 @@ class Batch:
         self._listeners.append(ended.put_nowait)
         self._task.add_done_callback(lambda _: ended.put_nowait(None))
         calls = Counter(entry.twin or entry for entry in self._entries)
-        while (first := await ended.get()) is not None:
+        while (first := await self._next(ended)) is not None:
             for _ in range(calls[first]):
                 yield first.result  # type: ignore[misc]
         await self._task
 
-    async def _run(self) -> None:
+    async def _next(self, ended: asyncio.Queue[Entry | None]) -> Entry | None:
+        try:
+            return await ended.get()
+        except asyncio.CancelledError:  # as who awaits a task
+            self._task.cancel()
+            await asyncio.wait({self._task})
+            raise
+
+    def _begin_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._runner.loop:
+            self._runner.move_to(loop)
+        self._runner.batches.add(self)
+
+    def _end(self) -> None:
+        self._runner.batches.discard(self)
+        self._runner.tell_idle()
+
+    async def _run(self) -> list[ToolResult]:
         locks = KeyLocks()
         running: list[_Task] = []
         try:
@@ -199,6 +218,7 @@ class Batch:
             raise
         finally:
             await self._complete()
+        return self.results
 
     def _lane(self, entry: Entry) -> Lane:
         call, plan = entry.call, find_plan(self._runner, entry.call.name)
@@ -267,7 +287,7 @@ def begin_batch(batch: Batch) -> Batch:
     """Run the calls in a task.
 
     Raises:
-        RuntimeError: where no event loop runs.
+        RuntimeError: where no event loop runs, or the runner is busy on another one.
     """
     try:
         loop = get_running_loop()
@@ -276,17 +296,19 @@ def begin_batch(batch: Batch) -> Batch:
             "runner.batch(...) begins at once, on a running event loop: call it inside `async def`; without a loop "
             "there is runner.run_sync(...)"
         ) from None
-    task = batch._task = loop.create_task(run_batch(batch))
-    batches = batch._runner.batches  # a loop keeps no task from the collector
-    batches.add(task)
-    task.add_done_callback(batches.discard)
+    batch._begin_in(loop)
+    task = batch._task = loop.create_task(batch._run())
+    task.add_done_callback(lambda _: batch._end())
     return batch
 
 
 async def run_batch(batch: Batch) -> list[ToolResult]:
     """Run the calls, and give their results in call order."""
-    await batch._run()
-    return batch.results
+    batch._begin_in(get_running_loop())
+    try:
+        return await batch._run()
+    finally:
+        batch._end()
 
 
 async def _all(tasks: Sequence[_Task]) -> None:

@@ -139,8 +139,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if state.given_up:
             _put_back(state, parent)
         state.bound = state.task = state.own_task = None  # no cycle is left for the collector
-        if runner.idle is not None and not live and not runner.idle.done():
-            runner.idle.set_result(None)
+        if runner.idle is not None:
+            runner.tell_idle()
     _tell_end(state, result)
     if plan.journaled:
         await _record_result(runner, result)
@@ -178,7 +178,7 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
         above = above.parent
     if deep > MOST_NESTED:
         raise Rejected("limited", f"Calls that are made by calls nest at most {MOST_NESTED} deep. {NOTHING_RUN}")
-    if found is None and runner.closing:
+    if found is None and runner.closing and (runner.drained or not (origin.entry and origin.entry.admitted)):
         raise Rejected("cancelled", f"The runner is closing. {NOTHING_RUN}")
     return found
 

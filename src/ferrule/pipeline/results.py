@@ -119,7 +119,8 @@ def stopped(plan: Plan) -> Rejected:
 
 
 def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
-    """What a handler raised, for the model: its text where it is meant or known to be harmless, else its type.
+    """What a handler raised, for the model: the text of a `ToolError` as it is; of all else the text where it is known
+    to be harmless, else the type.
 
     Raises:
         CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
@@ -144,13 +145,14 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         text, metadata = safe_text(error, plan.expose), _retry_after(error)
         if to_model:
             log.info("tool %r raised a ToolError: %.500r", plan.name, text)
+            to_model = bool(text_of(error).strip())  # an API may refuse an error without a text
     except KeyboardInterrupt:
         raise
     except BaseException:  # raised by a method of what was raised
-        text, metadata = type(error).__name__, None
-    after = f" {_MAY_HAVE}" if plan.changes else ""
-    error_text = f"{plan.name} failed: {text}.{after}"
-    return unsuccessful(state, "failed", error_text, metadata=metadata, exception=error, keep_chunks=True)
+        text, metadata, to_model = type(error).__name__, None, False
+    if not to_model:
+        text = f"{plan.name} failed: {text}.{f' {_MAY_HAVE}' if plan.changes else ''}"
+    return unsuccessful(state, "failed", text, metadata=metadata, exception=error, keep_chunks=True)
 
 
 def _not_started(plan: Plan, state: CallState, error: NotStarted) -> ToolResult:

@@ -65,7 +65,8 @@ class RunnerState:
         compile: Makes the plan of a tool.
         look_disabled: Sees which tools are turned off; the runner's.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
-        closing: Whether no new calls are taken.
+        closing: Whether no new calls are taken, but those of batches that began before.
+        drained: Whether these are not taken either.
         taken_up: The suspended calls that were.
         abandoned: What still runs after it was given up, and what to do once it has ended.
 
@@ -77,7 +78,7 @@ class RunnerState:
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
         writing: The journal's writes of calls that were cut off.
-        batches: The batches that run.
+        batches: The batches that run, kept from the collector.
         idle: Who waits for the last call to end.
     """
 
@@ -97,6 +98,7 @@ class RunnerState:
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
+    drained: bool = False
     taken_up: TakenUp = field(default_factory=TakenUp)
     abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = field(default_factory=dict)
 
@@ -109,12 +111,12 @@ class RunnerState:
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
         self.writing: set[asyncio.Task[None]] = set()
-        self.batches: set[asyncio.Task[list[ToolResult]]] = set()
+        self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
 
     def like_this(self) -> RunnerState:
         """One that has the same settings and the same records of what was taken up, and runs nothing yet."""
-        return replace(self, plans={}, views={}, closing=False, abandoned={})
+        return replace(self, plans={}, views={}, closing=False, drained=False, abandoned={})
 
     def view_of(self, plan: Plan, level: int | None) -> RunnerState:
         """This runner for what belongs to the first `level` runners that a tool is mounted by (`None` for all, as its
@@ -156,6 +158,11 @@ class RunnerState:
         """The plans of its tools, and of what mounted tools call."""
         for state in (self, *self.views.values()):
             yield from state.plans.values()
+
+    def tell_idle(self) -> None:
+        """Tell who waits for it that nothing runs any more, where that is so."""
+        if self.idle is not None and not self.live and not self.batches and not self.idle.done():
+            self.idle.set_result(None)
 
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run calls on `loop` from now on.

@@ -55,7 +55,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal, TypeAlias
 
-NAMES = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")
+from ferrule.definition.options import PROVIDERS
+
+NAMES = PROVIDERS
 """The provider modules in this package. See docs/models.md."""
 
 Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused", "other"]

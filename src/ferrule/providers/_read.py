@@ -292,6 +292,18 @@ def _comparable(value: Any) -> Any:
 # Tools
 
 
+def list_of_tools(given: object) -> list[Tool]:
+    """The tools of a toolset.
+
+    Raises:
+        DefinitionError: where it is none.
+    """
+    tools: list[Any] = list(given) if isinstance(given, Iterable) else [given]
+    if not isinstance(given, Iterable) or not all(isinstance(tool, Tool) for tool in tools):
+        raise DefinitionError(f"tools(…) takes a toolset, such as runner.tools, not {given!r}")
+    return tools
+
+
 def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[list[Tool], list[Tool]]:
     """The tools that are there from the start, and the deferred ones behind them.
 
@@ -300,7 +312,7 @@ def split_deferred(tools: Iterable[Tool], deferred: Collection[str]) -> tuple[li
     Raises:
         DefinitionError: where `deferred` names a tool that is not there.
     """
-    tools, listed = list(tools), _as_names(deferred)
+    tools, listed = list_of_tools(tools), _as_names(deferred)
     if not listed:
         return tools, []
     is_deferred = _is_among(listed, "deferred", tools)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from ferrule.arguments.names import Names
 from ferrule.errors import DefinitionError
-from ferrule.providers import NAMES, Strict
+from ferrule.providers import Strict
 from ferrule.providers._read import split_deferred, strict_wanted
 from ferrule.providers._schemas import Subset, written
 from ferrule.providers._strict import Rules, check_request, refuse_strict
@@ -27,16 +26,6 @@ _SAID_BY_TOOLS = {
     "strict": "it is strict=… of tools(…)",
 }
 """What a definition says itself, and what to do instead of saying it once more."""
-
-
-def unknown_provider(tool: Tool) -> str | None:
-    """What is wrong with the providers that a tool names in `provider`; `None` where nothing is."""
-    for name in tool.provider:
-        if name not in NAMES:
-            near = " or ".join(map(repr, Names(NAMES).nearest(name, 2)))
-            hint = f"did you mean {near}? " if near else ""
-            return f"provider={{{name!r}: …}} names no provider; {hint}the providers are {', '.join(NAMES)}"
-    return None
 
 
 def refused_keys(tool: Tool, provider: str) -> str | None:
@@ -121,7 +110,7 @@ class Definitions:
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown
-        if problem := unknown_provider(tool) or refused_keys(tool, self.name):
+        if problem := refused_keys(tool, self.name):
             raise DefinitionError(f"tool {tool.name!r}: {problem}")
         found |= tool.provider.get(self.name, {})
         self._written[strict][tool] = found

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API. See docs/models.md."""
+"""Anthropic's Messages API. See docs/providers/anthropic.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amazon Bedrock's Converse API. See docs/models.md."""
+"""Amazon Bedrock's Converse API. See docs/providers/bedrock.md."""
 
 from __future__ import annotations
 

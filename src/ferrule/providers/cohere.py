@@ -1,4 +1,4 @@
-"""Cohere's chat API, version 2. See docs/models.md.
+"""Cohere's chat API, version 2. See docs/providers/cohere.md.
 
 Definitions and messages are dicts, which its Python client takes; its types have no name for them, hence `Any`.
 """
@@ -22,6 +22,7 @@ from ferrule.providers._read import (
     fill_ids,
     is_null,
     known_id,
+    list_of_tools,
     non_blank,
     plain,
     plain_list,
@@ -93,7 +94,7 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict ones are too large together, `strict`
             names some of the tools only, or a name is no tool's.
     """
-    offered = list(toolset)
+    offered = list_of_tools(toolset)
     wanted = strict_wanted(offered, strict)
     some = sum(map(wanted, offered))
     if 0 < some < len(offered):

@@ -1,4 +1,4 @@
-"""Google's Gemini API, by generateContent or by Interactions. See docs/models.md.
+"""Google's Gemini API, by generateContent or by Interactions. See docs/providers/gemini.md.
 
 `tools` and `tool_choice` are told which; the other functions see it. Dicts have the names of the JSON (`functionCall`),
 which the SDK takes as well; what goes in may have the SDK's own (`function_call`).

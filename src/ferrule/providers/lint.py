@@ -31,7 +31,7 @@ from ferrule.providers import (
     openai_responses,
 )
 from ferrule.providers._schemas import broken_rule, inner, pointed_at
-from ferrule.providers._write import refused_keys, unknown_provider
+from ferrule.providers._write import refused_keys
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -50,7 +50,7 @@ class Finding:
     level: Level
     rule: str
     """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `provider`, `wire-name`,
-    `no-description`, `no-parameter-description` or `confusable`."""
+    `context-parameter`, `no-description`, `no-parameter-description` or `confusable`."""
     text: str
     provider: str = ""
     """Empty: whichever."""
@@ -112,9 +112,8 @@ def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), 
     """
     tools = list(tools)
     found = [finding for name in providers for finding in _refusals(tools, name, strict)]
-    found += [Finding("error", "provider", text, tool=tool.name) for tool in tools if (text := unknown_provider(tool))]
     found += [*_wire_names(tools), *_undescribed(tools), *_confusable(tools)]
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+    return sorted([*_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
 
 
 # What a provider refuses
@@ -164,6 +163,16 @@ def _wire_names(tools: Sequence[Tool]) -> Iterator[Finding]:
         if tool.wire_name != tool.name:
             text = f"goes as {tool.wire_name!r}, as not every provider takes its name"
             yield Finding("note", "wire-name", text, tool=tool.name)
+
+
+def _untyped_contexts(tools: Sequence[Tool]) -> Iterator[Finding]:
+    for tool in tools:
+        for name, node in tool.input_schema.get("properties", {}).items():
+            typed = not isinstance(node, Mapping) or {*node} - {"description", "title", "default"}
+            if name in ("context", "ctx") and not typed:
+                text = f"the model fills {name!r}: to get the call's context there, annotate it as a ToolContext"
+                path = f"$.properties.{name}"
+                yield Finding("warning", "context-parameter", text, tool=tool.name, path=path)
 
 
 def _undescribed(tools: Sequence[Tool]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Mistral's chat API. See docs/models.md."""
+"""Mistral's chat API. See docs/providers/mistral.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's chat API. See docs/models.md.
+"""Ollama's chat API. See docs/providers/ollama.md.
 
 Its Python client drops what it does not know of a schema (nested properties, `anyOf`, `$ref`): send the definitions
 as they are, with an HTTP client.

@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions API, and whatever is compatible with it. See docs/models.md."""
+"""OpenAI's Chat Completions API, and whatever is compatible with it. See docs/providers/openai-chat.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API. See docs/models.md."""
+"""OpenAI's Responses API. See docs/providers/openai-responses.md."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -41,7 +41,7 @@ def answering(tool: Tool, function: Callable[..., Any]) -> Call:
     kinds = {p.kind for p in written}
     taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     others = Parameter.VAR_KEYWORD in kinds
-    if not others and _takes_whole(taken, own, hints, Parameter.VAR_POSITIONAL in kinds):
+    if not others and _takes_whole(taken, own):
         whole = taking_whole(function, written, contexts)
         return lambda values, context: whole(_arguments(context), context)
     defaults = _defaults(tool, own)
@@ -81,15 +81,10 @@ def _defaults(tool: Tool, own: Sequence[str]) -> dict[str, Any]:
     return {name: p.default for name, p in parameters.items() if name in own and p.default is not p.empty}
 
 
-def _takes_whole(taken: list[Parameter], own: Sequence[str], hints: Mapping[str, object], rest: bool) -> bool:
+def _takes_whole(taken: list[Parameter], own: Sequence[str]) -> bool:
     """Whether all arguments are given as one dict."""
-    if len(taken) != 1:
-        return rest and not taken
-    (only,) = taken
-    if only.kind is not only.POSITIONAL_OR_KEYWORD or only.name in own:
-        return only.kind is only.POSITIONAL_ONLY
-    kind = get_origin(hints.get(only.name)) or hints.get(only.name)
-    return only.name in _WHOLE or (isinstance(kind, type) and issubclass(kind, Mapping))
+    kinds = [p.kind for p in taken if p.name in _WHOLE and p.name not in own]
+    return len(taken) == 1 and kinds == [Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _refuse_misfit(tool: Tool, parameter: Parameter, own: Sequence[str], defaults: Mapping[str, Any]) -> None:

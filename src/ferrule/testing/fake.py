@@ -47,13 +47,14 @@ def fake(
     Args:
         tools: A toolset, a list of whatever makes one, or one tool.
         seed: Other seeds have other answers.
-        answers: For some tools, by name, what they answer instead: a value, or a sync or async function, which may
-            raise like any handler. A value is checked here, what a function gives where the call is made.
+        answers: For some tools, by name, what they answer instead: a value, an exception or a class of it, which is
+            raised, or a sync or async function, which may raise like any handler. A value is checked here, what a
+            function gives where the call is made.
 
     A function names the parameters of the tool that it needs, all, some or none, and gets them as the handler would:
     `answers={"convert": lambda amount, currency: …}`. With `**others` it gets the others too, and with `context` the
-    `ToolContext`. A single parameter called `arguments` (or `args`, `payload`, `params`, `input`, `_`), or annotated as
-    a `dict`, gets all arguments as a dict of JSON values, unless the tool has a parameter of that name.
+    `ToolContext`. A single parameter called `arguments` (or `args`, `payload`, `params`, `input`, `_`) gets all
+    arguments as a dict of JSON values, unless the tool has a parameter of that name.
 
     Raises:
         DefinitionError: for an answer to a tool that there is not, that does not fit the output schema, or that has a
@@ -65,7 +66,7 @@ def fake(
     toolset, key = toolset_of(tools), seed_of("fake", seed)
     given: dict[str, Any] = {}
     for name, answer in (answers or {}).items():
-        given[_tool_named(toolset, name).name] = answer
+        given[tool_named("fake: answers", toolset, name).name] = answer
     return toolset.map(
         lambda tool: _replaced(tool, _given(tool, given[tool.name]) if tool.name in given else _Made(tool, key))
     )
@@ -99,12 +100,17 @@ def salt_of(seed: str, call: ToolCall, *more: Any) -> str:
     return json.dumps([seed, call.name, thaw(call.arguments), *more], sort_keys=True)
 
 
-def _tool_named(toolset: Toolset, name: Any) -> Tool:
+def tool_named(who: str, toolset: Toolset, name: Any) -> Tool:
+    """The tool of that name.
+
+    Raises:
+        DefinitionError: where there is none, with the nearest.
+    """
     found = toolset.find(name)
     if found is None:
         near = toolset.nearest(str(name))
         hint = f"did you mean {near[0]!r}?" if near else f"there are {[tool.name for tool in toolset]!r}"
-        raise DefinitionError(f"fake: answers has {name!r}, and there is no such tool; {hint}")
+        raise DefinitionError(f"{who}: there is no tool {name!r}; {hint}")
     return found
 
 
@@ -126,6 +132,8 @@ def _given(tool: Tool, answer: Any) -> Call:
     """What the caller wants to be answered."""
     if isinstance(answer, Tool):  # has no signature
         return answering(tool, lambda **arguments: answer(**arguments))
+    if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
+        return _raising(exception_of(f"fake: the answer of {tool.name!r}", answer))
     if callable(answer):
         return answering(tool, answer)
     if misfit := tool.output.misfit(answer, jsonable(answer)):
@@ -133,6 +141,28 @@ def _given(tool: Tool, answer: Any) -> Call:
             f"fake: the answer of {tool.name!r} does not fit its output schema: {misfit}; it is {answer!r}"
         )
     return lambda values, context: copy.deepcopy(answer)
+
+
+def exception_of(what: str, given: Any) -> Exception:
+    """The exception that is given, or one of the class that is given.
+
+    Raises:
+        DefinitionError: for what no handler fails with, and a class that needs arguments.
+    """
+    try:
+        error = given() if isinstance(given, type) else given
+    except TypeError as wrong:
+        raise DefinitionError(f"{what}: {given.__name__} needs arguments ({wrong}); give an instance of it") from None
+    if not isinstance(error, Exception):
+        raise DefinitionError(f"{what} is {given!r}, which is no exception that a handler fails with")
+    return error
+
+
+def _raising(error: Exception) -> Call:
+    def call(values: object, context: ToolContext) -> Any:
+        raise error.with_traceback(None)  # it would grow with each call
+
+    return call
 
 
 class _Made:

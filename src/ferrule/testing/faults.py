@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.scheduling.clock import MONOTONIC, Clock
-from ferrule.testing.fake import salt_of, seed_of, toolset_of
+from ferrule.testing.fake import exception_of, salt_of, seed_of, toolset_of
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -208,14 +208,4 @@ def _latency(value: Any) -> Callable[[Random], float]:
 def _exceptions(kinds: Any) -> tuple[Exception, ...]:
     if not isinstance(kinds, Iterable):
         raise DefinitionError(f"faults: kinds must be a tuple of exceptions, such as (OSError('gone'),), not {kinds!r}")
-    return tuple(map(_exception, kinds))
-
-
-def _exception(kind: Any) -> Exception:
-    try:
-        error = kind() if isinstance(kind, type) else kind
-    except TypeError as wrong:
-        raise DefinitionError(f"faults: {kind.__name__} needs arguments ({wrong}); give an instance of it") from None
-    if not isinstance(error, Exception):
-        raise DefinitionError(f"faults: kinds holds {kind!r}, which is no exception that a handler fails with")
-    return error
+    return tuple(exception_of("faults: one of kinds", kind) for kind in kinds)

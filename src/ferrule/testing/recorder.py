@@ -12,7 +12,9 @@ from ferrule.arguments.names import Names
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.mapping import as_tool
 from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.testing.fake import tool_named, toolset_of
 from ferrule.types import ToolForm
 from ferrule.values.call import ToolCall
 from ferrule.values.content import jsonable
@@ -42,13 +44,18 @@ class Recorder:
     what has an `==` of its own, such as `pytest.approx` or `unittest.mock.ANY`, decides by itself. Arguments whose
     names are no keywords here, such as `times`, go into a dict: `assert_called(repeat, {"times": 3})`.
 
-    Give the tool itself where you can. Then arguments are compared as they were validated, with defaults filled in,
-    and one that the tool does not have is an error. A name is any text, and the arguments of its calls are as events
-    have them: as they were sent, where the runner has neither guard nor journal.
+    Give the tool itself where you can, or the tools to the recorder. Then arguments are compared as they were
+    validated, with defaults filled in, and one that the tool does not have is an error. Otherwise a name is any text,
+    and the arguments of its calls are as events have them: as they were sent, where the runner has neither guard nor
+    journal.
+
+    Args:
+        tools: Those of the runner: a name that none of them has is an error then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tools: Toolset | Iterable[Any] | Any = None) -> None:
         self.events: list[Event] = []
+        self._tools = None if tools is None else toolset_of(tools)
 
     def __call__(self, event: Event) -> None:
         self.events.append(event)
@@ -71,9 +78,9 @@ class Recorder:
         __tracebackhide__ = True
         if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):  # type: ignore[redundant-expr]
             raise DefinitionError(f"times is a whole number of at least 1, not {times!r}; for none, assert_not_called")
-        wanted = _wanted_call(tool, arguments, named)
+        wanted = _wanted_call(self._named(tool), arguments, named)
         calls = _calls(self.events, wanted.tool)
-        found = sum(call.was_started and wanted.differs_from(call) == 0 for call in calls)
+        found = sum(call.was_started and wanted.fits(call) for call in calls)
         if found == times or (found and times is None):
             return
         often = "was not called" if not found else f"was called {_times(found)}, not {_times(times or 1)}"
@@ -89,11 +96,17 @@ class Recorder:
             DefinitionError: for what is no tool, and an argument that the tool does not have.
         """
         __tracebackhide__ = True
-        wanted = _wanted_call(tool, arguments, named)
+        wanted = _wanted_call(self._named(tool), arguments, named)
         calls = [call for call in _calls(self.events, wanted.tool) if call.was_started or call.result is None]
-        found = [call for call in calls if wanted.differs_from(call) == 0]
+        found = [call for call in calls if wanted.fits(call)]
         if found:
             raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
+
+    def _named(self, tool: ToolForm | str) -> ToolForm | str:
+        """The tool of that name, where the tools are known."""
+        if self._tools is None or not isinstance(tool, str):
+            return tool
+        return tool_named("Recorder", self._tools, tool)
 
 
 @dataclass(slots=True)
@@ -108,8 +121,12 @@ class _Recorded:
     def was_started(self) -> bool:
         return self.result is not None and self.result.executed is not False
 
+    @property
+    def shown(self) -> str:
+        return _as_call(self.name, self.arguments)
+
     def __str__(self) -> str:
-        return f"{_as_call(self.name, self.arguments)} → {_came_to(self.result)}"
+        return f"{self.shown} → {_came_to(self.result)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +137,12 @@ class _Wanted:
     arguments: dict[str, object]
     tool: Tool | None = None
 
-    def differs_from(self, call: _Recorded) -> int | None:
-        """How many arguments are others; `None` for another tool."""
-        if call.name != self.name:
-            return None
+    def fits(self, call: _Recorded) -> bool:
+        """Whether it is that: a call of the tool with these arguments."""
         missing = object()
-        return sum(not _equal(value, call.arguments.get(key, missing)) for key, value in self.arguments.items())
-
-    def distance(self, call: _Recorded) -> tuple[float, ...]:
-        """Less is nearer."""
-        differs = self.differs_from(call)
-        if differs is None:
-            return (1, -_alike(self.name, call.name))
-        return (0, differs, -_alike(str(self), _as_call(call.name, call.arguments)))
+        return call.name == self.name and all(
+            _equal(value, call.arguments.get(key, missing)) for key, value in self.arguments.items()
+        )
 
     def __str__(self) -> str:
         return _as_call(self.name, self.arguments)
@@ -194,16 +204,16 @@ def _equal(expected: Any, actual: Any) -> bool:
     return bool(expected == actual) or bool(jsonable(expected) == actual)
 
 
-def _alike(one: str, other: str) -> float:
-    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
-
-
 def _instead(wanted: _Wanted, calls: list[_Recorded], events: list[Event]) -> str:
-    """What was called, the nearest first."""
+    """What was called: the tool's own calls first, and what looks most like the one that is wanted."""
     if not events:
         return "There was no call at all: is the recorder among the observers of the runner?"
-    nearest = sorted(calls, key=wanted.distance)
+    nearest = sorted(calls, key=lambda call: (call.name != wanted.name, -_alike(str(wanted), call.shown)))
     return f"The calls that there were, the nearest first:\n{_lines_of(nearest)}"
+
+
+def _alike(one: str, other: str) -> float:
+    return SequenceMatcher(None, one[:_MOST_OF_A_VALUE], other[:_MOST_OF_A_VALUE]).ratio()
 
 
 def _lines_of(calls: list[_Recorded]) -> str:

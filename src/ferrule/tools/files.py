@@ -150,9 +150,11 @@ def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> 
     if not os.path.isabs(path):  # nobody says here where it starts
         return f"{path!r} would hold this, in the place of whatever is there:\n{content}"
     try:
-        before = _read_whole(_located(path, os.sep), path, hard_links)[0].decode("utf-8", "replace")
+        before = _read_whole(_located(path, os.sep), path, hard_links)[0].decode()
     except FileNotFoundError:
         before = ""
+    except UnicodeDecodeError as error:
+        return f"{path!r} is not UTF-8 text (byte {error.start}), and would hold this instead:\n{content}"
     except (ValueError, OSError) as error:
         return f"{path!r} would hold this, in the place of what cannot be shown ({error}):\n{content}"
     return Diff(before, content, path)

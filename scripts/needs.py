@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""What tests need besides Python packages: finds it, installs it where that is possible, or says what is missing.
+
+    python scripts/needs.py             everything; `make test` runs it first
+    python scripts/needs.py browser     one of them
+
+A test asks `found("browser")`. A need that is not there skips it, with what to install; with FERRULE_NEEDS=all in the
+environment, as in .ci/run, it fails, and so does this script.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SECONDS = 600
+"""How long one command of an installation may take."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """One thing that tests need, which pip does not install."""
+
+    tests: str
+    """Which tests those are."""
+    find: Callable[[], dict[str, str] | None]
+    """Where it is: a path for each of its parts; None where one is not there."""
+    install: Callable[[], str | None]
+    """Install it; or why it cannot be had, or was not installed."""
+    remedy: str
+    """What a person does who has to install it."""
+
+
+def find_browser() -> dict[str, str] | None:
+    browsers = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    browser, driver = next(filter(None, browsers), None), shutil.which("chromedriver")
+    return {"chromium": browser, "chromedriver": driver} if browser and driver else None
+
+
+def install_debian(*packages: str) -> str | None:
+    """Install packages of the system's release, which has one version of each."""
+    if shutil.which("apt-get") is None:
+        return "there is no apt-get to install it with"
+    root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if root and (shutil.which("sudo") is None or run(["sudo", "-n", "true"])):
+        return "only root may install it, and sudo asks for a password here"
+    apt = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=60"]
+    return run([*apt, "update"]) or run([*apt, "install", "--no-install-recommends", *packages])
+
+
+def run(command: list[str]) -> str | None:
+    """What went wrong, or None."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"`{' '.join(command)}` had not ended after {SECONDS} seconds"
+    said = done.stdout.decode(errors="replace").strip()[-1000:]
+    return f"`{' '.join(command)}` failed: {said}" if done.returncode else None
+
+
+NEEDS = {
+    "browser": Need(
+        tests="the support desk in a real browser (tests/examples/test_support_desk.py)",
+        find=find_browser,
+        install=lambda: install_debian("chromium", "chromium-driver"),
+        remedy="install chromium and chromedriver, of one version, on the PATH "
+        "(Debian: apt-get install chromium chromium-driver)",
+    ),
+}
+
+
+def required() -> bool:
+    """Whether a test may not be skipped."""
+    return os.environ.get("FERRULE_NEEDS") == "all"
+
+
+def found(name: str) -> dict[str, str]:
+    """Where it is; a LookupError, which says what to install, where it is not there."""
+    need = NEEDS[name]
+    parts = need.find()
+    if parts is None:
+        raise LookupError(f"{name} is not there, which these tests need: {need.tests}. To have it, {need.remedy}")
+    return parts
+
+
+def provide(name: str) -> bool:
+    """Find it or install it, and say what happened; whether it is there."""
+    need = NEEDS[name]
+    if need.find() is None:
+        print(f"Installing {name}, for {need.tests} …", file=sys.stderr)
+        problem = need.install()
+        if problem is not None:
+            print(f"Not installed: {problem}", file=sys.stderr)
+    try:
+        parts = found(name)
+    except LookupError as error:
+        print(f"{'FAILED' if required() else 'SKIPPED'}: {error}", file=sys.stderr)
+        return False
+    print(f"{name}: {', '.join(parts.values())}", file=sys.stderr)
+    return True
+
+
+def main() -> int:
+    names = sys.argv[1:] or list(NEEDS)
+    if unknown := [name for name in names if name not in NEEDS]:
+        print(f"{unknown[0]!r} is nothing that tests need; those are {', '.join(NEEDS)}", file=sys.stderr)
+        return 2
+    provided = [provide(name) for name in names]
+    return 1 if required() and not all(provided) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,154 @@
+"""The programs of docs/providers are run as they stand, each against the server that plays its API; they know of it
+by the environment alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from tests.models.cases import CASES, Case
+from tests.models.servers.serving import Answer, Api, Asked, Request, Turn, served
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "providers").glob("*.md")}
+BY_NAME = {case.name: case for case in CASES}
+ADDRESS = {
+    "anthropic": "ANTHROPIC_BASE_URL",
+    "openai": "OPENAI_BASE_URL",
+    "compatible": "OPENAI_BASE_URL",
+    "gemini": "GOOGLE_GEMINI_BASE_URL",
+    "interactions": "GOOGLE_GEMINI_BASE_URL",
+    "bedrock": "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
+    "mistral": "MISTRAL_SERVER",
+    "cohere": "CO_API_URL",
+    "ollama": "OLLAMA_HOST",
+}
+"""What the SDK of each case reads its address from."""
+RESULT = {
+    "anthropic": '{"type": "tool_result", "tool_use_id": "call_1", "content": [{"type": "text", "text": "ITS"}]}',
+    "openai": '{"type": "function_call_output", "call_id": "call_1", "output": "ITS"}',
+    "compatible": '{"role": "tool", "tool_call_id": "call_1", "content": "ITS"}',
+    "gemini": '{"functionResponse": {"id": "call_1", "name": "weigh", "response": {"output": "ITS"}}}',
+    "interactions": '{"call_id": "call_1", "result": "ITS", "name": "weigh", "type": "function_result"}',
+    "bedrock": '{"toolResult": {"toolUseId": "call_1", "content": [{"text": "ITS"}]}}',
+    "mistral": '{"content": "ITS", "role": "tool", "tool_call_id": "D681PevKs", "name": "weigh"}',
+    "cohere": '{"type": "document", "document": {"data": {"output": "ITS"}}}',
+    "ollama": '{"role": "tool", "tool_name": "weigh", "content": "ITS"}',
+}
+"""How a result goes back; what the server refuses besides is in tests/models/servers."""
+
+# Mistral's SDK takes its address from this table alone. The SDKs are imported once for all the programs of a page.
+RUN = """
+import os, runpy, sys
+if address := os.environ.get("MISTRAL_SERVER"):
+    from mistralai.client.sdkconfiguration import SERVERS
+    SERVERS["global"] = address
+for program in sys.argv[1:]:
+    end = "ran"
+    try:
+        runpy.run_path(program, run_name="__main__")
+    except SystemExit as left:
+        end = left.code
+    print(f"\\n{program} {end}", flush=True)
+"""
+OWN = {
+    "anthropic": "anthropic",
+    "openai-responses": "openai",
+    "openai-chat": "compatible",
+    "gemini": "gemini",
+    "bedrock": "bedrock",
+    "mistral": "mistral",
+    "cohere": "cohere",
+    "ollama": "ollama",
+}
+"""The case of each page, whose first program is over the SDK, and whose second, or third, over the loop."""
+
+pytestmark = pytest.mark.slow
+
+
+class InTurn(Api):
+    """Several servers of one API at one address: each answers until it has said all."""
+
+    def __init__(self, *apis: Api) -> None:
+        super().__init__([])
+        self.apis = apis
+        self.path = apis[0].path  # type: ignore[misc]
+
+    def answer(self, request: Request) -> Answer:
+        return next(api for api in self.apis if api.answered < len(api.turns)).answer(request)
+
+
+def programs(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def ran(sources: list[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
+    """What the programs print, and how each ends, with nothing in the environment but what is given."""
+    for place, source in enumerate(sources):
+        (folder / str(place)).write_text(source, encoding="utf-8")
+    kept = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
+    known = {**kept, "PYTHONPATH": str(ROOT / "src"), "NO_PROXY": "127.0.0.1", **environment}
+    command = [sys.executable, "-c", RUN, *map(str, range(len(sources)))]
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def conversation(case: Case, *names: str, early: str = "") -> Api:
+    """The named tools are called, in one turn; then comes the answer."""
+    calls = [Asked(id, name, {"item": "anvil"}) for id, name in zip(case.ids, names, strict=False)]
+    return case.api([Turn("Let me see: ", calls), Turn("12 kg.")], early=early)
+
+
+def check(case: Case, own: str, folder: Path, loop: Sequence[str] = ()) -> None:
+    """Whether a program over an SDK, and those over the loop, run the calls, answer them and show the text; and whether
+    the first runs nothing of a stream that breaks off or ends in an error, and says why."""
+    whole = [conversation(case, "weigh", "price"), *(conversation(case, "weigh") for _ in loop)]
+    error = conversation(case, "weigh", "price", early="error")
+    error.turns.pop()  # so that it is done with after one request
+    early = [error, conversation(case, "weigh", "price", early="quietly")]
+    with served(InTurn(*whole, *early)) as address:
+        found = ran([own, *loop, own, own], folder, {**case.environment, ADDRESS[case.name]: address + case.home})
+
+    said = [line for place in range(len(whole)) for line in ("Let me see: 12 kg.", f"{place} ran")]
+    assert found[: len(said)] == said
+    for api in whole:
+        assert api.refusals == [] and len(api.requests) == 2
+        assert RESULT[case.name].replace("ITS", "anvil: 12 kg") in json.dumps(api.requests[1].body)
+    assert "anvil has no price yet" in json.dumps(whole[0].requests[1].body)
+
+    why = ["error" if case.name == "mistral" else "overloaded today", "the turn has no end yet"]
+    ends = [f"{len(whole) + place} no answer: .*{reason}.*" for place, reason in enumerate(why)]
+    left = found[len(said) :]
+    assert left[::2] == ["Let me see: "] * 2 and all(map(re.fullmatch, ends, left[1::2]))
+    assert [len(api.requests) for api in early] == [1, 1]
+
+
+def test_every_page_is_tried() -> None:
+    assert sorted(PAGES) == sorted(OWN)
+
+
+@pytest.mark.parametrize(("page", "name"), OWN.items())
+def test_the_programs_of_a_page_run_as_they_stand(page: str, name: str, tmp_path: Path) -> None:
+    own, *others = programs(page)
+    [loop] = [source for source in others if "from ferrule.loop import" in source]
+    check(BY_NAME[name], own, tmp_path, [loop])
+
+
+def test_the_program_over_interactions_runs_as_it_stands(tmp_path: Path) -> None:
+    check(BY_NAME["interactions"], programs("gemini")[1], tmp_path)
+
+
+def test_the_programs_that_ask_nobody_run(tmp_path: Path) -> None:
+    alone = [source for page in PAGES for source in programs(page) if "async with" not in source]
+    assert ran(alone, tmp_path, {}) == [line for place in range(2) for line in ("", f"{place} ran")]
+
+
+def test_there_is_no_program_besides() -> None:
+    assert sum(len(programs(page)) for page in PAGES) == 2 * len(OWN) + 1 + 2
