@@ -8,7 +8,7 @@ A middleware takes the call, its context and what comes next, and gives a result
         return result.replace(metadata={**result.metadata, "host": platform.node()})
 
 What it may know of the call (how often it ran, whether it was cancelled, how long it may wait) is on its context, and
-Ferrule's own use no more than that; docs/execution.md has a small `retry` as an example.
+Ferrule's own use no more than that; docs/middleware.md has a small `retry` as an example.
 """
 
 from __future__ import annotations
