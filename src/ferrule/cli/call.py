@@ -20,6 +20,7 @@ from ferrule.cli.screen import screen
 from ferrule.cli.text import printable, refusal, short, shown, traced
 from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
+from ferrule.providers._schemas import pointed_at
 from ferrule.values.content import Text
 
 _ARGUMENTS_HELP = (
@@ -146,7 +147,7 @@ def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
     if not isinstance(schema, Mapping) or depth > 20:
         return set()
     if isinstance(reference := schema.get("$ref"), str):
-        return kinds(_followed(reference, root), root, depth + 1)
+        return kinds(pointed_at(root, reference) if reference.startswith("#/") else None, root, depth + 1)
     named = schema.get("type", [])
     found = {named} if isinstance(named, str) else set(named)
     found |= {_type_of(value) for value in [*schema.get("enum", []), *([schema["const"]] if "const" in schema else [])]}
@@ -154,10 +155,3 @@ def kinds(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         for inner in schema.get(word, []):
             found |= kinds(inner, root, depth + 1)
     return found
-
-
-def _followed(reference: str, root: Mapping[str, Any]) -> Any:
-    value: Any = root
-    for part in reference.removeprefix("#/").split("/"):
-        value = value.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(value, Mapping) else None
-    return value

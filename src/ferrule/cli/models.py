@@ -34,11 +34,11 @@ class Named:
         model: The model itself.
     """
 
-    def __init__(self, name: str, model: Model) -> None:
+    def __init__(self, name: str, model: Any) -> None:
         self.name = name
-        self.is_scripted = name.startswith(f"{SCRIPTED}:")
-        self.results = model.results
-        self._model: Any = model
+        self.is_scripted = isinstance(model, models.Scripted)
+        self.results, self.user = model.results, model.user
+        self._model = model
 
     async def __call__(
         self, messages: Sequence[dict[str, Any]], toolset: Toolset, /, *, on_text: OnText = str, **state: Any
@@ -52,13 +52,6 @@ class Named:
         except Exception as error:
             raise ModelFailed(f"{type(error).__name__}: {error}") from error
         return reply
-
-    def user(self, text: str) -> list[dict[str, Any]]:
-        """The messages that say `text` as the user."""
-        if self.is_scripted:
-            return [{"role": "user", "content": text}]
-        messages: list[dict[str, Any]] = self._model.user(text)
-        return messages
 
     async def __aenter__(self) -> Named:
         return self
