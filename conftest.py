@@ -1,5 +1,6 @@
 """Runs the Python snippets of README.md and docs/*.md as tests (those of docs/providers ask a server, and are run by
-tests/models/test_provider_programs.py); and says how many examples a property is tried with: `FERRULE_TESTS=all`, as in
+tests/models/test_provider_programs.py; those of docs/testing.md are tests themselves, which tests/testing/test_page.py
+runs); and says how many examples a property is tried with: `FERRULE_TESTS=all`, as in
 `make test`, is four times as many.
 
 This file is at the root because pytest asks a conftest.py only about files below it. A snippet is a program that can be
@@ -67,4 +68,5 @@ def importing_from(directory: str) -> Iterator[None]:
 pytest_collect_file = Sybil(
     parsers=[CodeBlockParser("python", run)],
     patterns=["README.md", "docs/*.md"],
+    excludes=["docs/testing.md"],
 ).pytest()
