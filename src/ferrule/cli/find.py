@@ -11,7 +11,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -34,6 +34,7 @@ _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(?P<attrib
 _T = TypeVar("_T")
 _NO_TURN = nullcontext()
 Pause: TypeAlias = Callable[[], AbstractContextManager[object]]
+Answering: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Awaitable[Any]]
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
@@ -84,8 +85,8 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequen
         own = alone.approve
         if own is not None and yes:
             raise UsageError(f"the runner in {found[0][0]!r} has an approver of its own: --yes does not answer for it")
-        asked = _asked_last(console(), pause, asyncio.Lock()) if own is None else _asked_last(own, pause)
-        return alone.replace(approve=_approver(alone.tools, yes, places, asked))
+        allowed = _names(alone.tools, yes, places)
+        return alone.replace(approve=_console(pause, allowed) if own is None else _asked_last(own, pause))
     tools = Toolset([])
     for place, what in found:
         try:
@@ -96,27 +97,29 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequen
         tools,
         guards=[within(), ask_before_changes],
         around=[limit_output(OUTPUT)],
-        approve=_approver(tools, yes, places, _asked_last(console(), pause, asyncio.Lock())),
+        approve=_console(pause, _names(tools, yes, places)),
         timeout=TIMEOUT,
     )
 
 
-def _approver(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None, asked: Approver) -> Approver:
-    """Allows what was named before, and lets all else be asked about."""
+def _names(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None) -> set[str]:
     try:
-        names = {tool(tools, name, places).name for name in yes}
+        return {tool(tools, name, places).name for name in yes}
     except UsageError as error:
         raise UsageError(f"--yes: {error}") from None
 
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-        if call.name in names and decision.into is None:
-            return allow()
-        return await _answer_of(asked, call, decision, context)
 
-    return approve if names else asked
+def _console(pause: Pause, allowed: Collection[str]) -> Approver:
+    """Allows the tools that were named before, and asks the person at the terminal about all else."""
+    asked = _asked_last(console(), pause, asyncio.Lock())
+
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        return allow() if call.name in allowed and decision.into is None else await asked(call, decision, context)
+
+    return approve
 
 
-def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Approver:
+def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Answering:
     """Lets whoever shows events show that a call is asked about, before the question is on the screen.
 
     Args:
@@ -125,25 +128,18 @@ def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManag
         turn: Held meanwhile: of several questions, each is put after what was held back for the one before it.
     """
 
-    async def asked(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+    async def asked(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         async with turn:
             await asyncio.sleep(0)
             with pause():
-                return await _answer_of(approve, call, decision, context)
+                if is_async(approve):
+                    return await approve(call, decision, context)  # type: ignore[misc]
+                answer: Any = await pool.in_own_thread(lambda: approve(call, decision, context))  # as the runner does
+                if isinstance(answer, pool.Raised):
+                    raise answer.error
+                return await answer if isinstance(answer, Awaitable) else answer
 
     return asked
-
-
-async def _answer_of(approve: Approver, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
-    answer: Any
-    if is_async(approve):
-        answer = approve(call, decision, context)
-    else:  # as the runner does: it may wait for a person
-        answer = await pool.in_own_thread(lambda: approve(call, decision, context))
-        if isinstance(answer, pool.Raised):
-            raise answer.error
-    found: Decision | bool = await answer if isinstance(answer, Awaitable) else answer
-    return found
 
 
 def _toolset(what: Any) -> Toolset:
