@@ -359,6 +359,7 @@ class Runner:
         context: ToolContext | None = None,
         *,
         by: str | None = None,
+        deps: object = None,
         observers: Iterable[Observer] = (),
     ) -> ToolResult:
         """Take a suspended call up again with a person's answer, once: await its result.
@@ -371,6 +372,7 @@ class Runner:
             context: For `deps` and `secrets`, which no record holds; session, principal, working directory and
                 metadata come from the record.
             by: Who answers, for the event and the record of the result.
+            deps: What goes before the context's.
             observers: See the events of this call only.
 
         Raises:
@@ -382,7 +384,11 @@ class Runner:
         if answered is None:
             log.warning("a record was not resumed: %s", NOT_SEALED)
             return ToolResult(None, f"{NOT_SEALED} {NOTHING_RUN}", status="invalid", executed=False)
-        fields = context_of(context, {}, "resume").replace(**answered.record["context"]).fields
+        fields = (
+            context_of(context, {} if deps is None else {"deps": deps}, "resume")
+            .replace(**answered.record["context"])
+            .fields
+        )
         entry = Entry(answered.call, options.observers("observers", observers), ())
         return await receive_again(self._state, answered, fields, entry)
 
@@ -540,6 +546,7 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
 
 def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
     """`await some_tool.run({...})`: the same for its result."""
+    context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
     return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
 
 

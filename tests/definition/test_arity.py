@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, ToolCall, loop, middleware, tool
 from ferrule.definition.options import callable_of
+from ferrule.guards import ask_before_changes
 from ferrule.middleware import after, before, cache, retry, untrusted
 from ferrule.models import Scripted
 
@@ -59,6 +60,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"inside": [untrusted]}, "untrusted belongs in `around`"),
     ({"around": [retry()]}, r"retry\(…\) belongs in `inside`"),
     ({"around": [Middleware(), cache()]}, r"cache\(…\) belongs in `inside`"),
+    ({"guards": [retry()]}, r"it looks like middleware, for around=\[…\] or inside=\[…\]"),
+    ({"around": [ask_before_changes]}, r"it looks like a guard, for guards=\[…\]"),
+    ({"inside": [retry]}, r"call it, retry\(…\)"),
 ]
 OF_A_RUNNER: list[tuple[dict[str, Any], str]] = [
     ({"observers": [lambda: None]}, r"observers must be callable with \(event\)"),

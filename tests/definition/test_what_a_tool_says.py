@@ -264,3 +264,22 @@ def test_examples_are_part_of_what_a_model_is_shown() -> None:
 def test_what_is_for_one_provider_is_a_dict_for_each(wrong: Any, said: str) -> None:
     with pytest.raises(DefinitionError, match=said):
         pay.replace(provider=wrong)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("desc", "description"), ("needs_approval", "ask"), ("approve", "ask"), ("hidden", "private"), ("tag", "tags")],
+)
+def test_an_option_by_another_word_is_told_with_its_own(written: str, meant: str) -> None:
+    with pytest.raises(DefinitionError, match=f"did you mean '{meant}'"):
+        tool(**{written: "x"})(named)
+
+
+@pytest.mark.parametrize("written", ["strict", "deps", "safe", "permission", "functionDeclarations"])
+def test_an_option_that_looks_like_none_is_told_without_a_guess(written: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"no option '{written}'\. The options are"):
+        tool(**{written: "x"})(named)
+
+
+def named() -> None:
+    """A function with a name."""

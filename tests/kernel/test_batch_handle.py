@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from typing import Any
 
 import pytest
@@ -196,3 +197,28 @@ def test_a_batch_is_of_a_list_of_calls(wrong: Any) -> None:
         Runner([]).batch(wrong)
     with pytest.raises(DefinitionError, match="a batch is of a list of calls"):
         go(Runner([]).run_all(wrong))
+
+
+def test_a_batch_between_two_calls_keeps_its_runner_on_its_loop() -> None:
+    async def main() -> list[str]:
+        called = []
+
+        @tool
+        async def first() -> None:
+            called.append("first")
+
+        runner = Runner([first])
+
+        def elsewhere() -> None:
+            with pytest.raises(RuntimeError, match="busy on another event loop"):
+                asyncio.run(runner.run("first"))  # type: ignore[arg-type]
+            called.append("elsewhere")
+
+        batch = runner.batch([ToolCall("1", "first")])  # its task has not had its turn
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        await batch
+        return called
+
+    assert go(main()) == ["elsewhere", "first"]

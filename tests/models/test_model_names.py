@@ -48,6 +48,7 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class(monkeypatc
         ("openai:", "did you mean 'openai:NAME'?"),
         ("zzz:x", "NAME; The providers are anthropic, bedrock, cohere, gemini, mistral, ollama, openai"),
         ("scripted:steps.py", "The providers are"),
+        (None, "The providers are"),
     ],
 )
 def test_a_text_that_names_no_model_is_an_error_that_has_the_right_form(name: str, said: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
@@ -130,8 +131,18 @@ def callable_of(key: str, value: Any, tool: str, form: str) -> None:
         DefinitionError: where it cannot be.
     """
     if not fits(value, form):
-        taken = f"; it takes {inspect.signature(value, follow_wrapped=False)}" if callable(value) else ""
+        taken = f"; it takes {inspect.signature(value, follow_wrapped=False)}{_place(value)}" if callable(value) else ""
         raise wrong(key, value, tool, f"callable with {form}{taken}")
+
+
+def _place(function: Callable[..., object]) -> str:
+    """Where it belongs, as far as its form tells."""
+    if str(getattr(function, "__module__", "")).startswith("ferrule.") and hasattr(function, "__name__"):
+        if not fits(function, "(call, context)"):
+            return f": call it, {function.__name__}(…)"
+    if fits(function, "(call, context, next)"):
+        return ": it looks like middleware, for around=[…] or inside=[…]"
+    return ": it looks like a guard, for guards=[…]" if fits(function, "(call, context)") else ""
 
 
 def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...]:
@@ -331,9 +342,24 @@ def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> No
         if key not in known and key == "definition":
             raise DefinitionError(f"{who}: there is no option 'definition': {FOR_DEFINITIONS}")
         if key not in known:
-            near = Names(known).nearest(str(key), 1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            near = _meant(str(key), known)
+            hint = f"did you mean {near!r}? " if near else ""
             raise DefinitionError(f"{who}: there is no option {key!r}. {hint}The options are: {', '.join(known)}")
+
+
+_OTHER_WORDS = {
+    **dict.fromkeys(("approve", "approval", "confirm", "needs_approval", "requires_approval"), "ask"),
+    "hidden": "private",
+    "schema": "input_schema",
+}
+
+
+def _meant(key: str, known: Collection[str]) -> str | None:
+    """The option that was probably meant; a wrong hint is worse than none."""
+    if (word := _OTHER_WORDS.get(key)) in known:
+        return word
+    longer = [name for name in known if len(key) > 2 and name.startswith(key)]
+    return next(iter(longer or get_close_matches(key, known, 1, 0.75)), None)
 
 
 class ContextOptions(TypedDict, total=False):

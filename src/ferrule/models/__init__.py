@@ -184,7 +184,7 @@ def named(name: str, **options: Any) -> SdkModel:
     Raises:
         DefinitionError: for another provider than those over an SDK, and as the class does.
     """
-    provider, _, model = name.partition(":")
+    provider, _, model = str(name).partition(":")
     classes = {one.lower(): one for one in NAMES if one != "Scripted"}
     if provider not in classes or not model:
         near = Names(classes).nearest(provider, 1)

@@ -172,7 +172,7 @@ class RunnerState:
         """
         if self.loop is not None and self.loop.is_closed():
             self._leave_closed_loop()
-        if self.live:
+        if self.live or self.batches:  # a batch may be between two calls
             raise RuntimeError(
                 "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
                 "(in a forked process: make the runner there, or fork while it runs nothing)"
