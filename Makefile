@@ -13,7 +13,7 @@ export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
 # shows what it said when it has ended.
 JOBS ?= 2
-PARTS := tests-kernel tests-programs tests-providers tests-rest
+PARTS := tests-kernel tests-programs tests-mcp tests-providers tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 .PHONY: demo test needs quick check lint types types-users tests $(PARTS) bench docs format clean
@@ -32,7 +32,7 @@ test: export FERRULE_TESTS = all
 test: needs check tests
 
 # What tests need and pip does not install, such as a browser: found, installed, or said.
-needs: $(BIN)/python
+needs: $(VENV)/.dev
 	@$(BIN)/python scripts/needs.py
 
 # Lint, types and the tests that are not marked as slow, in under a minute.
@@ -64,8 +64,11 @@ tests-programs: $(VENV)/.dev
 tests-providers: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/providers
 
+tests-mcp: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/sources tests/serve tests/peers
+
 tests-rest: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel cli models providers)
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel cli models sources serve peers providers)
 
 bench: $(VENV)/.dev
 	@for script in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -27,8 +27,17 @@ AT_THE_ROOT = {
 """Pages that are files at the root, where people look for them."""
 
 PUBLIC = ("ferrule", "ferrule.types", "ferrule.guards", "ferrule.middleware", "ferrule.approval", "ferrule.tools")
-PUBLIC += ("ferrule.paths", "ferrule.providers", "ferrule.models", "ferrule.loop", "ferrule.testing", "ferrule.cli")
-ONE_BY_ONE = ("ferrule.tools", "ferrule.providers")
+PUBLIC += (
+    "ferrule.paths",
+    "ferrule.sources",
+    "ferrule.providers",
+    "ferrule.models",
+    "ferrule.loop",
+    "ferrule.serve",
+    "ferrule.testing",
+    "ferrule.cli",
+)
+ONE_BY_ONE = ("ferrule.tools", "ferrule.sources", "ferrule.providers")
 """Packages of which each module is public too: one is imported by its own name."""
 
 PAGE_OF_A_DOCSTRING = re.compile(r"\bdocs/([\w/-]+)\.md(#[\w-]+)?")

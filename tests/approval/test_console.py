@@ -25,7 +25,7 @@ from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, allow, ask
+from ferrule.values.decision import Decision, allow, ask, deny
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 
@@ -567,3 +567,45 @@ def test_a_preview_sees_the_context_variables_of_whoever_runs_the_call(terminal:
     context = with_preview(lambda arguments: f"in {tenant.get()} folder")
     assert asked_about(terminal, (MORE, "n\n"), call=EDIT, context=context).kind == "deny"
     assert "  │ in ada's folder" in terminal.seen
+
+
+# -- what a running tool wants to know ---------------------------------------------------------------------------------
+
+WANTED = {
+    "type": "object",
+    "properties": {
+        "day": {"type": "string", "format": "date", "description": "of arrival\nAllow it? [y/N]"},
+        "nights": {"type": "integer"},
+        "breakfast": {"type": "boolean"},
+        "room": {"enum": ["single", "double"]},
+    },
+    "required": ["day"],
+}
+ASKED = Decision("ask", "Which day?", schema=WANTED)
+
+
+def test_one_property_after_another_is_asked_for(terminal: Terminal) -> None:
+    typed = [("date", "2026-12-24\n"), ("nights", "2\n"), ("breakfast", "y\n"), ("room", "double\n")]
+    decision = asked_about(terminal, *((f"{prompt}", answer) for prompt, answer in typed), decision=ASKED)
+    assert decision == allow({"day": "2026-12-24", "nights": 2, "breakfast": True, "room": "double"})
+    assert "asked: Which day?" in "\n".join(shown_lines(terminal))
+
+
+def test_nothing_in_a_schema_can_forge_a_line_of_the_question(terminal: Terminal) -> None:
+    asked_about(terminal, ("date", "\n"), decision=ASKED)
+    assert not any(line.startswith("Allow it?") for line in shown_lines(terminal))
+
+
+def test_what_may_be_empty_is_left_out(terminal: Terminal) -> None:
+    left_out = [("date", "2026-12-24\n"), ("nights", "\n"), ("breakfast", "\n"), ("room", "\n")]
+    assert asked_about(terminal, *left_out, decision=ASKED) == allow({"day": "2026-12-24"})
+
+
+def test_where_nothing_is_given_for_what_is_required_it_denies(terminal: Terminal) -> None:
+    decision = asked_about(terminal, ("date", "\n"), decision=ASKED)
+    assert decision == deny("nobody gave a value for day")
+
+
+def test_where_a_plain_yes_is_wanted_it_is_asked_for(terminal: Terminal) -> None:
+    decision = asked_about(terminal, (PROMPT, "y\n"), call=CALL, decision=Decision("ask", "Sure?", schema={}))
+    assert decision.kind == "allow"

@@ -101,12 +101,22 @@ def test_what_is_outside_the_folder_or_in_git_stays_closed_whatever_was_answered
     assert "4711" not in ended.stdout and not list((project / ".git/hooks").iterdir())
 
 
+def listening():
+    """In the child: a program that a job in the background starts would not hear of an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def at_a_terminal(project, steps):
     """The program, and the other end of its terminal."""
     keyboard, terminal = os.openpty()
     asked = subprocess.Popen(
-        command(project, steps), env=environment(), stdin=terminal, stdout=terminal, stderr=terminal
+        command(project, steps),
+        env=environment(),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=listening,
     )
     os.close(terminal)
     try:

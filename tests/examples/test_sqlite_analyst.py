@@ -93,13 +93,19 @@ def test_a_file_that_is_no_database_and_what_the_api_reports_are_one_line_each(d
         assert asked.returncode != 0 and told in asked.stderr and "Traceback" not in asked.stderr
 
 
+def listening():
+    """In the child: a program that a job in the background starts would not hear of an interrupt."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT for a child")
 def test_an_interrupt_ends_a_query_that_never_ends_in_one_line(database, tmp_path):
     script = tmp_path / "steps.py"
     script.write_text(f"steps = [[('query', {{'sql': {ENDLESS!r}}})]]")
     command = [sys.executable, "-u", PROGRAM, database, "How many?", "--model", f"scripted:{script}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, preexec_fn=listening, **pipes) as asked:
         assert asked.stdout is not None and asked.stdout.readline().startswith("→ query")
         asked.send_signal(signal.SIGINT)
         said, failed = asked.communicate(timeout=60)

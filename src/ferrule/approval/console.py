@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import io
+import json
 import os
 import select
 import shutil
@@ -53,7 +54,8 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
     approver sees them, with stars for what is hidden; where it breaks, or takes longer than 10 s, the arguments are
     shown.
 
-    Where the decision has an `into`, the value is asked for instead, and not shown as it is typed. The question waits
+    Where the decision has an `into`, the value is asked for instead, and not shown as it is typed; where it has a
+    `schema`, one property after another. The question waits
     in a thread, concurrent ones one after another, and ends when the call is cancelled.
     Without a terminal to ask on and one to answer on the call is denied.
 
@@ -131,6 +133,8 @@ class _Dialogue:
         try:
             self._go_on()
             into, preview = self.decision.into, self._previewed()
+            if self.decision.schema is not None and self.decision.schema.get("properties"):
+                return self._object(self.decision.schema, preview)
             return self._yes_or_no(preview) if into is None else self._value(into, preview)
         except _Stopped:
             self._say("\n[no longer asked]\n")
@@ -203,6 +207,23 @@ class _Dialogue:
             return deny(f"nobody gave a value for {shown_name(into)}")
         return allow(arguments={**self.call.arguments, into: value})
 
+    def _object(self, schema: Mapping[str, Any], preview: list[str] | str | None) -> Decision:
+        """What is typed for one property after another."""
+        question = self._asked(preview)
+        given: dict[str, Any] = {}
+        for name, node in schema["properties"].items():
+            self._forget_what_was_typed()
+            self._say(f"{question.hint(name, node)}{'' if name in schema.get('required', ()) else ', may be empty'}: ")
+            line = self._line()
+            if line is None:
+                self._say("\n")
+                return deny("the question was left without an answer")
+            if text := line.strip():
+                given[name] = _json_or_text(text, node)
+            elif name in schema.get("required", ()):
+                return deny(f"nobody gave a value for {shown_name(name)}")
+        return allow(given)
+
     def _line(self) -> str | None:
         """The line that is typed now, or `None` at the end of input."""
         fd = self._descriptor()
@@ -259,6 +280,18 @@ class _Dialogue:
             yield
         finally:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+
+def _json_or_text(text: str, node: object) -> Any:
+    """What was typed, as JSON where the schema does not want a text; the runner says whether it fits."""
+    if isinstance(node, Mapping) and node.get("type") == "boolean" and text.lower() in {"y", "yes", "n", "no"}:
+        return text.lower() in {"y", "yes"}
+    if isinstance(node, Mapping) and node.get("type", "string") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _lines_of_width(line: str, width: int, mark: str) -> list[str]:

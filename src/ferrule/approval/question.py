@@ -45,7 +45,7 @@ class Question:
         self.has_more = False
         self._whole = whole
         arguments = starred(call.arguments, hidden)
-        lines = ["", f"{shown_name(call.name)} wants to run:"]
+        lines = ["", f"{shown_name(call.name)} {'wants to run' if decision.schema is None else 'wants to know more'}:"]
         if preview is None:
             lines += self._argument_lines(arguments)
         elif isinstance(preview, str):
@@ -54,8 +54,17 @@ class Question:
             lines += self._lines_beside(preview)
             lines += self._argument_lines(arguments) if whole else self._argument_names(arguments)
         if decision.reason:
-            lines.append(f"  because: {self._escaped(decision.reason)}")
+            lines.append(f"  {'because' if decision.schema is None else 'asked'}: {self._escaped(decision.reason)}")
         self.text = "\n".join(lines) + "\n"
+
+    def hint(self, name: str, node: object) -> str:
+        """What is asked for as one property: its name, and what its schema says of it."""
+        said = node if isinstance(node, Mapping) else {}
+        choices = said.get("enum")
+        kind = " or ".join(map(str, choices)) if isinstance(choices, Sequence) else said.get("format", said.get("type"))
+        about = said.get("description") or said.get("title")
+        parts = [shown_name(name), f"({self._escaped(str(kind))})" if kind else "", self._escaped(str(about or ""))]
+        return " ".join(filter(None, parts))
 
     def _lines_beside(self, lines: Sequence[str]) -> list[str]:
         """A text of several lines, each marked, so that none is taken for a line of the question."""

@@ -69,7 +69,7 @@ class Ways:
             most = _UNCOUNTED
         if most > MOST_WAYS:
             raise DefinitionError(
-                f"the input schema is too large once its references are written out: "
+                f"the schema is too large once its references are written out: "
                 f"one value would be checked against more than {MOST_WAYS:,} schemas"
             )
         self._by_depth = [level[id(schema)] for level in self._levels()]

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from ferrule import Runner, Tool, ToolCall, ToolResult
-from ferrule.cli import find
+from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset
+from ferrule.cli import find, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import screen
@@ -46,14 +46,19 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Make the call; content goes to standard output, an error and progress to standard error."""
+    with servers.connected(options) as (work, more):
+        return _command(options, work, more)
+
+
+def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
     console = screen(errors=True)
     # On one terminal for both, the content is below soon enough.
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
-    runner = find.runner(options.tools, timeline.paused, options.yes)
-    tool = find.tool(runner.tools, options.name, options.tools)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more)
+    tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
     call = ToolCall("", tool.name, _given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):
-        result = asyncio.run(_make_call(runner, call, timeline, stages))
+        result = work.run(_make_call(runner, call, timeline, stages))
     code = _print_result(result)
     if traced(result) and not options.verbose:
         print(f"ferrule: {VERBOSE_SHOWS}", file=sys.stderr)

@@ -63,7 +63,13 @@ def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     raise UsageError(f"there is no tool {name!r}; {choices(name, [tool.name for tool in tools])}{more}")
 
 
-def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequence[str] = ()) -> Runner:
+def runner(
+    places: Sequence[str] | None,
+    pause: Pause = nullcontext,
+    yes: Sequence[str] = (),
+    more: Toolset | None = None,
+    asked: Answering | None = None,
+) -> Runner:
     """The one runner for all that `places` name.
 
     A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
@@ -74,20 +80,24 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequen
         places: Files, modules, or either with an attribute.
         pause: Entered while somebody is asked, who may be at the terminal that something else is written on.
         yes: The tools that need no answer, as the person who starts the program has given it.
+        more: Tools besides those; without places, they are all.
+        asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
 
     Raises:
         UsageError: where a place or a tool is not there, or a runner with guards has an approver that `yes` would
             stand in for.
     """
-    found = [(place, _object_at(place)) for place in places or [DEFAULT]]
-    alone = found[0][1] if len(found) == 1 else None
+    found = [(place, _object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
+    alone = found[0][1] if len(found) == 1 and more is None else None
+    if asked is None:
+        asked = _asked_last(console(), pause, asyncio.Lock())
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
         if own is not None and yes:
             raise UsageError(f"the runner in {found[0][0]!r} has an approver of its own: --yes does not answer for it")
         allowed = _names(alone.tools, yes, places)
-        return alone.replace(approve=_console(pause, allowed) if own is None else _asked_last(own, pause))
-    tools = Toolset([])
+        return alone.replace(approve=_allowing(allowed, asked) if own is None else _asked_last(own, pause))
+    tools = Toolset([]) if more is None else more
     for place, what in found:
         try:
             tools = tools + _toolset(what)
@@ -97,7 +107,7 @@ def runner(places: Sequence[str] | None, pause: Pause = nullcontext, yes: Sequen
         tools,
         guards=[within(), ask_before_changes],
         around=[limit_output(OUTPUT)],
-        approve=_console(pause, _names(tools, yes, places)),
+        approve=_allowing(_names(tools, yes, places or (None if more is None else [])), asked),
         timeout=TIMEOUT,
     )
 
@@ -109,14 +119,14 @@ def _names(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None) -> 
         raise UsageError(f"--yes: {error}") from None
 
 
-def _console(pause: Pause, allowed: Collection[str]) -> Approver:
-    """Allows the tools that were named before, and asks the person at the terminal about all else."""
-    asked = _asked_last(console(), pause, asyncio.Lock())
+def _allowing(allowed: Collection[str], asked: Answering) -> Answering:
+    """Allows the tools that were named before, and lets all else be asked about."""
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        return allow() if call.name in allowed and decision.into is None else await asked(call, decision, context)
+        may = call.name in allowed and decision.into is None and decision.schema is None
+        return allow() if may else await asked(call, decision, context)
 
-    return approve
+    return approve if allowed else asked
 
 
 def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Answering:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule.cli import find
+from ferrule.cli import servers
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
@@ -48,7 +48,7 @@ def command(options: argparse.Namespace) -> int:
     for name in providers:
         if name not in LIMITS:
             raise UsageError(f"there is no provider {name!r}; {choices(name, LIMITS)}")
-    tools = find.runner(options.tools).tools
+    tools = servers.tools(options)
     found = findings(tools, providers, options.strict)
     each = costs(tools, providers, options.strict)
     if options.json:

@@ -7,7 +7,7 @@ import argparse
 from rich.table import Table
 
 from ferrule import Tool
-from ferrule.cli import find
+from ferrule.cli import servers
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
@@ -21,7 +21,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Print the table."""
-    tools = find.runner(options.tools).tools
+    tools = servers.tools(options)
     console = screen()
     table = Table(box=None, pad_edge=False, header_style="bold")
     # What a tool does is shown whole, however long its name is and however narrow the terminal.

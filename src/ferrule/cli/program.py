@@ -24,6 +24,7 @@ COMMANDS = {
     "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
+    "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
 }
 """What each does; the module of that name is imported when it is used, because rich is half of a start."""
 OPTIONS = {
@@ -31,6 +32,7 @@ OPTIONS = {
     "--help": False,
     "--version": False,
     "--tools": True,
+    "--mcp": True,
     "--verbose": False,
     "--yes": True,
     "--provider": True,
@@ -39,6 +41,12 @@ OPTIONS = {
     "--model": True,
     "--base-url": True,
     "--max-turns": True,
+    "--http": True,
+    "--token-env": True,
+    "--allow-host": True,
+    "--allow-origin": True,
+    "--directory": True,
+    "--install": False,
 }
 """Which take a value: what stands before the command is read before it is known which one that is."""
 _DESCRIPTION = "Tools for language models: list them, call them, let a model use them."
@@ -59,6 +67,10 @@ _TOOLS_HELP = (
     "a Python file, a module, or either with :attribute; may be repeated (default: ferrule.tools.files). A Runner with "
     "guards, given alone, keeps its own policy; everything else is asked about before it changes anything, and keeps "
     "to the working directory"
+)
+_MCP_HELP = (
+    "an mcp.json, as desktop clients have it, or the address of one MCP server; may be repeated. Without --tools, its "
+    "tools are all there are. They are asked about before they change anything, which of a server each counts as doing"
 )
 _ERROR = 2000
 
@@ -210,6 +222,7 @@ def parser_of(name: str, command: ModuleType) -> argparse.ArgumentParser:
     """What reads the words of one command."""
     parser = _Parser(prog=f"ferrule {name}", description=COMMANDS[name])
     parser.add_argument("--tools", action="append", metavar="WHERE", help=_TOOLS_HELP)
+    parser.add_argument("--mcp", action="append", metavar="FILE_OR_URL", help=_MCP_HELP)
     parser.add_argument("--verbose", action="store_true", help="show the log: the whole exception where a tool fails")
     command.options(parser)
     return parser

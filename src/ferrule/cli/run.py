@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import Event, Runner, ToolContext, ToolResult
-from ferrule.cli import find, models
+from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule.cli import find, models, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
@@ -53,18 +53,23 @@ def _turns(text: str) -> int:
 
 def command(options: argparse.Namespace) -> int:
     """Run the task; 0 where the model came to an end of its own."""
+    with servers.connected(options) as (work, more):
+        return _command(options, work, more)
+
+
+def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
     console = screen()
     bars = Bars(console)
     model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
-    runner = find.runner(options.tools, timeline.paused, options.yes)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more)
     _print_header(console, options.task, model, runner)
     context = ToolContext(session="cli")
     running = loop(model, model.user(options.task), runner, context=context, max_turns=options.max_turns)
     stages = Stages(timeline.aside)
     try:
         with stages, closing(timeline):
-            result = asyncio.run(_watched(model, running, timeline, bars, stages))
+            result = work.run(_watched(model, running, timeline, bars, stages))
         _print_answer(console, result, options.max_turns)
     except models.ModelFailed as error:
         _log.debug("the model failed", exc_info=True)

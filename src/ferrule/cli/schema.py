@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 
-from ferrule.cli import find
+from ferrule.cli import servers
 from ferrule.cli.usage import UsageError, choices
 from ferrule.providers import NAMES as PROVIDERS
 
@@ -22,7 +22,7 @@ def command(options: argparse.Namespace) -> int:
     if options.provider not in PROVIDERS:
         raise UsageError(f"there is no provider {options.provider!r}; {choices(options.provider, PROVIDERS)}")
     provider = importlib.import_module(f"ferrule.providers.{options.provider}")
-    text = json.dumps(provider.tools(find.runner(options.tools).tools), indent=2, ensure_ascii=False)
+    text = json.dumps(provider.tools(servers.tools(options)), indent=2, ensure_ascii=False)
     print("".join(map(_json_escaped, text)) if sys.stdout.isatty() else text)
     return 0
 

@@ -131,11 +131,13 @@ def callable_of(key: str, value: Any, tool: str, form: str) -> None:
         DefinitionError: where it cannot be.
     """
     if not fits(value, form):
-        taken = f"; it takes {inspect.signature(value, follow_wrapped=False)}{_place(value)}" if callable(value) else ""
+        taken = (
+            f"; it takes {inspect.signature(value, follow_wrapped=False)}{_belongs(value)}" if callable(value) else ""
+        )
         raise wrong(key, value, tool, f"callable with {form}{taken}")
 
 
-def _place(function: Callable[..., object]) -> str:
+def _belongs(function: Callable[..., object]) -> str:
     """Where it belongs, as far as its form tells."""
     if str(getattr(function, "__module__", "")).startswith("ferrule.") and hasattr(function, "__name__"):
         if not fits(function, "(call, context)"):

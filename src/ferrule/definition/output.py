@@ -6,21 +6,23 @@ import types
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule.arguments.exporting import MOST_DEPTH, json_schema_of_output, too_deep
 from ferrule.arguments.schema_parameters import schema_validator
+from ferrule.arguments.ways import Ways
 from ferrule.definition.handler import UNKNOWN
 from ferrule.errors import DefinitionError
 from ferrule.values.content import Media, NotShowable, Text
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.input import InputRequired
 from ferrule.values.json_text import dumps
 from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
-_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media)
+_FREE = (UNKNOWN, Any, object, ToolResult, Text, Media, InputRequired)
 _SCALARS = (str, int, float, bool)
 _NEED_NO_LOOK = (*_SCALARS, types.NoneType)
 
@@ -47,6 +49,8 @@ class Output:
     """
 
     def __init__(self, name: str, returns: Any, given: JsonObject | None) -> None:
+        if get_origin(returns) in (Union, types.UnionType):  # an `InputRequired` is no output
+            returns = Union[tuple(kind for kind in get_args(returns) if kind is not InputRequired)]  # noqa: UP007
         self._returns = returns
         self.exact: type | None = None
         if given is None and (returns is None or returns in _SCALARS):
@@ -62,6 +66,10 @@ class Output:
                 raise DefinitionError(f"tool {name!r}: output_schema nests more than {MOST_DEPTH} deep")
             self._schema = freeze(given)
             self._validator = schema_validator(dict(given))
+            try:
+                Ways(self._schema, tagged=False)
+            except DefinitionError as error:
+                raise DefinitionError(f"tool {name!r}: output_schema: {error}") from None
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
@@ -88,7 +96,7 @@ class Output:
         Raises:
             BaseException: whatever the methods of the value raise.
         """
-        if type(value) in self.ready:
+        if type(value) in self.ready or type(value) is InputRequired:
             return value
         try:
             result = rendered(value)

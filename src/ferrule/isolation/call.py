@@ -15,6 +15,7 @@ from ferrule.isolation.transfer import Plain, SentMapping, unpack_items
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
+from ferrule.values.input import Answer, InputRequired
 
 
 class WorkerCall:
@@ -36,6 +37,7 @@ class WorkerCall:
     inside = True
     runs = 1
     refusal = None
+    answer: Answer | None = None
 
     def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:
         transfer = head["transfer"]
@@ -76,6 +78,10 @@ class WorkerCall:
         raise ToolError(
             f"context.run({name!r}) is not available in an isolated process: call other tools from the parent"
         )
+
+    async def ask(self, wanted: InputRequired) -> NoReturn:
+        """Refuse: whoever answers is in the program."""
+        raise ToolError("context.ask(...) is not available in an isolated process")
 
     def note_started(self) -> None:
         """Nothing: its handler runs."""

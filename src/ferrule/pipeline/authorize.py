@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
+from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of
@@ -28,7 +29,8 @@ from ferrule.values.content import clean, cut
 from ferrule.values.context import bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
 from ferrule.values.event import emit
-from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.frozen import JsonObject, freeze, thaw
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, same
 
 log = logging.getLogger("ferrule")
@@ -71,8 +73,40 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> None:
     arguments = recorded_arguments(plan, answered)
     await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
-    asked = ask(answered.record["reason"], into=answered.record["into"])
-    await _decide(plan, state, asked, answered.approve)
+    record = answered.record
+    if record["kind"] == "input":
+        state.executed = None  # it has run until it asked
+        state.wanted = InputRequired(record["reason"], record["schema"], record["state"])
+        await ask_for_input(plan, state, state.wanted, answered.approve)
+    else:
+        await _decide(plan, state, ask(record["reason"], into=record["into"]), answered.approve)
+
+
+async def ask_for_input(plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None) -> None:
+    """Ask for what a handler wants to know, whose slot is free meanwhile; `state.answer` is then what it is told.
+
+    Raises:
+        Rejected: where nobody answers, the answer does not fit, or the call may not run any more; or it is suspended.
+    """
+    await _decide(plan, state, Decision("ask", wanted.reason, schema=wanted.schema), approve)
+    state.wanted = None
+
+
+async def put_question(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
+    """What a running handler is told, which keeps all that it has meanwhile; nothing where nobody answers."""
+    approve = plan.runner.approve
+    if approve is None:
+        return None
+    asked = Decision("ask", wanted.reason, schema=wanted.schema)
+    answer = await _ask_approver(plan, approve, asked, state)
+    if answer.kind == "allow":
+        try:
+            value: JsonObject = freeze(SchemaParameters(wanted.schema).decode("the answer", answer.arguments or {})[0])
+        except Exception as error:
+            answer = _refused_change(plan, "the answer's", error)
+    if state.observers:
+        emit(state.observers, "tool:decided", state.told, deny(answer.reason) if answer.kind != "allow" else ALLOW)
+    return value if answer.kind == "allow" else None
 
 
 async def _decide(plan: Plan, state: CallState, decision: Decision, approve: Approver | None) -> None:
@@ -89,7 +123,8 @@ async def _decide(plan: Plan, state: CallState, decision: Decision, approve: App
             emit(state.observers, "tool:decided", state.told, about)
         if decision.kind == "ask":
             state.pending = pending_record(state, decision)
-            what = f"{plan.name} waits for a decision: {cut(clean(asked.reason), 500)}"
+            waits_for = "a decision" if asked.schema is None else "input"
+            what = f"{plan.name} waits for {waits_for}: {cut(clean(asked.reason), 500)}"
             raise Rejected("suspended", f"{what}. {NOTHING_RUN}")
     if decision.kind == "deny":
         raise denied(decision.reason)
@@ -196,10 +231,16 @@ async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver 
         return deny(f"nobody is there to ask ({asked.reason})")
     answer = await _ask_approver(plan, approve, asked, state)
     if answer.kind == "ask":
-        return ask(answer.reason or asked.reason, into=answer.into or asked.into)
+        return Decision("ask", answer.reason or asked.reason, into=answer.into or asked.into, schema=asked.schema)
     if answer.kind == "deny":
         return answer
-    if answer.arguments is not None:
+    if asked.schema is not None:
+        try:
+            value = SchemaParameters(asked.schema).decode("the answer", answer.arguments or {})[0]
+        except Exception as error:
+            return _refused_change(plan, "the answer's", error)
+        state.answer = Answer(freeze(value), None if state.wanted is None else state.wanted.state)
+    elif answer.arguments is not None:
         try:
             edited, given = _edited(plan, state.call, answer.arguments, asked.into)
             _change_arguments(plan, state, edited)

@@ -27,7 +27,7 @@ from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import acquire, release
-from ferrule.pipeline.authorize import authorize, resume
+from ferrule.pipeline.authorize import ask_for_input, authorize, resume
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
@@ -42,6 +42,7 @@ from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.content import clean, cut, jsonable
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
+from ferrule.values.input import InputRequired
 from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult
 
@@ -155,6 +156,7 @@ def _put_back(state: CallState, before: CallState | None) -> None:
 
 
 MOST_NESTED = 32
+MOST_INPUTS = 16
 
 
 def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
@@ -258,66 +260,91 @@ def enter_core(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolRes
 
 
 async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
-    """All that `around` goes round: validate, authorize, acquire, invoke."""
+    """All that `around` goes round: validate, authorize, acquire, invoke; again where the handler asks for input."""
     if state.entered or state.ended:
         what = "its call had ended" if state.ended else "its other `next` was under way; one at a time"
         raise DefinitionError(f"a middleware called `next` while {what}")
     state.entered = True
     state.pending = None
+    if state.wanted is not None:
+        state.begin_anew()
     try:
         if plan.before_hooks:
             changed = run_hooks(plan.before_hooks, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
-        try:
-            if call is not state.call:
-                _check_changed(plan, call, state)
-            if plan.disabled is not None:
-                raise results.denied(plan.disabled)
-            if state.answered is not None:
-                await resume(plan, state, state.answered)
-                values = state.call.arguments.validated
-            else:
-                values, text = validate(plan, call, state)
-                if plan.judged or (plan.form is not None and state.observers):
-                    state.call = judged_call(state.call, shown_arguments(plan, text, values))
-                    authorizing = authorize(plan, state)
-                    if authorizing is not None:
-                        await authorizing
-                        values = state.call.arguments.validated
-            waiting = acquire(plan, state)
-            if waiting is not None:
-                await waiting
-        except Rejected as rejection:
-            result = results.rejected(state, rejection)
-        except asyncio.CancelledError:
-            taken_back = state.take_back()
-            if taken_back is None:
-                raise
-            result = results.rejected(state, taken_back)
-        else:
-            before: Any = state.parent and CURRENT.get()
-            try:
-                if plan.journaled:
-                    await _record_intent(state)
-                if state.ended:
-                    raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
-                if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
-                    raise asyncio.CancelledError
-                state.inside = True
-                CURRENT.set(state)
-                handling = invoke(plan, values, state)
-                result = handling if isinstance(handling, ToolResult) else await handling
-            finally:
-                state.inside = False
-                release(state)
-                if state.parent or state.given_up:  # else nothing comes of it, and it takes 0.2 µs
-                    _put_back(state, before)
+        result = await _admit_and_invoke(plan, call, state)
+        while state.wanted is not None and state.waits_for_input(result):
+            result = await _admit_and_invoke(plan, call, state)
         if plan.after_hooks:
             replaced = run_hooks(plan.after_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     finally:
         state.entered = False
+
+
+async def _admit_and_invoke(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
+    """One run of the handler, or the reason why there is none."""
+    try:
+        if call is not state.call:
+            _check_changed(plan, call, state)
+        if plan.disabled is not None:
+            raise results.denied(plan.disabled)
+        if state.wanted is not None:
+            await _supply_input(plan, call, state, state.wanted)
+            values = None
+        elif state.answered is not None:
+            await resume(plan, state, state.answered)
+            values = state.call.arguments.validated
+        else:
+            values, text = validate(plan, call, state)
+            if plan.judged or (plan.form is not None and state.observers):
+                state.call = judged_call(state.call, shown_arguments(plan, text, values))
+                authorizing = authorize(plan, state)
+                if authorizing is not None:
+                    await authorizing
+                    values = state.call.arguments.validated
+        waiting = acquire(plan, state)
+        if waiting is not None:
+            await waiting
+    except Rejected as rejection:
+        return results.rejected(state, rejection)
+    except asyncio.CancelledError:
+        taken_back = state.take_back()
+        if taken_back is None:
+            raise
+        return results.rejected(state, taken_back)
+    before: Any = state.parent and CURRENT.get()
+    try:
+        if plan.journaled:
+            await _record_intent(state)
+        if state.ended:
+            raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
+        if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
+            raise asyncio.CancelledError
+        state.inside = True
+        CURRENT.set(state)
+        handling = invoke(plan, values, state)
+        return handling if isinstance(handling, ToolResult) else await handling
+    finally:
+        state.inside = False
+        release(state)
+        if state.parent or state.given_up:  # else nothing comes of it, and it takes 0.2 µs
+            _put_back(state, before)
+
+
+async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> None:
+    """Ask for what the handler wants to know; then it is run again, with values that are validated anew.
+
+    Raises:
+        Rejected: where it is not told, or has asked too often.
+    """
+    if state.runs >= MOST_INPUTS:
+        raise Rejected("failed", f"{plan.name} asked for input {state.runs} times. {NOTHING_RUN}")
+    if not plan.judged:
+        values, text = validate(plan, call, state)
+        state.call = judged_call(state.call, shown_arguments(plan, text, values))
+    await ask_for_input(plan, state, wanted, plan.runner.approve)
 
 
 def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:

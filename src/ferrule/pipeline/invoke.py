@@ -141,14 +141,14 @@ async def _within_deadline(task: asyncio.Task[ToolResult], plan: Plan, state: Ca
     At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
     of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
-    time, deadline = get_running_loop().time, state.deadline or 0.0
+    time = get_running_loop().time
     try:
-        while not task.done() and time() < deadline:  # an attempt that was given up before may wake this one
-            await _wait_for_end(task, state, deadline)
+        while not task.done() and time() < (state.deadline or 0.0):  # woken too where the deadline was moved
+            await _wait_for_end(task, state, state.deadline or 0.0)
     except asyncio.CancelledError:
         await _stop_handler(task, plan, state)
         raise
-    if not task.done() or time() > deadline:  # it may have blocked the loop meanwhile
+    if not task.done() or time() > (state.deadline or 0.0):  # it may have blocked the loop meanwhile
         await _stop_handler(task, plan, state)
         return results.timed_out(plan, state, seconds)
     return task.result()
@@ -163,11 +163,12 @@ async def _wait_for_end(task: asyncio.Task[ToolResult], state: CallState, until:
     waiter = state.waiter = loop.create_future()
     if task.cancelling():  # a task that is cancelled before its first step never comes to its end
         task.add_done_callback(lambda _: wake(waiter))
-    late = loop.call_at(until, wake, waiter)
+    late = None if until == inf else loop.call_at(until, wake, waiter)
     try:
         await waiter
     finally:
-        late.cancel()
+        if late is not None:
+            late.cancel()
 
 
 async def _stop_handler(task: asyncio.Task[ToolResult], plan: Plan, state: CallState) -> None:

@@ -10,14 +10,16 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.output import Shaped
-from ferrule.errors import RemoteError, ToolError, WorkerDiedError, origin_of
+from ferrule.errors import DefinitionError, RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors import NotStarted
 from ferrule.executors.in_loop import joined
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text, as_output, bound, clean, cut, render, size, text_of
+from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
 from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, returned, success
 
@@ -135,6 +137,10 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         return _not_started(plan, state, state.refused)
     state.executed = None if isinstance(error, WorkerDiedError) else True
     try:
+        if isinstance(error, ToolError) and error.result is None and error.executed is not True:
+            state.executed = None
+            if error.executed is False:  # the handler's own word on what it did
+                return _not_sent(plan, state, error)
         origin = origin_of(error)
         if isinstance(origin, ToolError):
             to_model = origin.result is None and not isinstance(origin, WorkerDiedError)  # the kernel's own
@@ -165,6 +171,16 @@ def _not_started(plan: Plan, state: CallState, error: NotStarted) -> ToolResult:
     return result
 
 
+def _not_sent(plan: Plan, state: CallState, error: ToolError) -> ToolResult:
+    """The result of a handler that says that it has done nothing; an earlier run of it stays known."""
+    text = safe_text(error, plan.expose)
+    log.info("tool %r did nothing: %.500r", plan.name, text)
+    state.not_started()
+    what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
+    error_text = f"{plan.name} {what}: {text}. {ran}"
+    return unsuccessful(state, "failed", error_text, metadata=_retry_after(error), exception=error, keep_chunks=True)
+
+
 def _retry_after(error: BaseException) -> dict[str, object] | None:
     """When to try again, where the exception says so as a number of seconds."""
     seconds = getattr(error, "retry_after", None)
@@ -179,6 +195,8 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
     Raises:
         BaseException: whatever the methods of the value raise.
     """
+    if value.__class__ is InputRequired:
+        return _input_required(plan, state, value)
     state.executed = True
     if type(value) not in plan.output.ready:
         shaped: Shaped = value if plan.shaped else plan.output.shape(value)
@@ -193,6 +211,17 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         result = success(value, state.sent, plan.name)
     state.made = result
     return result
+
+
+def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> ToolResult:
+    """What stands for a handler that waits for a person, until it is run again."""
+    try:
+        SchemaParameters(wanted.schema)
+    except DefinitionError as error:
+        text = f"{plan.name} asked for input that no schema describes: {error}. {_MAY_HAVE}"
+        return unsuccessful(state, "failed", cut(clean(text), 500))
+    state.wanted = wanted
+    return unsuccessful(state, "suspended", cut(clean(f"{plan.name} waits for input: {wanted.reason}"), 500))
 
 
 def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:

@@ -20,6 +20,8 @@ from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
+from ferrule.values.frozen import JsonObject
+from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ferrule.pipeline.state import CallState, Origin
 
 Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, "Origin"], Coro[ToolResult]]
+PutQuestion: TypeAlias = Callable[["Plan", "CallState", InputRequired], Coro[JsonObject | None]]
 Failure: TypeAlias = Callable[["Plan", "CallState", BaseException], ToolResult]
 
 
@@ -62,6 +65,7 @@ class RunnerState:
         resume_within: Seconds in which a suspended call can be taken up.
         receive: Takes a call in; see `pipeline/call.py`, which imports this.
         failure: The result of a handler that raised; see `pipeline/results.py`.
+        put_question: Asks whoever answers what a running handler wants to know; see `pipeline/authorize.py`.
         compile: Makes the plan of a tool.
         look_disabled: Sees which tools are turned off; the runner's.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
@@ -93,6 +97,7 @@ class RunnerState:
     resume_within: float
     receive: Receive
     failure: Failure
+    put_question: PutQuestion
     compile: Callable[[Tool], Plan] = field(init=False)
     look_disabled: Callable[[], None] = field(init=False)
     plans: dict[str, Plan] = field(default_factory=dict)
@@ -115,8 +120,10 @@ class RunnerState:
         self.idle: asyncio.Future[None] | None = None
 
     def like_this(self) -> RunnerState:
-        """One that has the same settings and the same records of what was taken up, and runs nothing yet."""
-        return replace(self, plans={}, views={}, closing=False, drained=False, abandoned={})
+        """One that has the same settings, keys and records of what was taken up, and runs nothing yet."""
+        made = replace(self, plans={}, views={}, closing=False, drained=False, abandoned={})
+        made.locks = self.locks
+        return made
 
     def view_of(self, plan: Plan, level: int | None) -> RunnerState:
         """This runner for what belongs to the first `level` runners that a tool is mounted by (`None` for all, as its

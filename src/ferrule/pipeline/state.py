@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,8 @@ from ferrule.values.call import ToolCall, new_id, starred_call
 from ferrule.values.content import jsonable
 from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import emit
-from ferrule.values.frozen import FrozenDict, freeze
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -51,6 +53,15 @@ class Origin(NamedTuple):
 
 
 NO_ORIGIN = Origin()
+
+
+@dataclass
+class _Asking:
+    """The questions that a running handler has put: how many are open, since when, and the deadline until then."""
+
+    since: float
+    deadline: float | None
+    questions: int = 0
 
 
 class CallState:
@@ -102,6 +113,9 @@ class CallState:
         handlers: How many runs of the handler, and of what goes round it inside, are under way.
         when_idle: What to do once none is.
         refused: What the executor raised when it did not start the handler.
+        wanted: What the handler wants to know before it goes on.
+        answer: What it was told, for its next run.
+        asking: The questions that its handler has put while it runs.
     """
 
     repairs: tuple[str, ...] = ()
@@ -125,6 +139,9 @@ class CallState:
     handlers: int = 0
     when_idle: tuple[Callable[[], object], ...] = ()
     refused: NotStarted | None = None
+    wanted: InputRequired | None = None
+    answer: Answer | None = None
+    asking: _Asking | None = None
 
     def __init__(
         self,
@@ -222,6 +239,37 @@ class CallState:
             self.pausing = None
             sleeper.cancel()
         return self.may_run_again
+
+    def waits_for_input(self, result: object) -> bool:
+        """Whether its handler is to be run again with what it wants to know; a middleware may have made `result`."""
+        return self.pending is None and isinstance(result, ToolResult) and result.status == "suspended"
+
+    def begin_anew(self) -> None:
+        """Forget what the handler wanted to know in an attempt before this one."""
+        self.wanted = None
+
+    async def ask(self, wanted: InputRequired) -> JsonObject | None:
+        """Put a question of the running handler; its deadline stands still meanwhile."""
+        if self.ended or not self.inside:
+            return None
+        time = asyncio.get_running_loop().time
+        if self.asking is None:
+            self.asking = _Asking(time(), self.deadline)
+            self._move_deadline(None if self.deadline is None else inf)
+        asking = self.asking
+        asking.questions += 1
+        try:
+            return await self.plan.runner.put_question(self.plan, self, wanted)
+        finally:
+            asking.questions -= 1
+            if not asking.questions:
+                self.asking = None
+                self._move_deadline(None if asking.deadline is None else asking.deadline + time() - asking.since)
+
+    def _move_deadline(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        if self.waiter is not None:
+            wake(self.waiter)
 
     def announce(self, data: Mapping[str, object]) -> None:
         """Emit a `tool:progress` while the call runs, on the loop's own thread."""

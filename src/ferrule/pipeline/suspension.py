@@ -30,7 +30,7 @@ from ferrule.values.frozen import FrozenDict, freeze, thaw
 from ferrule.values.json_text import loads, same
 
 log = logging.getLogger("ferrule")
-_FORMAT = {"version": 1, "kind": "approval"}
+_VERSION = 1
 _NOT_KEPT = ("deps", "secrets")
 _KEY_BYTES = 32
 NOT_SEALED = (
@@ -85,11 +85,12 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
 
 def pending_record(state: CallState, decision: Decision) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
-    plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
+    plan, sent, call, fields, wanted = state.plan, state.sent, state.call, state.fields, state.wanted
     key, asked_at, secret = os.urandom(16).hex(), now(), plan.runner.resume_keys[0]
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
-        **_FORMAT,
+        "version": _VERSION,
+        "kind": "approval" if wanted is None else "input",
         "key": key,
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "place": plan.place,
@@ -98,6 +99,8 @@ def pending_record(state: CallState, decision: Decision) -> FrozenDict:
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
+        "schema": None if wanted is None else thaw(wanted.schema),
+        "state": None if wanted is None else thaw(wanted.state),
         "asked_at": asked_at,
         "expires_at": asked_at + plan.runner.resume_within,
         "tool": _tool_digest(plan, judged, key, secret),
@@ -123,7 +126,7 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
     if not signed_with:
         return None
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
-    if {name: kept.get(name) for name in _FORMAT} != _FORMAT:
+    if kept.get("version") != _VERSION:
         raise DefinitionError("this call was suspended by another version of Ferrule: resume it there")
     return Answered(kept, signed_with[0], answer, by)
 

@@ -269,6 +269,8 @@ def _serialized_fields(kind: Any) -> frozenset[str]:
     return frozenset({*kind.__pydantic_fields__, *own.computed_fields} - by_author)
 
 
+_encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+"""`json.dumps` makes an encoder for each value, which costs more than a small value does."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _SERIALIZERS = (PlainSerializer, WrapSerializer)
 _MOST_DEPTH = 100
@@ -296,7 +298,7 @@ def to_text(value: object) -> str:
 
 
 def _json_text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _encode_json(value)
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:

@@ -14,7 +14,8 @@ from typing_extensions import TypeVar
 from ferrule.values.arguments import FoundPath
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean
-from ferrule.values.frozen import FrozenDict, frozen
+from ferrule.values.frozen import FrozenDict, JsonObject, frozen
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 Deps = TypeVar("Deps", default=Any)
@@ -49,6 +50,7 @@ class RunningCall(Protocol):
     ended: bool
     runs: int
     inside: bool
+    answer: Answer | None
 
     @property
     def refusal(self) -> ToolResult | None: ...
@@ -77,6 +79,8 @@ class RunningCall(Protocol):
     ) -> Awaitable[ToolResult]: ...
 
     def pause(self, sleeping: Awaitable[object]) -> Awaitable[bool]: ...
+
+    def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
 
     def note_started(self) -> None: ...
 
@@ -224,6 +228,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return 0 if self.running is None else self.running.runs
 
     @property
+    def answer(self) -> Answer | None:
+        """What a person answered to the `InputRequired` that the handler returned; `None` in its first run."""
+        return None if self.running is None else self.running.answer
+
+    @property
     def inside(self) -> bool:
         """Whether the call has its slot and its deadline: what stands `inside` sees True, what stands `around` False.
         Where the context belongs to no call, as in a test of a middleware by itself, it is True."""
@@ -284,6 +293,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
             await sleep(seconds)
             return True
         return await self.running.pause(sleep(seconds))
+
+    async def ask(self, wanted: InputRequired) -> JsonObject | None:
+        """Ask a person while the handler runs, and wait: the object that fits the schema, or `None` where nobody gives
+        one, or the handler does not run. The call keeps its slot and its keys meanwhile, and its deadline stands still;
+        it cannot be suspended. A handler that can begin anew returns the `InputRequired` instead.
+
+        Raises:
+            RuntimeError: where this context belongs to no call.
+        """
+        if self.running is None:
+            raise RuntimeError("context.ask(...) works inside a call")
+        return await self.running.ask(wanted)
 
     def note_started(self) -> None:
         """Say that the tool may have its effect from now on, for a middleware that runs it elsewhere itself: without a

@@ -20,12 +20,15 @@ class Decision:
         reason: For the person or the model; empty for a plain allow.
         arguments: For an allow: the arguments that are to be used instead, or `None`.
         into: For an ask: the parameter whose value a person supplies, or `None`.
+        schema: For an ask that a running tool made: the JSON Schema of what is wanted, an object; the answer is
+            `allow({...})` with that object. `None` for an ask whether the call may run.
     """
 
     kind: Literal["allow", "ask", "deny"]
     reason: str = ""
     arguments: JsonObject | None = field(default=None, kw_only=True, hash=False)
     into: str | None = field(default=None, kw_only=True)
+    schema: JsonObject | None = field(default=None, kw_only=True, hash=False)
 
     def __post_init__(self) -> None:
         if self.kind not in _STRICTNESS:

@@ -13,7 +13,9 @@ from ferrule.values.frozen import FrozenDict, frozen
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
-EventKind: TypeAlias = Literal["tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error"]
+EventKind: TypeAlias = Literal[
+    "tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error", "tools:changed"
+]
 About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 """What an event is about, besides its call."""
 
@@ -29,8 +31,9 @@ class Event(_EventFields):
 
     Attributes:
         kind: `tool:pre` (the call arrived), `tool:decided`, `tool:progress`, `tool:suspended`, and exactly one of
-            `tool:post` and `tool:error` for every call.
-        call: The call, under the tool's own name.
+            `tool:post` and `tool:error` for every call; `tools:changed` where `Runner.replace(tools=…)` made a runner
+            that has other tools.
+        call: The call, under the tool's own name; of `tools:changed`, one without a name.
         at: Seconds since the epoch.
     """
 
@@ -53,7 +56,8 @@ class Event(_EventFields):
         """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event and of a
         `tool:suspended`; the `decision` of a `tool:decided`, and by whom (`by`) where `resume` was told; of a
         `tool:progress` `done`, `total` and `message`, or the `chunk` that the handler yielded, or the `attempt` that
-        failed with its `status`, `error` and `wait`, or the `fault` that a test made. What is bound or private is
+        failed with its `status`, `error` and `wait`, or the `fault` that a test made; of `tools:changed` the names
+        that were `added`, `removed` and `changed`. What is bound or private is
         stars in `input` and in `call`."""
         data = self._data
         if data is None:

@@ -1,0 +1,113 @@
+"""What serving a runner over MCP adds to a call, against a bare low-level server of the SDK that does the same.
+
+Run: python benchmarks/mcp_server.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import mcp_types as wire
+import uvicorn
+from mcp.client import Client
+from mcp.server.lowlevel import Server
+from measure import Block, interleaved, ratio
+
+from ferrule import Runner, serve, tool
+
+MODERN = "2026-07-28"
+MOST = 1.25
+"""The most that a call may cost, in calls of the bare server, wherever there is a transport."""
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+
+
+@tool(read_only=True)
+async def add(a: int, b: int) -> int:
+    """Add two integers."""
+    return a + b
+
+
+def bare() -> Server[Any]:
+    """The same tool, written by hand, which looks at nothing."""
+
+    async def list_tools(context: Any, params: Any) -> wire.ListToolsResult:
+        output = {"type": "integer"} if context.protocol_version == MODERN else None
+        described = wire.Tool(name="add", description="Add two integers.", input_schema=SCHEMA, output_schema=output)
+        return wire.ListToolsResult(tools=[described], ttl_ms=0, cache_scope="public")
+
+    async def call_tool(context: Any, params: wire.CallToolRequestParams) -> wire.CallToolResult:
+        given = params.arguments or {}
+        value = given["a"] + given["b"]
+        structured = value if context.protocol_version == MODERN else None
+        return wire.CallToolResult(content=[wire.TextContent(text=str(value))], structured_content=structured)
+
+    return Server("bare", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI app on the loopback; the address."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        serving = asyncio.ensure_future(server.serve(sockets=[sock]))
+        try:
+            while not server.started:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def calls_of(client: Client) -> Block:
+    """Calls one after the other."""
+
+    async def block(calls: int) -> None:
+        for _ in range(calls):
+            result = await client.call_tool("add", {"a": 1, "b": 2})
+            assert result.structured_content in {None, 3}
+
+    return block
+
+
+async def pair(way: str, era: str) -> dict[str, list[float]]:
+    """Both servers over one way, in one loop."""
+    app, other = serve.mcp(Runner([add])), bare()
+    async with AsyncExitStack() as stack:
+        blocks: dict[str, Block] = {}
+        for name, server, asgi in (("served", app.server, app), ("bare", other, other.streamable_http_app())):
+            reached = server if way == "in memory" else await stack.enter_async_context(listening(asgi))
+            client = await stack.enter_async_context(Client(reached, mode=era))
+            await client.list_tools()
+            blocks[name] = calls_of(client)
+        return await interleaved(blocks, calls=200 if way == "in memory" else 50, rounds=25)
+
+
+def report() -> bool:
+    """The limit as it stands in the issue; whether it is kept."""
+    kept = True
+    for way in ("in memory", "over HTTP"):
+        for era in (MODERN, "legacy"):
+            times = asyncio.run(pair(way, era))
+            served, base = times["served"], times["bare"]
+            least, median = ratio(served, base)
+            bare_one = f"bare {min(base):5.0f} µs"
+            print(f"{way}, {era:10} {min(served):5.0f} µs, {bare_one}: {least:.2f} ×, medians {median:.2f} ×")
+            # In memory, a client of 2026 calls the server's function: no message is made, nothing is sent.
+            kept = kept and (least <= MOST or (way, era) == ("in memory", MODERN))
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(0 if report() else 1)

@@ -1,0 +1,247 @@
+"""`ferrule serve`: the tools for MCP clients, over standard input and output or HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ferrule import DefinitionError, Runner, __version__, serve
+from ferrule.cli import find, servers
+from ferrule.cli.install import configurations
+from ferrule.cli.usage import UsageError
+
+if TYPE_CHECKING:
+    from ferrule.serve._http import MCPApp
+
+_HTTP_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[^:\[\]/\s]+):)?(?P<port>\d{1,5})")
+_STOPPING = "finishing the calls that run; press ctrl-C again to stop them now"
+_STREAMS_END = 1
+
+
+class Address(NamedTuple):
+    """Where HTTP is served.
+
+    Attributes:
+        host: A name or an address, without brackets.
+        port: 0 for one that is free.
+    """
+
+    host: str
+    port: int
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What is served, and where."""
+    parser.add_argument("places", nargs="*", metavar="FILE_OR_MODULE", default=[], help="as --tools takes it")
+    parser.add_argument("--http", metavar="[HOST:]PORT", help="serve HTTP at /mcp there, port 0 for one that is free")
+    parser.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="the environment variable that holds the bearer token which every request needs",
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name under which it is reached by HTTP"
+    )
+    parser.add_argument(
+        "--allow-origin", action="append", default=[], metavar="ORIGIN", help="an origin of web pages that may call it"
+    )
+    parser.add_argument("--directory", metavar="DIR", help="work in this directory, whoever starts the program")
+    parser.add_argument(
+        "--install", action="store_true", help="serve nothing: print what to write into the usual clients' files"
+    )
+    find.add_yes(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Serve until the client goes, or a signal comes; nothing but the protocol goes to standard output."""
+    if options.directory is not None:
+        _change_directory(options.directory)
+    places = [*options.places, *(options.tools or ())] or None
+    address = None if options.http is None else read_address(options.http)
+    known = _known_token(options.token_env, address)
+    with servers.connected(options) as (work, more):
+        runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client)
+        name = _server_name(places)
+        if options.install:
+            if address is not None:
+                raise UsageError("--install is for clients that start the server themselves: leave out --http")
+            print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd()), end="")
+            return 0
+        if address is None:
+            return work.run(_until_told(_over_stdio, runner, name))
+        hosts = _reached_as(address, options.allow_host)
+        app = serve.mcp(runner, name=name, version=__version__, tokens=known, hosts=hosts, origins=options.allow_origin)
+        return work.run(_until_told(_over_http, app, address))
+
+
+def read_address(text: str) -> Address:
+    """What `--http` says.
+
+    Raises:
+        UsageError: where it is no address.
+    """
+    found = _HTTP_ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65_535:
+        raise UsageError(f"--http {text!r} is no address: write a port, such as 8000, or 127.0.0.1:8000")
+    return Address((found["host"] or "127.0.0.1").strip("[]"), int(found["port"]))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _known_token(variable: str | None, address: Address | None) -> Any:
+    """The function of the one token; an address that others reach needs one."""
+    if address is None:
+        if variable is not None:
+            raise UsageError("--token-env is for --http: over standard input there is one client, who started it")
+        return None
+    if variable is None:
+        if is_loopback(address.host):
+            return None
+        raise UsageError(
+            f"whoever reaches {address.host} could call the tools: give --token-env NAME, the environment variable "
+            "that holds the token which every request needs, or serve on the loopback, --http "
+            f"127.0.0.1:{address.port}"
+        )
+    try:
+        return serve.fixed_token(os.environ.get(variable, ""), principal="token")
+    except DefinitionError as error:
+        raise UsageError(f"--token-env {variable}: {error}") from None
+
+
+def _reached_as(address: Address, hosts: list[str]) -> list[str]:
+    """The names that a Host header may say, besides those of the loopback."""
+    if is_loopback(address.host) or hosts:
+        return hosts
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(address.host).is_unspecified:
+            raise UsageError(
+                f"{address.host} is every address of this machine: say under which name it is reached, "
+                "--allow-host tools.example.com"
+            )
+    return [f"[{address.host}]" if ":" in address.host else address.host]
+
+
+def _change_directory(directory: str) -> None:
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise UsageError(f"--directory {directory!r}: {error.strerror}") from None
+
+
+def _server_name(places: list[str] | None) -> str:
+    """What the server calls itself: the name of its file or module."""
+    if not places:
+        return "ferrule"
+    place = places[0].partition(".py:")[0].removesuffix(".py")
+    name = re.sub(r"[^\w-]", "-", Path(place).name.rpartition(":")[0] or Path(place).name.rpartition(".")[2])
+    return name or "ferrule"
+
+
+# -- until it ends -----------------------------------------------------------------------------------------------------
+
+
+async def _until_told(work: Any, *given: Any) -> int:
+    """Run `work` until it ends or a signal comes; the exit code. A second signal stops the calls, a third kills."""
+    stop = asyncio.Event()
+    with _signals(stop) as came:
+        try:
+            serving: Coroutine[Any, Any, None] = work(*given, stop)
+            await serving
+        except asyncio.CancelledError:
+            if not came:
+                raise
+    return 128 + signal.SIGINT if signal.SIGINT in came else 0
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[list[int]]:
+    """Take ctrl-C and SIGTERM meanwhile; those that came."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    came: list[int] = []
+    ours = [signal.SIGINT, signal.SIGTERM]
+
+    def press(number: int) -> None:
+        came.append(number)
+        if len(came) == 1:
+            stop.set()
+            if number == signal.SIGINT:
+                print(f"ferrule: {_STOPPING}", file=sys.stderr, flush=True)
+            return
+        for one in ours:
+            loop.remove_signal_handler(one)
+            signal.signal(one, signal.SIG_DFL)
+        if task is not None:
+            task.cancel()
+
+    with contextlib.suppress(NotImplementedError):  # Windows, where ctrl-C is a KeyboardInterrupt
+        for one in ours:
+            loop.add_signal_handler(one, press, one)
+    try:
+        yield came
+    finally:
+        with contextlib.suppress(NotImplementedError):
+            for one in ours:
+                loop.remove_signal_handler(one)
+
+
+async def _over_stdio(runner: Runner, name: str, stop: asyncio.Event) -> None:
+    await serve.stdio(runner, name=name, version=__version__, stop=stop)
+
+
+async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None:
+    import uvicorn  # comes with `mcp`, which has been imported
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # they are taken here
+
+    with _bound(address) as sock:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
+        )
+        server = Server(config)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        async with app.lifespan():
+            serving = asyncio.ensure_future(server.serve(sockets=[sock]))
+            stopping = asyncio.ensure_future(stop.wait())
+            host = f"[{address.host}]" if ":" in address.host else address.host
+            print(f"ferrule: serving http://{host}:{sock.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
+            try:
+                await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await app.drain()
+                # Clients of 2025 hold a stream open, which is cancelled below, and uvicorn would report it.
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+                server.should_exit = True
+                await serving
+            except asyncio.CancelledError:
+                serving.cancel()
+                await asyncio.wait({serving})
+                raise
+            finally:
+                stopping.cancel()
+
+
+def _bound(address: Address) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from None

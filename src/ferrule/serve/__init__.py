@@ -1,0 +1,179 @@
+"""A runner as an MCP server: over Streamable HTTP as an ASGI app, or over standard input and output.
+
+    app = serve.mcp(Runner([add]))          # uvicorn program:app
+    asyncio.run(serve.stdio(Runner([add])))
+
+Every call from a client passes the whole path, with the runner's guards, limits and observers. It needs the package
+`mcp`, which is imported when one of them is called: pip install "ferrule[mcp]". See docs/serving-mcp.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ferrule import DefinitionError, Runner, ToolContext
+from ferrule.serve._caller import Tokens, ask_client
+
+if TYPE_CHECKING:
+    from ferrule.serve._http import MCPApp
+    from ferrule.serve._server import RunnerServer
+
+__all__ = ["ask_client", "fixed_token", "mcp", "stdio"]
+
+_WITHOUT_MCP = 'serving needs the package mcp, which is not installed: pip install "ferrule[mcp]"'
+_LEAST_TOKEN = 16
+
+
+def mcp(
+    runner: Runner,
+    *,
+    name: str = "ferrule",
+    version: str = "",
+    instructions: str | None = None,
+    context: ToolContext | None = None,
+    tokens: Tokens | None = None,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    state_key: bytes | Sequence[bytes] | None = None,
+    answer_within: float = 600.0,
+    in_flight: int = 1_000,
+    in_flight_each: int = 100,
+    max_body: int = 4 * 1024 * 1024,
+    keep_list: float = 0.0,
+    structured: bool = True,
+) -> MCPApp:
+    """A runner as an ASGI app that speaks MCP at `/mcp`, to clients of 2026-07-28 and of the 2025 revisions.
+    See docs/serving-mcp.md.
+
+    A runner without an approver asks the client whose call it is, by `ask_client`; one that has an approver keeps it.
+
+    Args:
+        name: What the server calls itself.
+        version: Its version, as clients show it.
+        instructions: How its tools are meant, for the model.
+        context: The context of every call, where `tokens` says no other.
+        tokens: A function, sync or async, of the bearer token of a request, which gives the principal, or the context
+            of its calls, or `None` for a token that is not known; such a request is answered with 401. `fixed_token`
+            makes one. Left out, whoever reaches the address may call: let it be the loopback's.
+        hosts: Names under which the server is reached, besides those of the loopback; other Host headers are refused.
+        origins: Origins of web pages that may call it, such as `https://app.example.com`, besides the loopback's.
+        state_key: What seals the questions that a client carries: at least 32 bytes, or a list of such keys, of which
+            the first seals. Several processes need the same one, and `Runner(resume_key=…)` besides; left out it is a
+            random one.
+        answer_within: Seconds that a person has to answer a question.
+        in_flight: How many calls there may be at once, those that wait for a slot too, and how many clients that listen
+            for changes besides.
+        in_flight_each: The same for each principal.
+        max_body: Bytes of a request.
+        keep_list: Seconds that a client may keep the list of tools without asking again.
+        structured: Whether clients are told output schemas, and given structured content.
+
+    Raises:
+        DefinitionError: for what could not work, and where `mcp` is not installed.
+    """
+    _check_numbers(in_flight=in_flight, in_flight_each=in_flight_each, max_body=max_body, answer_within=answer_within)
+    served = _served(
+        runner,
+        name=name,
+        version=version,
+        instructions=instructions,
+        context=context or ToolContext(),
+        answer_within=answer_within,
+        state_key=state_key,
+        in_flight=in_flight,
+        in_flight_each=in_flight_each,
+        keep_list=keep_list,
+        structured=structured,
+        public=tokens is None,
+    )
+    from ferrule.serve._http import MCPApp
+
+    return MCPApp(served, tokens=tokens, hosts=hosts, origins=origins, max_body=max_body)
+
+
+async def stdio(
+    runner: Runner,
+    *,
+    name: str = "ferrule",
+    version: str = "",
+    instructions: str | None = None,
+    context: ToolContext | None = None,
+    answer_within: float = 600.0,
+    in_flight: int = 1_000,
+    keep_list: float = 0.0,
+    structured: bool = True,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve a runner to the one client at standard input and output, until that ends. See docs/serving-mcp.md.
+
+    Meanwhile what tools and their programs print goes to standard error, and their standard input is empty. Calls that
+    say no session have one of this connection. A cancellation ends it, with the calls under way.
+
+    Args:
+        stop: Where it is set, no new calls are taken, those under way are waited for as long as the runner's `drain`
+            and answered, and serving ends. The other arguments are those of `mcp`.
+
+    Raises:
+        DefinitionError: for what could not work, and where `mcp` is not installed.
+        RuntimeError: where there is no standard input.
+    """
+    _check_numbers(in_flight=in_flight, answer_within=answer_within)
+    context = context or ToolContext()
+    served = _served(
+        runner,
+        name=name,
+        version=version,
+        instructions=instructions,
+        context=context if context.session is not None else context.replace(session=f"mcp_{secrets.token_hex(12)}"),
+        answer_within=answer_within,
+        state_key=None,
+        in_flight=in_flight,
+        in_flight_each=in_flight,
+        keep_list=keep_list,
+        structured=structured,
+        public=False,
+    )
+    from ferrule.serve._stdio import serve_stdio
+
+    await serve_stdio(served, stop)
+
+
+def fixed_token(token: str, principal: str = "client") -> Tokens:
+    """For `mcp(tokens=…)`: one token, whose bearer is `principal`; compared in constant time.
+    See docs/serving-mcp.md#who-may-call.
+
+    Raises:
+        DefinitionError: for a token of less than 16 characters, or an empty principal.
+    """
+    given: object = token
+    if not isinstance(given, str) or len(given.strip()) < _LEAST_TOKEN:
+        raise DefinitionError(f"a token has at least {_LEAST_TOKEN} characters: secrets.token_urlsafe() makes one")
+    if not principal:
+        raise DefinitionError("fixed_token(principal=…) names who has the token")
+    expected = token.strip().encode()
+
+    def known(given: str) -> str | None:
+        return principal if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected) else None
+
+    return known
+
+
+def _served(runner: Runner, **settings: Any) -> RunnerServer:
+    try:
+        from ferrule.serve._server import RunnerServer, Settings
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in {"mcp", "mcp_types"}:
+            raise
+        raise DefinitionError(_WITHOUT_MCP) from None
+    return RunnerServer(runner, Settings(**settings))
+
+
+def _check_numbers(**given: object) -> None:
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+            raise DefinitionError(f"{name} is a number greater than 0, not {value!r}")

@@ -1,0 +1,76 @@
+"""Who calls: what a token says, and whose call runs at present, for the approver that asks its client. It imports
+nothing of `mcp`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from inspect import isawaitable
+from typing import Any, Protocol, TypeAlias
+
+from ferrule import Decision, ToolCall, ToolContext, deny
+from ferrule.definition.handler import is_async
+from ferrule.types import Approver
+
+Known: TypeAlias = str | ToolContext | None
+"""Who a bearer token is: a principal, the context of its calls, or nobody."""
+Tokens: TypeAlias = Callable[[str], Known | Awaitable[Known]]
+
+
+class Caller(Protocol):
+    """The client of one call."""
+
+    async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+        """What its person answers; still an ask where the result of the call is to ask."""
+
+    def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
+        """What the approver has answered, whoever it has asked."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("ferrule.serve.caller", default=None)
+
+
+async def ask_client(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+    """The approver that asks the client whose call it is. See docs/serving-mcp.md#who-is-asked.
+
+    A runner without an approver is served with this one. Another approver may hand on what it does not answer:
+
+        async def approve(call, decision, context):
+            return True if call.name == "note" else await serve.ask_client(call, decision, context)
+
+    It has to return what this gives as it is: a client of 2026-07-28 is asked afterwards, by the result of its call.
+
+    It denies where the call came from no client, where the client has declared no elicitation, where the value of a
+    private parameter is wanted, and, of a client that is asked by the result of its call (2026-07-28), where the call
+    was made by another one.
+    """
+    caller = CALLER.get()
+    if caller is None:
+        return deny("nobody is there to ask: this call came from no client")
+    if decision.into is not None:
+        return deny(f"the value of {decision.into!r} is never asked of a client")
+    return await caller.ask(call, decision, context)
+
+
+def noting(approve: Any) -> Approver:
+    """The same approver, whose answer the client of the call takes note of; a plain function stays one, which the
+    runner calls in a thread."""
+
+    def note(call: ToolCall, context: ToolContext, answer: object) -> None:
+        caller = CALLER.get()
+        if caller is not None:
+            caller.note_answer(call, context, answer)
+
+    async def noted(call: ToolCall, decision: Decision, context: ToolContext, answering: Any = None) -> Any:
+        answer = await (approve(call, decision, context) if answering is None else answering)
+        note(call, context, answer)
+        return answer
+
+    def noted_in_thread(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        answer = approve(call, decision, context)
+        if isawaitable(answer):
+            return noted(call, decision, context, answer)
+        note(call, context, answer)
+        return answer
+
+    return noted if is_async(approve) else noted_in_thread

@@ -1,0 +1,143 @@
+"""What a client is asked: a form with a yes or no, with what a tool wants to know, or with one text for its JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import mcp_types as wire
+
+from ferrule import Decision, ToolCall, ToolContext, allow, deny
+from ferrule.approval.preview import NoPreview, preview_lines
+from ferrule.approval.question import Question
+from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.values.content import cut
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import loads
+
+_YES: dict[str, Any] = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean", "title": "Approve", "description": "Whether it may run."}},
+    "required": ["approve"],
+}
+_FLAT = {"string", "number", "integer", "boolean"}
+_KEPT_KEYS = {"type", "title", "description", "default"}
+_KEYS_OF = {
+    "string": {"enum", "enumNames", "oneOf", "minLength", "maxLength", "format"},
+    "number": {"minimum", "maximum"},
+    "integer": {"minimum", "maximum"},
+    "boolean": set[str](),
+    "array": {"items", "minItems", "maxItems"},
+}
+_QUESTION = "question"
+_MOST_IN_A_KEY = 64
+_FORMATS = {"date", "date-time", "email", "uri"}
+_MOST_IN_A_MESSAGE = 8_000
+_SECONDS_TO_PREVIEW = 5.0
+
+
+class Form(NamedTuple):
+    """What a client shows to a person.
+
+    Attributes:
+        kind: `"yes"`, `"object"` for what is wanted as it is, or `"json"` for one text that holds it.
+        key: The name of the question among those of a result: the title of what is wanted, where it has one.
+        schema: The JSON Schema that the client is sent, with flat properties.
+    """
+
+    kind: str
+    key: str
+    message: str
+    schema: dict[str, Any]
+
+
+async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> Form:
+    """The question of `decision` as a form; what does not fit one is asked for as JSON."""
+    tool = context.tool
+    asked = call, decision, tuple(tool.hidden) if tool else (), await _preview(call, context)
+    message = Question(*asked, whole=True).text.strip()
+    if len(message) > _MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
+        message = cut(Question(*asked).text.strip(), _MOST_IN_A_MESSAGE)
+    wanted = decision.schema
+    if wanted is None or (not wanted.get("properties") and _takes_nothing(wanted)):
+        return Form("yes", _QUESTION, message, _YES)
+    title = wanted.get("title")
+    key = title if isinstance(title, str) and 0 < len(title) <= _MOST_IN_A_KEY else _QUESTION
+    flat = _flat(wanted)
+    if flat is not None:
+        return Form("object", key, message, flat)
+    text = cut(json.dumps(thaw(wanted), ensure_ascii=False), _MOST_IN_A_MESSAGE)
+    field = {"type": "string", "title": "JSON", "description": f"A JSON object that fits this JSON Schema: {text}"}
+    return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
+
+
+def answer_of(form: Form, given: wire.ElicitResult) -> Decision | bool:
+    """What the person answered, as a decision."""
+    if given.action != "accept":
+        said = "declined" if given.action == "decline" else "left the question without an answer"
+        return deny(f"the person who was asked {said}")
+    content: dict[str, Any] = given.content or {}
+    if form.kind == "yes":
+        return True if content.get("approve") is True else deny("the person who was asked said no")
+    if form.kind == "object":
+        return allow(content)
+    try:
+        value = loads(str(content.get("json", "")))
+    except ValueError as error:
+        return deny(f"the answer is no JSON: {error}")
+    return allow(value) if isinstance(value, dict) else deny("the answer is no JSON object")
+
+
+def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a form can show of a schema whose properties are all of a primitive type; the answer is compared with the
+    whole of it."""
+    properties: Any = thaw(wanted.get("properties"))
+    if not properties or not all(isinstance(one, dict) and _is_flat(one) for one in properties.values()):
+        return None
+    shown = {name: _form_field(one) for name, one in properties.items()}
+    required = [name for name in wanted.get("required", ()) if name in shown]
+    return {"type": "object", "properties": shown, **({"required": required} if required else {})}
+
+
+def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
+    """Whether a plain yes answers it: the empty object fits."""
+    try:
+        SchemaParameters(wanted).decode("the answer", {})
+    except Exception:  # as where the answer is judged
+        return False
+    return True
+
+
+def _is_flat(schema: dict[str, Any]) -> bool:
+    """Whether it is a primitive type, or a choice of several texts."""
+    kind = schema.get("type")
+    if kind != "array":
+        return isinstance(kind, str) and kind in _FLAT
+    items = schema.get("items")
+    return isinstance(items, dict) and ("enum" in items or "anyOf" in items)
+
+
+def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
+    keys = _KEPT_KEYS | _KEYS_OF[schema["type"]]
+    kept = {key: value for key, value in schema.items() if key in keys}
+    if kept.get("format", "date") not in _FORMATS:
+        del kept["format"]
+    return kept
+
+
+async def _preview(call: ToolCall, context: ToolContext) -> list[str] | str | None:
+    """What the tool's preview says, or why it says nothing."""
+    make = None if context.tool is None else context.tool.preview
+    if make is None:
+        return None
+    try:
+        async with asyncio.timeout(_SECONDS_TO_PREVIEW):
+            found = await in_own_thread(lambda: preview_lines(make(call.arguments)))
+    except TimeoutError:
+        return f"it takes longer than {_SECONDS_TO_PREVIEW:.0f} s"
+    if not isinstance(found, Raised):
+        return found  # type: ignore[return-value]
+    return str(found.error) if isinstance(found.error, NoPreview) else f"it broke ({type(found.error).__name__})"

@@ -1,0 +1,122 @@
+"""Over Streamable HTTP: an ASGI app with the checks of Host, Origin, token and size in front of the server."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from inspect import isawaitable
+
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
+from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
+
+from ferrule import Runner, ToolContext
+from ferrule.serve._caller import Tokens
+from ferrule.serve._server import Principal, RunnerServer
+
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_MOST_TOKEN = 8_192
+_MOST_SESSIONS = 1_000
+
+
+class MCPApp:
+    """A runner as an ASGI app, as `ferrule.serve.mcp` makes it. See docs/serving-mcp.md.
+
+    Attributes:
+        server: The SDK's low-level server, for a client in the same process: `Client(app.server)`.
+    """
+
+    def __init__(
+        self,
+        served: RunnerServer,
+        *,
+        tokens: Tokens | None,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+        max_body: int,
+    ) -> None:
+        origins = [*origins]
+        self._served = served
+        self.server: Server = served.server
+        security = TransportSecuritySettings(
+            allowed_hosts=[*_with_ports(_LOCAL_HOSTS), *_with_ports(hosts)],
+            allowed_origins=[*_with_ports(f"http://{host}" for host in _LOCAL_HOSTS), *origins],
+        )
+        verifier = None if tokens is None else _Verifier(tokens)
+        self._app = served.server.streamable_http_app(
+            transport_security=security,
+            max_request_body_size=max_body,
+            max_sessions=_MOST_SESSIONS,
+            token_verifier=verifier,
+        )
+        if verifier is not None:
+            self._app.add_middleware(AuthContextMiddleware)
+            self._app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))
+        if origins:  # added last it is the outermost: a browser asks first, and without a token
+            self._app.add_middleware(
+                CORSMiddleware,
+                allow_origin_regex="|".join(_origin_pattern(origin) for origin in origins),
+                allow_methods=["GET", "POST", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["Mcp-Session-Id", "WWW-Authenticate"],
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        await self._app(scope, receive, send)
+
+    @property
+    def runner(self) -> Runner:
+        """The runner that is served now."""
+        return self._served.runner
+
+    async def use(self, runner: Runner) -> None:
+        """Serve another runner from now on, such as `app.runner.replace(tools=…)`. Calls under way go on with the one
+        that they began with, and the clients that listen are told where the list is another one."""
+        await self._served.use(runner)
+
+    def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]:
+        """What has to be entered where this app is mounted in another one, which does not run its lifespan; once."""
+        return self.server.session_manager.run()
+
+    async def drain(self) -> None:
+        """Before the program ends: take no new calls, and wait for those under way, as long as the runner's `drain`."""
+        await self._served.drain()
+
+
+class _Verifier:
+    """The user's function of a token, as the SDK asks it."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+
+    async def verify_token(self, token: str) -> Principal | None:
+        if not token or len(token) > _MOST_TOKEN:
+            return None
+        known = self._tokens(token)
+        if isawaitable(known):
+            known = await known
+        if isinstance(known, str) and known:
+            known = ToolContext(principal=known)
+        if not isinstance(known, ToolContext):  # silence means no
+            return None
+        # Without a principal, whoever has the same token is the same.
+        who = known.principal or f"token:{hashlib.sha256(token.encode()).hexdigest()[:24]}"
+        return Principal(token="", client_id=who, scopes=[], context=known)
+
+
+def _with_ports(hosts: Iterable[str]) -> list[str]:
+    """Each as it is, and with any port."""
+    return [form for host in hosts for form in (host, f"{host}:*")]
+
+
+def _origin_pattern(origin: str) -> str:
+    """An origin as the SDK's check reads it, with any port where it ends in `:*`."""
+    base, star, _ = origin.partition(":*")
+    return re.escape(base) + (r":\d+" if star else "")

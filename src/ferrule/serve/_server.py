@@ -1,0 +1,471 @@
+"""A runner behind the SDK's low-level server: what lists its tools, runs a call, asks the client, and tells of changes.
+
+a request            `RunnerServer._call_tool`: who asks, on whose behalf, and whether there is room for one more
+its first time       `runner.run`, with the whole path; a question to a client of 2026-07-28 suspends the call, and
+│                    its sealed record travels as `requestState`, encrypted and bound by `RequestStateBoundary`
+its next time        `runner.resume`, with what the person answered
+the result           `call_result`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio
+import mcp_types as wire
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule.pipeline.results import NOTHING_RUN
+from ferrule.pipeline.tasks import start
+from ferrule.serve._caller import CALLER, ask_client, noting
+from ferrule.serve._content import call_result
+from ferrule.serve._form import Form, answer_of, form_of
+from ferrule.serve._listing import Listing
+from ferrule.types import Coro
+from ferrule.values.call import new_id
+from ferrule.values.content import clean
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import dumps, same
+
+Request = ServerRequestContext[Any, Any]
+_K = TypeVar("_K")
+_Said = tuple[float, float | None, str]
+_MOST_STATE = 1_000_000
+_MOST_PROGRESS = 100
+_NO_FORMS = "the client of this call can ask nobody: it declares no elicitation by form"
+_TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
+_MAY_HAVE_RUN = "It had been started, so its effect may have happened."
+_TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
+_BUSY = "Too many calls are under way; try again later. Nothing was run."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a runner is served, over whatever transport; see `ferrule.serve.mcp`."""
+
+    name: str
+    version: str
+    instructions: str | None
+    context: ToolContext
+    answer_within: float
+    state_key: bytes | Sequence[bytes] | None
+    in_flight: int
+    in_flight_each: int
+    keep_list: float
+    structured: bool
+    public: bool
+
+
+class Principal(AccessToken):
+    """A bearer token that was recognized, with the context of its calls."""
+
+    context: Any = None
+
+
+class LowLevelServer(Server[Any]):
+    """The SDK's server, which says in every handshake that its list of tools may change."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """What the handshake says of this server."""
+        told = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(told, experimental_capabilities, extensions)
+
+
+@dataclass
+class _Served:
+    """One runner and its list of tools; a call keeps the one that it began with."""
+
+    runner: Runner
+    listing: Listing
+
+
+class _Client:
+    """The client of one call: it is asked, and told of progress; of much the oldest is dropped."""
+
+    def __init__(self, request: Request, settings: Settings, ahead: Mapping[str, object]) -> None:
+        self._request = request
+        self._settings = settings
+        self._ahead = dict(ahead)
+        self._put_off: tuple[Decision, Decision, Form] | None = None
+        self._left: tuple[Decision, Decision, Form] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._told = -math.inf
+        self._waiting: deque[_Said] = deque(maxlen=_MOST_PROGRESS)
+        self._telling: asyncio.Task[None] | None = None
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+        """Ask a client of 2025 now, and have one of 2026 asked by the result of its call."""
+        capabilities = self._request.session.client_capabilities
+        declared = None if capabilities is None else capabilities.elicitation
+        if declared is None or (declared.form is None and declared.url is not None):
+            return deny(_NO_FORMS)
+        if not _is_modern(self._request):
+            return await self._elicit(await form_of(call, decision, context))
+        if call.parent is not None:
+            return deny("a client cannot be asked about a call that another tool makes")
+        if context.inside:
+            return deny("a client of 2026-07-28 cannot be asked while the tool runs")
+        form = await form_of(call, decision, context)
+        # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
+        given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
+        if isinstance(given, wire.ElicitResult):
+            return answer_of(form, given)
+        put_off = ask(decision.reason, into=decision.into)  # another object, by which it is known again
+        self._put_off = put_off, decision, form
+        return put_off
+
+    def note_answer(self, call: ToolCall, context: ToolContext, answer: object) -> None:
+        """Keep the question where the approver has answered with what `ask` gave; what it has put off itself is
+        nothing for the client, although that was asked before."""
+        if call.parent is None and not context.inside:
+            put_off = self._put_off
+            self._left = put_off if put_off is not None and answer is put_off[0] else None
+
+    def form_for(self, pending: Mapping[str, Any]) -> Form | None:
+        """The form for the question that a suspended call waits for, where that is the client's."""
+        if self._left is None:
+            return None
+        _, asked, form = self._left
+        # What a handler has left running may have asked since.
+        is_it = pending["reason"] == clean(asked.reason) and same(thaw(pending["schema"]), thaw(asked.schema))
+        return form if is_it else None
+
+    async def _elicit(self, form: Form) -> Decision | bool:
+        try:
+            given = await self._request.session.send_request(
+                _elicitation(form),
+                wire.ElicitResult,
+                request_read_timeout_seconds=self._settings.answer_within,
+                metadata=ServerMessageMetadata(related_request_id=self._request.request_id),
+            )
+        except MCPError as error:
+            if error.code == wire.REQUEST_TIMEOUT:
+                return deny(f"nobody answered within {self._settings.answer_within:g} s")
+            return deny("the client could not ask")
+        return answer_of(form, given)
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    def note(self, data: Mapping[str, Any]) -> None:
+        """Take note of what a `tool:progress` says, in whatever thread it happened."""
+        done: Any = data.get("done")
+        total: Any = data.get("total")
+        if _is_number(done):
+            said: _Said = (done, total if _is_number(total) else None, data.get("message") or "")
+            if _running_loop() is self._loop:
+                self._add(said)
+            else:
+                self._loop.call_soon_threadsafe(self._add, said)
+
+    def _add(self, said: _Said) -> None:
+        self._waiting.append(said)
+        if self._telling is None or self._telling.done():
+            self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while self._waiting:
+            done, total, message = self._waiting.popleft()
+            if done > self._told:  # what does not increase MCP forbids
+                self._told = done
+                await self._request.session.report_progress(done, total, message or None)
+
+    async def all_told(self) -> None:
+        """Wait until all is told, which has to be before the result is."""
+        if self._telling is not None:
+            await asyncio.wait({self._telling})
+
+    def stop_telling(self) -> None:
+        """Tell nothing more."""
+        if self._telling is not None:
+            self._telling.cancel()
+
+
+class _Room:
+    """How many of something there are at once, of all and of each principal."""
+
+    def __init__(self, most: float, most_each: float) -> None:
+        self._most = most
+        self._most_each = most_each
+        self._all = 0
+        self._each: dict[str | None, int] = {}
+
+    def enter(self, who: str | None) -> bool:
+        """Count one more, where there is room for it."""
+        if self._all >= self._most or self._each.get(who, 0) >= self._most_each:
+            return False
+        self._all += 1
+        _add_to(self._each, who, 1)
+        return True
+
+    def leave(self, who: str | None) -> None:
+        """Count one less."""
+        self._all -= 1
+        _add_to(self._each, who, -1)
+
+
+class RunnerServer:
+    """Serves one runner, and another one in its place where it is told to.
+
+    Attributes:
+        server: The SDK's low-level server, for its transports.
+    """
+
+    def __init__(self, runner: Runner, settings: Settings) -> None:
+        self._settings = settings
+        self._calls = _Room(settings.in_flight, settings.in_flight_each)
+        self._listeners = _Room(settings.in_flight, settings.in_flight_each)
+        self._running: dict[Runner, int] = {}
+        self._clients: dict[str, _Client] = {}
+        self._followed: set[str | int] = set()
+        self._bus = InMemorySubscriptionBus()
+        self._listen = ListenHandler(self._bus, max_subscriptions=math.ceil(settings.in_flight))
+        self._served = self._serve(runner)
+        self.runner = runner
+        self.server = LowLevelServer(
+            settings.name,
+            version=settings.version,
+            instructions=settings.instructions,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen_for_changes,
+            get_tool_input_schema=lambda name: self._served.listing.schema_of(name),
+        )
+        self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
+        security = _security(settings)
+        self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
+
+    async def use(self, runner: Runner) -> None:
+        """Serve another runner from now on; calls under way go on, and clients are told where the tools are others."""
+        before, self._served, self.runner = self._served, self._serve(runner), runner
+        if before.listing.digest != self._served.listing.digest:
+            await self._bus.publish(ToolsListChanged())
+
+    async def drain(self) -> None:
+        """Take no new calls, and wait for those under way, as leaving a runner does; end the streams on which clients
+        listen for changes."""
+        self._listen.close()
+        await asyncio.gather(*[_leave(runner) for runner in {self._served.runner, *self._running}])
+
+    def _serve(self, runner: Runner) -> _Served:
+        if not isinstance(runner, Runner):
+            raise DefinitionError(f"what is served is a Runner, not {type(runner).__name__}: Runner(tools) makes one")
+        settings = self._settings
+        listing = Listing(
+            runner.tools, seconds=settings.keep_list, public=settings.public, structured=settings.structured
+        )
+        observers = [*runner.observers, self._observe]
+        return _Served(runner.replace(approve=noting(runner.approve or ask_client), observers=observers), listing)
+
+    # -- what clients send --------------------------------------------------------------------------------------------
+
+    async def _list_tools(self, request: Request, params: wire.PaginatedRequestParams | None) -> wire.ListToolsResult:
+        return self._served.listing.page(None if params is None else params.cursor, modern=_is_modern(request))
+
+    async def _listen_for_changes(
+        self, request: Request, params: wire.SubscriptionsListenRequestParams
+    ) -> wire.SubscriptionsListenResult:
+        who = identity(request)
+        if not self._listeners.enter(who):
+            raise MCPError(wire.INTERNAL_ERROR, _TOO_MANY_LISTEN)
+        try:
+            return await self._listen(request, params)
+        finally:
+            self._listeners.leave(who)
+
+    async def _follow_changes(self, request: Request, params: wire.NotificationParams) -> None:
+        """Tell a client of 2025 of changes, as long as its connection lasts: the SDK ends this with it."""
+        # Without a session each connection runs the server, and has the context of that run; a client may say that it
+        # is initialized, and initialize, more than once.
+        connection = _session_header(request) or id(request.lifespan_context)
+        if connection in self._followed:
+            return
+        self._followed.add(connection)
+        changes = asyncio.Event()
+        unsubscribe = self._bus.subscribe(lambda event: changes.set())
+        try:
+            while True:
+                await changes.wait()
+                changes.clear()
+                await request.session.send_tool_list_changed()
+        finally:
+            unsubscribe()
+            self._followed.discard(connection)
+
+    async def _call_tool(
+        self, request: Request, params: wire.CallToolRequestParams
+    ) -> wire.CallToolResult | wire.InputRequiredResult:
+        served, who = self._served, identity(request)
+        tool = served.runner.tools.find(params.name)
+        if tool is None:
+            raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
+        if not self._calls.enter(who):
+            return _refused_call(_BUSY)
+        _add_to(self._running, served.runner, 1)
+        state = params.request_state if _is_modern(request) else None
+        client = _Client(request, self._settings, (params.input_responses or {}) if state is None else {})
+        try:
+            if state is None:
+                call = ToolCall(new_id(), tool.name, dumps(params.arguments or {}))
+                result = await self._run(client, call.id, served.runner.run(call, self._context(request)))
+            else:
+                form, record = _carried(state)
+                given = (params.input_responses or {}).get(form.key)
+                if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
+                    return _question(form, state)
+                run = served.runner.resume(record, answer_of(form, given), self._context(request), by=who)
+                result = await self._run(client, record["pending"]["call"]["id"], run)
+        finally:
+            self._calls.leave(who)
+            _add_to(self._running, served.runner, -1)
+        if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
+            return _asked(asked, result)
+        structured = served.listing.is_structured(tool, modern=_is_modern(request))
+        return call_result(result, tool, structured=structured)
+
+    # -- one call -----------------------------------------------------------------------------------------------------
+
+    async def _run(self, client: _Client, call_id: str, run: Coro[ToolResult]) -> ToolResult:
+        """Await a run in a task of its own, with its progress. One cancellation reaches it, and it has its grace: AnyIO
+        cancels again at every turn of the loop, and the wait for a handler that takes its leave would end there."""
+        self._clients[call_id] = client
+        token = CALLER.set(client)
+        task = start(run, asyncio.get_running_loop())
+        try:
+            if not task.done():
+                await asyncio.wait({task})
+            await client.all_told()
+        except asyncio.CancelledError:
+            task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # marked as seen
+            raise
+        finally:
+            CALLER.reset(token)
+            client.stop_telling()
+            if self._clients.get(call_id) is client:  # a question that was answered twice has one call
+                del self._clients[call_id]
+        return task.result()
+
+    def _observe(self, event: Event) -> None:
+        if event.kind == "tool:progress" and (client := self._clients.get(event.call.id)) is not None:
+            client.note(event.data)
+
+    def _context(self, request: Request) -> ToolContext:
+        """The context of a call: of its token, or the server's own, with the session of its connection."""
+        principal = _principal(request)
+        context: ToolContext = self._settings.context if principal is None else principal.context
+        if context.session is not None:
+            return context
+        connection = _session_header(request)
+        if connection is None:
+            return context
+        # The id lets its bearer use the session: no event and no record holds it.
+        return context.replace(session=f"mcp_{hashlib.sha256(connection.encode()).hexdigest()[:24]}")
+
+
+def _add_to(counts: dict[_K, int], key: _K, number: int) -> None:
+    """Count, and keep no zero."""
+    counts[key] = counts.get(key, 0) + number
+    if not counts[key]:
+        del counts[key]
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:  # a thread
+        return None
+
+
+async def _leave(runner: Runner) -> None:
+    async with runner:
+        pass
+
+
+def _security(settings: Settings) -> RequestStateSecurity:
+    key = settings.state_key
+    keys = [os.urandom(32)] if key is None else [key] if isinstance(key, bytes) else [*key]
+    try:
+        return RequestStateSecurity(keys=keys, ttl=settings.answer_within, bind_principal=identity)
+    except (TypeError, ValueError) as error:
+        raise DefinitionError(f"state_key: {error}") from None
+
+
+def identity(request: Request) -> str | None:
+    """Who sends it, as its token says; `None` where no tokens are asked for."""
+    principal = _principal(request)
+    return None if principal is None else principal.client_id
+
+
+def _principal(request: Request) -> Principal | None:
+    user = None if request.request is None else request.request.scope.get("user")
+    token = user.access_token if isinstance(user, AuthenticatedUser) else None
+    return token if isinstance(token, Principal) else None
+
+
+def _session_header(request: Request) -> str | None:
+    """The session of a client of 2025 over HTTP."""
+    header: str | None = None if request.request is None else request.request.headers.get("mcp-session-id")
+    return header
+
+
+def _is_modern(request: Request) -> bool:
+    return request.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _asked(form: Form, result: ToolResult) -> wire.CallToolResult | wire.InputRequiredResult:
+    """The question that a suspended call waits for, with its record."""
+    state = json.dumps([form, {"pending": thaw(result.pending)}])
+    if len(state) <= _MOST_STATE:
+        return _question(form, state)
+    return _refused_call(f"{_TOO_LARGE} {NOTHING_RUN if result.executed is False else _MAY_HAVE_RUN}")
+
+
+def _carried(state: str) -> tuple[Form, dict[str, Any]]:
+    """The form and the record that a client has carried, once its seal was found to be ours."""
+    form, record = json.loads(state)
+    return Form(*form), record
+
+
+def _question(form: Form, state: str | None) -> wire.InputRequiredResult:
+    return wire.InputRequiredResult(input_requests={form.key: _elicitation(form)}, request_state=state)
+
+
+def _elicitation(form: Form) -> wire.ElicitRequest:
+    params = wire.ElicitRequestFormParams(message=form.message, requested_schema=form.schema)
+    return wire.ElicitRequest(params=params)
+
+
+def _refused_call(why: str) -> wire.CallToolResult:
+    return wire.CallToolResult(content=[wire.TextContent(text=why)], is_error=True)

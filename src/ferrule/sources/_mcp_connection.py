@@ -1,0 +1,520 @@
+"""The connection to one MCP server, owned by one task; calls come from any task of its loop.
+
+    idle ──► starting ──► ready ──► down ──► starting …        closed, from anywhere
+                 └──────► down
+
+A call that finds it down starts it again, once the wait is over: none after a connection that had answered, then half a
+second, twice as long each time, at most 30 s. Meanwhile calls fail at once, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import mcp_types as types
+from mcp import Client
+from mcp.client._memory import InMemoryTransport
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ferrule import InputRequired, ToolContext, ToolError, __version__
+from ferrule.sources._mcp_http import HttpClient
+from ferrule.sources._mcp_log import ServerLog
+from ferrule.sources._mcp_oauth import provider
+from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
+from ferrule.sources._mcp_settings import Memory, OAuth, Server, Stdio
+from ferrule.sources._mcp_status import State
+from ferrule.sources._mcp_text import visible
+from ferrule.values.content import cut
+from ferrule.values.masking import masked_text
+
+log = logging.getLogger("ferrule.mcp")
+_FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
+_MOST_PAGES, _MOST_TOOLS = 100, 1_000
+_DEBOUNCE = 0.1
+_LEAVE_SECONDS = 2.0
+_DECLINED = types.ElicitResult(action="decline")
+Listing = tuple[list[types.Tool], list[str]]
+"""The definitions that a server listed, and what is wrong with the list as a whole."""
+
+
+class Connection:
+    """One server, and the task that owns the connection to it.
+
+    Args:
+        server: Which one.
+        start_timeout: Seconds for a start, until the tools are listed.
+        elicitation: Whether the server may ask a person.
+        listed: Takes what the server listed.
+
+    Attributes:
+        session: What requests are sent by; `None` unless the server is ready.
+        state: How it is.
+        reason: Why it is down.
+        http: What sends requests to an address; `None` for other servers.
+        protocol: The revision that is spoken, once there was a connection.
+        server_info: The name and version that the server gives itself.
+    """
+
+    def __init__(
+        self, server: Server, start_timeout: float, elicitation: bool, listed: Callable[[Listing], None]
+    ) -> None:
+        self.server = server
+        self.session: ClientSession | None = None
+        self.http: HttpClient | None = None
+        self.state: State = "idle"
+        self.reason = self.protocol = self.server_info = ""
+        self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
+        given = {} if isinstance(server, Memory) else server.env if isinstance(server, Stdio) else server.headers
+        self._log = ServerLog(server.label, given.values())
+        self._loop = asyncio.get_running_loop()
+        self._retry_at, self._failures, self._has_listed = 0.0, 0, False
+        self._forgotten = False
+        self._given_up: set[types.RequestId] = set()
+        self._limit: asyncio.Timeout | None = None
+        self._calls: dict[object, tuple[ToolContext, asyncio.Timeout]] = {}
+        self._idle = asyncio.Event()
+        self._asked: dict[object, asyncio.Task[Any]] = {}
+        self._wanted, self._settled, self._ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stale, self._followed = asyncio.Event(), asyncio.Event()
+
+    # -- for calls -----------------------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> ClientSession | None:
+        """What requests are sent by, where nothing has to be waited for."""
+        return self.session if asyncio.get_running_loop() is self._loop else None
+
+    async def opened(self) -> ClientSession:
+        """What requests are sent by, of a server that is started where it may be.
+
+        Raises:
+            ToolError: where it is down; nothing was sent.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            text = f"{self.server.label} belongs to another event loop, in which it was connected"
+            raise ToolError(text, executed=False)
+        if self.session is not None:
+            return self.session
+        if self.state in ("idle", "down") and self.retry_in <= 0:
+            self.start()
+        if self.state == "starting":
+            await self._settled.wait()
+        return self._opened_session()
+
+    def _opened_session(self) -> ClientSession:
+        if self.session is None:
+            raise self._refusal()
+        return self.session
+
+    def _refusal(self) -> ToolError:
+        label, left = self.server.label, self.retry_in
+        if self.state == "closed":
+            return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
+        text = f"{label} is down: {cut(self.reason, 1000)}; tried again in {left:.1f} s"
+        return ToolError(text, executed=False, retry_after=left)
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until a call may start it again."""
+        return max(self._retry_at - self._loop.time(), 0.0) if self.state == "down" else 0.0
+
+    def answered(self) -> None:
+        """The server has answered a call: what was wrong before is over."""
+        self._failures = 0
+
+    def begins(self, key: object, context: ToolContext, limit: asyncio.Timeout) -> None:
+        """A call is under way, whose person the server may ask, until it `ends`; its limit ends it where this is
+        left."""
+        self._calls[key] = context, limit
+        self._idle.clear()
+
+    def ends(self, key: object) -> None:
+        """The call is over, and what the server asks about it."""
+        self._calls.pop(key, None)
+        if not self._calls:
+            self._idle.set()
+        if (asked := self._asked.pop(key, None)) is not None:
+            asked.cancel()
+
+    def start(self) -> None:
+        """Let its task start it."""
+        self.state = "starting"
+        self._settled.clear()
+        self._wanted.set()
+
+    def lost(self, reason: str) -> None:
+        """There is no connection any more; calls that come from now on start it again."""
+        if self.session is not None:
+            self._down(reason)
+        self._ended.set()
+
+    def forgotten(self, session: ClientSession) -> None:
+        """The server has forgotten this session: calls that come from now on make another one, once those that are
+        under way have heard the same, or their time is over."""
+        if self.session is session:
+            self._forgotten = True
+            self.lost("the server has forgotten the session")
+
+    def unreachable(self, reason: str) -> None:
+        """A call could not be sent; unless others are under way, there is no connection any more."""
+        if len(self._calls) <= 1:
+            self.lost(reason)
+
+    async def list_again(self) -> bool:
+        """Ask for the tools, for the headers that a call of each wants; whether there was an answer."""
+        session = self.session
+        if session is None:
+            return False
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                listing = await list_tools(session)
+        except (MCPError, ValueError, TimeoutError):
+            return False
+        self._listed(listing)
+        return True
+
+    # -- for who follows -----------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """From now on, tell of every change of the list, and try again by itself where there never was one."""
+        if not self._followed.is_set():
+            self._followed.set()
+            if self.state == "down" and not self._has_listed:
+                self._loop.call_later(self.retry_in, self._start_where_down)
+
+    def _start_where_down(self) -> None:
+        if self.state == "down":
+            self.start()
+
+    async def settled(self) -> None:
+        """Wait until the start has come to something."""
+        await self._settled.wait()
+
+    # -- its task ------------------------------------------------------------------------------------------------------
+
+    async def own(self) -> None:
+        """Start it whenever it is wanted, until it is cancelled: what the task of this connection does."""
+        try:
+            while not _is_cancelled():
+                await self._wanted.wait()
+                self._wanted.clear()
+                await self._run()
+        finally:
+            self.session, self.state = None, "closed"
+            self._settled.set()
+
+    async def _run(self) -> None:
+        """One connection, from its start to its end."""
+        self._ended.clear()
+        self._forgotten = False
+        self._given_up.clear()
+        self._log.clear()
+        reason, opened = "the connection ended", False
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(self._start_timeout) as self._limit:
+                    client = await stack.enter_async_context(await self._client(stack))
+                    listing = await list_tools(client.session)
+                opened = True
+                self._opened(client, listing)
+                watching = [asyncio.create_task(self._watch(client))]
+                stack.push_async_callback(_stop, watching)
+                stack.callback(self._leave_calls)
+                await self._ended.wait()
+                if self._forgotten:
+                    await self._heard()
+        except TimeoutError:
+            reason = f"it did not answer within {self._start_timeout:g} s"
+        except Exception as error:
+            reason = reason_for(error)
+            log.debug("%s: the connection broke", self.server.label, exc_info=True)
+        if not (opened and self._ended.is_set()):
+            self._down(reason)
+        elif self.state == "down" and self._log.end not in self.reason:  # what it wrote while it ended
+            self.reason = self._with_log(self.reason)
+
+    async def _heard(self) -> None:
+        """Wait until no call of a forgotten session is under way, not for long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._idle.wait()
+
+    def _leave_calls(self) -> None:
+        """End the calls that are under way where the connection is left: in memory, nothing else would."""
+        if _is_cancelled():
+            for _, limit in self._calls.values():
+                limit.reschedule(self._loop.time())
+
+    def _opened(self, client: Client, listing: Listing) -> None:
+        session = client.session
+        info = session.server_info
+        self.protocol = session.protocol_version or ""
+        self.server_info = "" if info is None else f"{info.name} {info.version}".strip()
+        self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
+        self._listed(listing)
+        log.info("%s is ready: %s, MCP %s", self.server.label, self.server_info, self.protocol)
+        self._settled.set()
+
+    def _down(self, reason: str) -> None:
+        self.session, self.state = None, "down"
+        self.reason = self._with_log(reason)
+        step = self._failures - self._has_listed
+        wait = 0.0 if step < 0 else min(_FIRST_BACKOFF * 2 ** min(step, 10), _LONGEST_BACKOFF)
+        self._retry_at = self._loop.time() + wait
+        self._failures += 1
+        log.warning("%s is down: %s", self.server.label, self.reason)
+        if self._followed.is_set() and not self._has_listed:
+            self._loop.call_later(self.retry_in, self._start_where_down)
+        self._settled.set()
+
+    def _with_log(self, reason: str) -> str:
+        return f"{reason}; its last words: {self._log.end}" if self._log.end else reason
+
+    async def _client(self, stack: AsyncExitStack) -> Client:
+        """What the SDK speaks to this server with."""
+        server = self.server
+        target: Any
+        if isinstance(server, Memory):
+            target = server.server
+            if server.mode == "legacy":
+                target = self._watched(InMemoryTransport(target))
+        elif isinstance(server, Stdio):
+            parameters = StdioServerParameters(
+                command=server.command,
+                args=[*server.args],
+                env={**server.env},
+                cwd=None if server.cwd is None else os.fspath(server.cwd),
+            )
+            target = self._watched(stdio_client(parameters, stack.enter_context(self._log.stderr())))
+        else:
+            auth = server.auth
+            if isinstance(auth, OAuth):
+                auth = await provider(server.url, auth, self._person_waited_for)
+            http = self.http = await stack.enter_async_context(HttpClient({**server.headers}, auth))
+            target = self._watched(streamable_http_client(server.url, http_client=http))
+        return Client(
+            target,
+            mode=server.mode,
+            client_info=types.Implementation(name="ferrule", version=__version__),
+            elicitation_callback=self._elicit if self._elicitation else None,
+            logging_callback=self._take_log,
+            message_handler=self._take_message,
+            cache=None,
+        )
+
+    @contextlib.contextmanager
+    def _person_waited_for(self) -> Iterator[None]:
+        """While a person is asked who they are, which no server can make quicker; the start has its time afterwards."""
+        self._move_limit(None)
+        try:
+            yield
+        finally:
+            self._move_limit(self._loop.time() + self._start_timeout)
+
+    def _move_limit(self, when: float | None) -> None:
+        if self._limit is not None and self.state == "starting":
+            with contextlib.suppress(RuntimeError):  # the start is over
+                self._limit.reschedule(when)
+
+    def _watched(self, transport: Any) -> Any:
+        return _watched_transport(transport, self._stream_ended, self._sent, self._came)
+
+    def _stream_ended(self) -> None:
+        self.lost("the connection ended")
+
+    def _sent(self, message: types.JSONRPCMessage) -> None:
+        """Note which requests were given up: what the server asks later may be about one of them."""
+        if isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._given_up.add((message.params or {})["requestId"])
+
+    def _came(self, message: object) -> None:
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            self._given_up.discard(message.id)
+
+    # -- what the server sends -----------------------------------------------------------------------------------------
+
+    async def _take_log(self, params: types.LoggingMessageNotificationParams) -> None:
+        self._log.say(f"{params.level}: {params.data}", logging.DEBUG if params.level == "debug" else logging.INFO)
+
+    async def _take_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._stale.set()
+
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Ask the person of the one call that is under way. With several, nobody can tell which one it is about."""
+        if len(self._calls) != 1:
+            log.warning("%s: a question was declined, with %d calls under way", self.server.label, len(self._calls))
+            return _DECLINED
+        if self._given_up:
+            log.warning("%s: a question was declined, as a call that was given up has no answer", self.server.label)
+            return _DECLINED
+        key, (call, _) = next(iter(self._calls.items()))
+        if key in self._asked:
+            log.warning("%s: a question was declined, as another one of this call waits", self.server.label)
+            return _DECLINED
+        try:
+            wanted = InputRequired(reason_of(params, self.server.label), schema_of(params))
+        except ValueError as error:
+            log.warning("%s: a question was declined: %s", self.server.label, error)
+            return _DECLINED
+        asked = self._asked[key] = asyncio.ensure_future(call.ask(wanted))
+        try:
+            await asyncio.wait({asked})
+        finally:
+            self._asked.pop(key, None)
+            asked.cancel()
+        if asked.cancelled():  # the call has ended meanwhile
+            return types.ElicitResult(action="cancel")
+        value = asked.result()
+        return _DECLINED if value is None else accepted(params.mode, value)
+
+    async def _watch(self, client: Client) -> None:
+        """Ask for the tools again whenever the list changes, for who follows."""
+        await self._followed.wait()
+        listening: list[asyncio.Task[None]] = []
+        if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            self._stale.set()  # what changed before is not told
+            listening.append(asyncio.create_task(self._listen(client)))
+        try:
+            while not _is_cancelled():
+                await self._stale.wait()
+                await asyncio.sleep(_DEBOUNCE)
+                self._stale.clear()
+                if not await self.list_again():
+                    log.warning("%s: its list of tools changed, and could not be read", self.server.label)
+        finally:
+            await _stop(listening)
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changes of the list, as the revision 2026-07-28 tells them; again where that ends."""
+        wait = _FIRST_BACKOFF
+        while not _is_cancelled():
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    if not changes.honored.tools_list_changed:
+                        return
+                    wait = _FIRST_BACKOFF
+                    async for _ in changes:
+                        pass  # each comes to `_take_message` as well
+            except MCPError as error:
+                if error.code in (types.METHOD_NOT_FOUND, types.INVALID_REQUEST):
+                    return  # it tells of no changes
+            except Exception:
+                log.debug("%s: listening for changes ended", self.server.label, exc_info=True)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, _LONGEST_BACKOFF)
+            self._stale.set()
+
+
+async def list_tools(session: ClientSession) -> Listing:
+    """All pages of the list, bounded.
+
+    Raises:
+        MCPError: where the server answers with an error.
+        ValueError: where its answer is none.
+    """
+    found: list[types.Tool] = []
+    cursors: set[str] = set()
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
+        try:
+            page = await session.list_tools(params=params)
+        except MCPError as error:
+            if error.code == types.METHOD_NOT_FOUND and not found:
+                return [], []
+            raise
+        found += page.tools
+        cursor = page.next_cursor
+        if len(found) > _MOST_TOOLS:
+            return found[:_MOST_TOOLS], [f"it has more than {_MOST_TOOLS:,} tools, of which the first are taken"]
+        if cursor is None:
+            return found, []
+        if cursor in cursors:
+            return found, ["its pages go round in a circle"]
+        cursors.add(cursor)
+    return found, [f"it has more than {_MOST_PAGES} pages, of which the first are taken"]
+
+
+def reason_for(error: BaseException) -> str:
+    """Why a connection broke: what was raised first, below all groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, FileNotFoundError):
+        return f"there is no program {error.filename!r}"
+    text = cut(visible(masked_text(error) or "")[0], 500)
+    if isinstance(error, MCPError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_cancelled() -> bool:
+    """Whether the present task is to end: where a connection breaks at the same moment, its error hides that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _WatchedStream:
+    """A stream of messages, to or from a server, that tells of each, and of its end: the SDK's client does not."""
+
+    def __init__(self, stream: Any, ended: Callable[[], None], seen: Callable[[Any], None]) -> None:
+        self._stream, self._tell, self._seen = stream, ended, seen
+
+    @property
+    def last_context(self) -> Any:
+        return getattr(self._stream, "last_context", None)
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._stream.__aexit__(*raised)
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            item = await self._stream.__anext__()
+        except Exception:  # its end, too
+            self._tell()
+            raise
+        self._seen(getattr(item, "message", None))
+        return item
+
+    async def receive(self) -> Any:
+        return await self._stream.receive()
+
+    async def send(self, item: Any) -> None:
+        self._seen(item.message)
+        await self._stream.send(item)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _watched_transport(
+    transport: Any, ended: Callable[[], None], sent: Callable[[Any], None], came: Callable[[Any], None]
+) -> AsyncIterator[Any]:
+    async with transport as (read, write):
+        yield _WatchedStream(read, ended, came), _WatchedStream(write, ended, sent)

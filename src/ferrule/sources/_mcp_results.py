@@ -1,0 +1,111 @@
+"""What an MCP server answered, as a result: `structuredContent` is the output, `content` is what a model sees."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import mcp_types as types
+
+from ferrule import Media, Text, ToolError, ToolResult
+
+_MOST_MEDIA = 50_000_000
+"""Of all media of one result."""
+_SAID_NOTHING = "the server says that it failed, and no more"
+_NO_TYPE = "application/octet-stream"
+Check = Callable[[object, object], str]
+
+
+def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult | str:
+    """The result of a call.
+
+    Args:
+        check: Where the output does not fit the tool's output schema; `None` where it has none.
+
+    Raises:
+        ToolError: for content that cannot be read, and for what does not fit the output schema.
+    """
+    structured = "structured_content" in answer.model_fields_set
+    metadata = _metadata(answer)
+    if metadata is None and check is None and not structured and not answer.is_error and len(answer.content) == 1:
+        only = answer.content[0]
+        if isinstance(only, types.TextContent):  # a text that stands for itself costs the kernel a tenth
+            return only.text
+    blocks = _blocks(answer.content)
+    texts = [block.text for block in blocks if isinstance(block, Text)]
+    only_texts = len(texts) == len(blocks)
+    output: Any = "\n".join(texts) if only_texts else blocks
+    if structured:
+        output = answer.structured_content
+    if answer.is_error:
+        error = "\n".join(texts).strip() or _SAID_NOTHING
+        return ToolResult(
+            output if structured else None, error, metadata, None if only_texts else (Text(error), *blocks)
+        )
+    if check is not None:
+        if not structured:
+            raise ToolError("the server gave no structuredContent, which its output schema promises")
+        if misfit := check(None, output):
+            raise ToolError(f"what the server gave does not fit its output schema: {misfit}")
+    return ToolResult(output, None, metadata, blocks or None)
+
+
+def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
+    """What stands beside the content, kept for who wants it: no model sees it."""
+    about: dict[str, Any] = {}
+    if answer.meta:  # who the server is, each answer of 2026-07-28 says, and `status` too
+        about["_meta"] = {key: value for key, value in answer.meta.items() if key != types.SERVER_INFO_META_KEY}
+    beside = []
+    for index, block in enumerate(answer.content):
+        if block.annotations is None and not block.meta:
+            continue
+        said = {} if block.annotations is None else block.annotations.model_dump(exclude_none=True, by_alias=True)
+        kept = {"annotations": said, "_meta": dict(block.meta or {})}
+        beside.append({"block": index, **{key: value for key, value in kept.items() if value}})
+    if beside:
+        about["content"] = beside
+    about = {key: value for key, value in about.items() if value}
+    return {"mcp": about} if about else None
+
+
+def _blocks(content: list[types.ContentBlock]) -> list[Text | Media]:
+    left = _MOST_MEDIA
+    found: list[Text | Media] = []
+    for index, block in enumerate(content):
+        try:
+            made = _block(block)
+        except (TypeError, ValueError) as error:
+            raise ToolError(f"block {index} of the server's answer, of the type {block.type!r}, {error}") from None
+        if isinstance(made, Media):
+            left -= len(made.data or b"")
+        if left < 0:
+            raise ToolError(f"the server's answer has more than {_MOST_MEDIA:,} bytes of media; ask for less at a time")
+        found.append(made)
+    return found
+
+
+def _block(block: types.ContentBlock) -> Text | Media:
+    match block:
+        case types.TextContent():
+            return Text(block.text)
+        case types.ImageContent():
+            return Media("image", _from_base64(block.data), block.mime_type)
+        case types.AudioContent():
+            return Media("audio", _from_base64(block.data), block.mime_type)
+        case types.ResourceLink():
+            return Media("resource", None, block.mime_type or _NO_TYPE, str(block.uri), block.name)
+        case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+            kind = resource.mime_type or "text/plain"
+            return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            return Media("resource", _from_base64(resource.blob), resource.mime_type or _NO_TYPE, str(resource.uri))
+    raise TypeError("is not known")
+
+
+def _from_base64(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"is no base64: {error}") from None

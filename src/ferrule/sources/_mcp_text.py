@@ -1,0 +1,87 @@
+"""Text of an MCP server without what nobody sees, which a model would read all the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ferrule.values.content import clean
+
+# Unicode's format characters (zero width, bidirectional, the tags U+E0000 ff.), fillers that show nothing, variation
+# selectors that can carry a message, and control characters but for those that lay out text. A single U+FE0E or U+FE0F
+# stays: it says whether an emoji is coloured.
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+    "|(?<=[\ufe0e\ufe0f])[\ufe0e\ufe0f]+"
+)
+_TEXT_KEYWORDS = ("title", "description", "$comment")
+"""The keywords of a schema whose text is for people and models, and decides nothing."""
+_VALUE_KEYWORDS = ("const", "enum", "default", "examples")
+"""Those that hold values, in which no keyword is one."""
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def visible(text: str) -> tuple[str, int]:
+    """The text without what nobody sees, and how many such characters it had."""
+    text = clean(text)
+    return _HIDDEN.subn("", text) if not text.isascii() or not text.isprintable() else (text, 0)
+
+
+def has_hidden(text: str) -> bool:
+    return visible(text)[1] > 0
+
+
+def visible_schema(schema: Any, most: int) -> tuple[Any, int]:
+    """The schema whose titles and descriptions hold nothing hidden and at most `most` characters each, and how many
+    characters they had too many. It judges as the one that was given.
+
+    Raises:
+        ValueError: for hidden characters anywhere else, where they would have to stay.
+    """
+    if isinstance(schema, list):
+        parts = [visible_schema(item, most) for item in schema]
+        return [part for part, _ in parts], sum(count for _, count in parts)
+    if not isinstance(schema, Mapping):
+        _check_value(schema)
+        return schema, 0
+    found: dict[str, Any] = {}
+    removed = 0
+    for key, value in schema.items():
+        _check_value(key)
+        if key in _TEXT_KEYWORDS and isinstance(value, str):
+            text, count = visible(value)
+            found[key], removed = text[:most], removed + count + max(len(text) - most, 0)
+        elif key in _BY_NAME and isinstance(value, Mapping):
+            found[key] = {}
+            for name, inner in value.items():
+                _check_value(name)
+                found[key][name], count = visible_schema(inner, most)
+                removed += count
+        elif key in _VALUE_KEYWORDS:
+            for text in _texts_in(value):
+                _check_value(text)
+            found[key] = value
+        else:
+            found[key], count = visible_schema(value, most)
+            removed += count
+    return found, removed
+
+
+def _check_value(value: object) -> None:
+    if isinstance(value, str) and has_hidden(value):
+        raise ValueError(f"its schema holds hidden characters in {ascii(value)[:80]}")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from _texts_in(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in(item)

@@ -1,0 +1,211 @@
+"""Tools from MCP servers: commands, addresses, servers in this process, or an `mcp.json` of several.
+
+    async with mcp.connect(["python", "my_server.py"]) as toolset:
+        runner = Runner(toolset)
+
+See docs/mcp.md. The package `mcp` is imported when a connection is made: `pip install "ferrule[mcp]"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from ferrule import DefinitionError, FerruleError, Toolset
+from ferrule.sources._mcp_settings import Http, Memory, Mode, OAuth, Stdio, servers_of
+from ferrule.sources._mcp_status import LeftOut, ServerStatus
+
+if TYPE_CHECKING:
+    from ferrule.sources._mcp_connection import Connection, Listing
+    from ferrule.sources._mcp_tools import Tools
+
+__all__ = [
+    "Http",
+    "LeftOut",
+    "Memory",
+    "Mode",
+    "OAuth",
+    "ServerStatus",
+    "Servers",
+    "ServersDownError",
+    "Stdio",
+    "connect",
+]
+
+
+class ServersDownError(FerruleError):
+    """No MCP server could be started, or one that is required; the text says why. See docs/mcp.md."""
+
+
+def connect(
+    *servers: object,
+    name: str | None = None,
+    trusted: bool | Collection[str] = False,
+    required: bool = False,
+    elicitation: bool = True,
+    start_timeout: float = 30.0,
+) -> Servers:
+    """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
+
+    Args:
+        servers: Each a command as a list of texts, an address, a low-level `Server` of the package `mcp`, `Stdio`,
+            `Http` or `Memory`; or a path to an `mcp.json`, or its mapping.
+        name: The name of the one server, which its tools get before theirs: `name__tool`.
+        trusted: Whether to believe what the servers say of their tools (that one only reads, that it does no harm
+            twice), or the names of those to believe. Of the others each tool changes things.
+        required: Whether each server must start. Otherwise the tools of one that does not are missing.
+        elicitation: Whether servers may ask the person whom the runner's approver asks.
+        start_timeout: Seconds that a server has for a start, until its tools are listed.
+
+    Raises:
+        DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
+        ServersDownError: on entering, where no server started, or one that is required did not.
+    """
+    found = servers_of(servers, name)
+    known = {server.name for server in found}
+    if not isinstance(trusted, bool):
+        names = {trusted} if isinstance(trusted, str) else set(trusted)
+        if unknown := sorted(names - known, key=str):
+            raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
+        trusted = frozenset(names)
+    if not start_timeout > 0:
+        raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
+    return Servers(found, trusted, required, elicitation, start_timeout)
+
+
+class Servers:
+    """Connections to MCP servers, made by `connect`; entered once. See docs/mcp.md.
+
+    Each is owned by one task, which ends when the context is left. Calls come from any task of that loop.
+    """
+
+    def __init__(
+        self,
+        servers: list[Stdio | Http | Memory],
+        trusted: bool | frozenset[str],
+        required: bool,
+        elicitation: bool,
+        start_timeout: float,
+    ) -> None:
+        self._servers, self._trusted, self._required = servers, trusted, required
+        self._elicitation, self._start_timeout = elicitation, start_timeout
+        self._connections: list[Connection] = []
+        self._tools: list[Tools] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._toolset = Toolset([])
+        self._left_out: tuple[LeftOut, ...] = ()
+        self._version, self._entered, self._closed = 0, False, False
+        self._changed = asyncio.Event()
+
+    @property
+    def toolset(self) -> Toolset:
+        """The tools as they are now; tools of a server that was lost stay, as a call of one starts it again."""
+        return self._toolset
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The tools that are not offered, each with what is wrong with it."""
+        return self._left_out
+
+    @property
+    def status(self) -> Mapping[str, ServerStatus]:
+        """How each server is, by its name, or what it is where it has none."""
+        if not self._connections:
+            return {server.label: ServerStatus(server.label, "idle") for server in self._servers}
+        found = {}
+        for connection, tools in zip(self._connections, self._tools, strict=True):
+            name = connection.server.label
+            about = connection.reason, connection.retry_in, connection.protocol, connection.server_info
+            found[name] = ServerStatus(name, connection.state, *about, len(tools.tools))
+        return found
+
+    async def changes(self) -> AsyncIterator[Toolset]:
+        """The toolset whenever it is another one: a server's list changed, or a server came. It ends when the context
+        is left. What changed since then comes at once; what changes twice before it is asked for comes once."""
+        seen = 0
+        for connection in self._connections:
+            connection.follow()
+        while not self._closed:
+            if self._version == seen:
+                await self._changed.wait()
+                continue
+            seen = self._version
+            yield self._toolset
+
+    async def __aenter__(self) -> Toolset:
+        if self._entered:
+            raise RuntimeError("connect(…) is entered once; make another one for another connection")
+        self._entered = True
+        try:
+            from ferrule.sources._mcp_connection import Connection
+            from ferrule.sources._mcp_tools import Tools
+        except ImportError as error:
+            raise DefinitionError(
+                f'MCP needs the package mcp, which could not be imported ({error}): pip install "ferrule[mcp]"'
+            ) from error
+        for server in self._servers:
+            place = len(self._connections)
+            connection = Connection(
+                server,
+                self._start_timeout,
+                self._elicitation,
+                lambda listing, place=place: self._take(place, listing),  # type: ignore[misc]
+            )
+            trusted = self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
+            self._connections.append(connection)
+            self._tools.append(Tools(connection, trusted))
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+        self._version = 0
+        return self._toolset
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self._close()
+
+    async def _start(self) -> None:
+        """Start all servers at once.
+
+        Raises:
+            ServersDownError: where none came up, or one that is required did not.
+        """
+        for connection in self._connections:
+            connection.start()
+            self._tasks.append(asyncio.create_task(connection.own(), name=f"mcp {connection.server.label}"))
+        for connection in self._connections:
+            await connection.settled()
+        down = [status for status in self.status.values() if status.state == "down"]
+        if down and (self._required or len(down) == len(self._connections)):
+            raise ServersDownError("; ".join(f"the MCP server {one.name} is down: {one.reason}" for one in down))
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._changed.set()
+        for task in self._tasks:
+            task.cancel()
+        cancelled: asyncio.CancelledError | None = None
+        while left := [task for task in self._tasks if not task.done()]:
+            try:
+                await asyncio.wait(left)
+            except asyncio.CancelledError as error:  # a second one would leave processes behind; each wait ends
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    def _take(self, place: int, listing: Listing) -> None:
+        """Take over what a server listed."""
+        from ferrule.sources._mcp_tools import without_doubles
+
+        if not self._tools[place].take(*listing):
+            return
+        tools, left_out = without_doubles(self._tools)
+        self._left_out = tuple(left_out)
+        if tools == list(self._toolset):
+            return
+        self._toolset = Toolset(tools)
+        self._version += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,193 @@
+"""The tools that the official conformance suite of MCP calls; served by `ferrule serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+
+from ferrule import InputRequired, Media, Runner, Text, Tool, ToolContext, ToolError, ToolResult, build_tool, tool
+
+# One pixel, and no sound.
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA="
+
+
+def media(kind: str, data: str, mime_type: str) -> Media:
+    return Media(kind, base64.b64decode(data), mime_type)  # type: ignore[arg-type]
+
+
+@tool(read_only=True)
+async def test_simple_text() -> str:
+    """Say a text."""
+    return "This is a simple text response for testing."
+
+
+@tool(read_only=True)
+async def test_image_content() -> Media:
+    """Show an image."""
+    return media("image", PNG, "image/png")
+
+
+@tool(read_only=True)
+async def test_audio_content() -> Media:
+    """Play a sound."""
+    return media("audio", WAV, "audio/wav")
+
+
+@tool(read_only=True)
+async def test_embedded_resource() -> Media:
+    """Give a resource."""
+    return Media("file", b"This is an embedded resource content.", "text/plain", uri="test://embedded-resource")
+
+
+@tool(read_only=True)
+async def test_multiple_content_types() -> ToolResult:
+    """Give all three."""
+    inner = Media("file", b'{"test":"data","value":123}', "application/json", uri="test://mixed-content-resource")
+    return ToolResult(content=[Text("Multiple content types test:"), media("image", PNG, "image/png"), inner])
+
+
+@tool(read_only=True)
+async def test_error_handling() -> None:
+    """Fail."""
+    raise ToolError("This tool intentionally returns an error for testing")
+
+
+@tool(read_only=True)
+async def test_tool_with_progress(context: ToolContext) -> str:
+    """Say how far it is."""
+    for done in (0, 50, 100):
+        context.progress(done, 100)
+        await asyncio.sleep(0.05)
+    return "done"
+
+
+def _schema(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties) if required is None else required}
+
+
+def asking(name: str, reason: str, schema: dict[str, Any]) -> Tool:
+    """A tool that asks once, and says what it was told."""
+
+    @tool(name=name, description="Ask, and say what was answered.", read_only=True)
+    async def ask_once(context: ToolContext) -> str | InputRequired:
+        if context.answer is None:
+            return InputRequired(reason, schema)
+        return f"Elicitation completed: action=accept, content={json.dumps(dict(context.answer.value))}"
+
+    return ask_once
+
+
+@tool(read_only=True)
+async def test_elicitation(message: str, context: ToolContext) -> str | InputRequired:
+    """Ask with the message of the caller."""
+    if context.answer is None:
+        text = {"type": "string"}
+        return InputRequired(message, _schema(username=text, email=text))
+    return f"User response: action=accept, content={json.dumps(dict(context.answer.value))}"
+
+
+@tool(read_only=True)
+async def test_input_required_result_elicitation(context: ToolContext) -> str | InputRequired:
+    """Ask for a name."""
+    if context.answer is None:
+        schema = {**_schema(name={"type": "string"}), "title": "user_name"}
+        return InputRequired("What is your name?", schema)
+    return f"Hello, {context.answer.value['name']}!"
+
+
+@tool(read_only=True)
+async def test_input_required_result_request_state(context: ToolContext) -> str | InputRequired:
+    """Confirm."""
+    if context.answer is None:
+        return InputRequired("Please confirm", _schema(ok={"type": "boolean"}), state={"checked": True})
+    return "state-ok" if context.answer.state == {"checked": True} else "no state"
+
+
+@tool(read_only=True)
+async def test_input_required_result_multi_round(context: ToolContext) -> str | InputRequired:
+    """Ask twice."""
+    text = {"type": "string"}
+    if context.answer is None:
+        return InputRequired("Step 1: What is your name?", {**_schema(name=text), "title": "step1"}, state=1)
+    if context.answer.state == 1:
+        return InputRequired("Step 2: What is your favorite color?", {**_schema(color=text), "title": "step2"}, state=2)
+    return "both steps are done"
+
+
+DEFAULTS = _schema(
+    name={"type": "string", "default": "John Doe"},
+    age={"type": "integer", "default": 30},
+    score={"type": "number", "default": 95.5},
+    status={"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+    verified={"type": "boolean", "default": True},
+    required=[],
+)
+OPTIONS = ["option1", "option2", "option3"]
+TITLED = [{"const": "value1", "title": "First Option"}, {"const": "value2", "title": "Second Option"}]
+ENUMS = _schema(
+    untitledSingle={"type": "string", "enum": OPTIONS},
+    titledSingle={"type": "string", "oneOf": TITLED},
+    legacyEnum={"type": "string", "enum": ["opt1", "opt2"], "enumNames": ["Option One", "Option Two"]},
+    untitledMulti={"type": "array", "items": {"type": "string", "enum": OPTIONS}},
+    titledMulti={"type": "array", "items": {"anyOf": TITLED}},
+    required=[],
+)
+SCHEMA_2020_12 = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "$defs": {
+        "address": {
+            "$anchor": "addressDef",
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+        }
+    },
+    "properties": {
+        "name": {"type": "string"},
+        "address": {"$ref": "#/$defs/address"},
+        "contactMethod": {"type": "string", "enum": ["phone", "email"]},
+        "phone": {"type": "string"},
+        "email": {"type": "string"},
+    },
+    "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+    "if": {"properties": {"contactMethod": {"const": "phone"}}, "required": ["contactMethod"]},
+    "then": {"required": ["phone"]},
+    "else": {"required": ["email"]},
+    "additionalProperties": False,
+}
+HEADERS = _schema(region={"type": "string", "x-mcp-header": "Region"}, limit={"type": "integer"})
+
+
+async def say_arguments(payload: dict[str, Any]) -> str:
+    return json.dumps(payload)
+
+
+def defined(name: str, schema: dict[str, Any]) -> Tool:
+    made = build_tool({"name": name, "description": f"{name}.", "inputSchema": schema}, say_arguments)
+    return made.replace(guards=(), read_only=True)
+
+
+runner = Runner(
+    [
+        test_simple_text,
+        test_image_content,
+        test_audio_content,
+        test_embedded_resource,
+        test_multiple_content_types,
+        test_error_handling,
+        test_tool_with_progress,
+        test_elicitation,
+        asking("test_elicitation_sep1034_defaults", "Please check", DEFAULTS),
+        asking("test_elicitation_sep1330_enums", "Please choose", ENUMS),
+        asking("test_streaming_elicitation", "Please confirm", _schema(ok={"type": "boolean"})),
+        asking("test_input_required_result_tampered_state", "Please confirm", _schema(ok={"type": "boolean"})),
+        test_input_required_result_elicitation,
+        test_input_required_result_request_state,
+        test_input_required_result_multi_round,
+        defined("json_schema_2020_12_tool", SCHEMA_2020_12),
+        defined("test_custom_headers", HEADERS),
+    ]
+)

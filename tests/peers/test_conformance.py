@@ -1,0 +1,123 @@
+"""The official conformance suite of MCP, its scenarios about tools, against `ferrule serve` and the client."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from needed import needed
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = Path(__file__).parent / "conformance_tools.py"
+CLIENT = ROOT / "examples" / "mcp_client.py"
+SECONDS = 120
+BOTH = [
+    "tools-list",
+    "tools-call-simple-text",
+    "tools-call-image",
+    "tools-call-audio",
+    "tools-call-embedded-resource",
+    "tools-call-mixed-content",
+    "tools-call-error",
+    "tools-call-with-progress",
+    "json-schema-2020-12",
+    "dns-rebinding-protection",
+    "server-sse-multiple-streams",
+]
+# Without those that want sampling, roots or log messages, which the revision of 2026 deprecates.
+SERVER = {
+    "2025-11-25": [
+        *BOTH,
+        "server-initialize",
+        "ping",
+        "tools-call-elicitation",
+        "elicitation-sep1034-defaults",
+        "elicitation-sep1330-enums",
+    ],
+    "2026-07-28": [
+        *BOTH,
+        "http-header-validation",
+        "http-custom-header-server-validation",
+        "input-required-result-basic-elicitation",
+        "input-required-result-request-state",
+        "input-required-result-multi-round",
+        "input-required-result-missing-input-response",
+        "input-required-result-result-type",
+        "input-required-result-unsupported-methods",
+        "input-required-result-tampered-state",
+        "input-required-result-ignore-extra-params",
+        "input-required-result-validate-input",
+    ],
+}
+CLIENTS = {
+    "2025-11-25": ["initialize", "tools_call", "elicitation-sep1034-client-defaults", "sse-retry"],
+    "2026-07-28": [
+        "tools_call",
+        "request-metadata",
+        "sep-2322-client-request-state",
+        "http-standard-headers",
+        "http-custom-headers",
+        "http-invalid-tool-headers",
+        "json-schema-ref-no-deref",
+        "json-schema-2020-12-preservation",
+    ],
+}
+
+pytestmark = pytest.mark.slow
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+
+
+def of(scenarios: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [(revision, scenario) for revision, names in scenarios.items() for scenario in names]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Where `ferrule serve` serves the tools, by what it says of itself."""
+    command = [sys.executable, "-m", "ferrule", "serve", str(TOOLS), "--http", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as server:
+        assert server.stderr is not None
+        try:
+            said = ""
+            while not (found := re.search(r"http://\S+/mcp", said)):
+                line = server.stderr.readline()
+                assert line, f"the server ended: {said}"
+                said += line
+            yield found[0]
+        finally:
+            server.terminate()
+            server.communicate(timeout=20)
+
+
+def run(arguments: list[str], folder: Path) -> None:
+    peers = needed("peers")
+    program = f"{peers['modules']}/conformance/dist/index.js"
+    done = subprocess.run(
+        [peers["node"], program, *arguments, "-o", str(folder)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    said = re.sub("\x1b\\[[0-9;]*m", "", done.stdout + done.stderr)
+    assert done.returncode == 0 and not re.search("FAILURE|WARNING", said), said
+
+
+@pytest.mark.parametrize(("revision", "scenario"), of(SERVER))
+def test_a_served_runner_does_what_the_suite_asks(revision: str, scenario: str, url: str, tmp_path: Path) -> None:
+    run(["server", "--url", url, "--scenario", scenario, "--spec-version", revision], tmp_path)
+
+
+@pytest.mark.parametrize(("revision", "scenario"), of(CLIENTS))
+def test_the_client_does_what_the_suite_asks(revision: str, scenario: str, tmp_path: Path) -> None:
+    command = f"{sys.executable} {CLIENT}"
+    run(["client", "--command", command, "--scenario", scenario, "--spec-version", revision], tmp_path)

@@ -1,0 +1,187 @@
+"""Servers and clients that others have written: three reference servers of MCP, its Inspector and the SDK's client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow
+from ferrule.guards import ask_before_changes
+from ferrule.sources import mcp
+from needed import needed
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = Path(__file__).parent / "conformance_tools.py"
+SECONDS = 60.0
+
+pytestmark = pytest.mark.slow
+
+
+def program(name: str, *arguments: str, **options: Any) -> mcp.Stdio:
+    peers = needed("peers")
+    return mcp.Stdio(peers["node"], [f"{peers['modules']}/{name}/dist/index.js", *arguments], name=name, **options)
+
+
+def tools_of(name: str, *arguments: str, **options: Any) -> mcp.Servers:
+    return mcp.connect(program(name, *arguments, **options), trusted=True, required=True)
+
+
+def go(main: Any) -> Any:
+    return asyncio.run(asyncio.wait_for(main, SECONDS))
+
+
+def fill_in(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    assert decision.schema is not None
+    return allow({"name": "Ann"})
+
+
+def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
+    async def main() -> None:
+        events: list[Event] = []
+        servers = tools_of("server-everything")
+        async with servers as tools:
+            assert not servers.left_out and servers.status["server-everything"].protocol == "2025-11-25"
+            runner = Runner(tools, approve=fill_in, observers=[events.append])
+
+            async def run(name: str, **arguments: Any) -> ToolResult:
+                return await runner.run(f"server-everything__{name}", arguments)
+
+            assert (await run("echo", message="hello")).output == "Echo: hello"
+            image = await run("get-tiny-image")
+            assert [block.kind for block in image.content if not hasattr(block, "text")] == ["image"]
+            weather = await run("get-structured-content", location="Chicago")
+            assert isinstance(weather.output["temperature"], int | float)
+            resource = await run("get-resource-reference", resourceType="Text", resourceId=1)
+            assert any(getattr(block, "uri", None) for block in resource.content)
+            wrong = await run("get-sum", a="x", b=2)
+            assert (wrong.status, wrong.executed) == ("invalid", False)
+            told = await run("trigger-elicitation-request")
+            assert "Ann" in told.text and told.success
+            events.clear()
+            assert (await run("trigger-long-running-operation", duration=0.2, steps=2)).success
+            assert [event.data["done"] for event in events if event.kind == "tool:progress"] == [1, 2]
+
+    go(main())
+
+
+def test_server_filesystem_keeps_to_its_folder_and_is_asked_about_changes(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(call.name)
+        return True
+
+    async def main() -> None:
+        folder = tmp_path.resolve()
+        async with tools_of("server-filesystem", str(folder)) as tools:
+            runner = Runner(tools, guards=[ask_before_changes], approve=approve)
+            write, read = "server-filesystem__write_file", "server-filesystem__read_text_file"
+            assert (await runner.run(write, {"path": str(folder / "a.txt"), "content": "hello"})).success
+            assert (folder / "a.txt").read_text(encoding="utf-8") == "hello"
+            assert "hello" in (await runner.run(read, {"path": str(folder / "a.txt")})).text
+            outside = await runner.run(read, {"path": "/etc/hostname"})
+            assert outside.status == "failed" and "outside allowed directories" in str(outside.error)
+            assert asked == [write]
+
+    go(main())
+
+
+def test_server_memory_keeps_its_graph_over_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        where = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
+        entity = {"name": "Ann", "entityType": "person", "observations": ["likes tea"]}
+        async with tools_of("server-memory", env=where) as tools:
+            made = await Runner(tools).run("server-memory__create_entities", {"entities": [entity]})
+            assert made.success, made.error
+        async with tools_of("server-memory", env=where) as tools:
+            graph = await Runner(tools).run("server-memory__read_graph")
+            assert graph.output["entities"] == [entity]
+
+    go(main())
+
+
+# -- the Inspector -----------------------------------------------------------------------------------------------------
+
+SERVE = [sys.executable, "-m", "ferrule", "serve", str(TOOLS)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with subprocess.Popen([*SERVE, "--http", "0"], stderr=subprocess.PIPE, text=True, env=environment()) as server:
+        assert server.stderr is not None
+        try:
+            line = ""
+            while not (found := re.search(r"http://\S+/mcp", line)):
+                line = server.stderr.readline()
+                assert line, "the server ended"
+            yield found[0]
+        finally:
+            server.terminate()
+            server.communicate(timeout=20)
+
+
+def inspect(*arguments: str) -> dict[str, Any]:
+    peers = needed("peers")
+    command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli", *arguments]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return found
+
+
+def at(url: str) -> list[str]:
+    return [url, "--transport", "http"]
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> None:
+    server = at(url) if over == "http" else ["-e", f"PYTHONPATH={environment()['PYTHONPATH']}", *SERVE]
+    names = [tool["name"] for tool in inspect(*server, "--method", "tools/list")["tools"]]
+    assert names[0] == "test_simple_text" and "json_schema_2020_12_tool" in names
+    called = inspect(*server, "--method", "tools/call", "--tool-name", "test_simple_text")
+    assert called["content"] == [{"type": "text", "text": "This is a simple text response for testing."}]
+
+
+def test_the_inspector_sends_arguments_and_sees_what_is_wrong_with_them(url: str) -> None:
+    call = [*at(url), "--method", "tools/call", "--tool-name", "test_custom_headers"]
+    assert "eu" in inspect(*call, "--tool-arg", "region=eu", "limit=3")["content"][0]["text"]
+    peers = needed("peers")
+    command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli", *call]
+    wrong = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=SECONDS)
+    assert "'region' is required and was not given" in wrong.stdout + wrong.stderr
+
+
+def test_the_inspector_drives_an_example_whose_changes_nobody_there_can_allow(tmp_path: Path) -> None:
+    (tmp_path / "today.md").write_text("buy milk", encoding="utf-8")
+    example = str(ROOT / "examples" / "notes_server.py")
+    variables = [f"PYTHONPATH={environment()['PYTHONPATH']}", f"NOTES={tmp_path}"]
+    serving = [part for variable in variables for part in ("-e", variable)]
+    server = [*serving, sys.executable, "-m", "ferrule", "serve", example]
+    listed = inspect(*server, "--method", "tools/list")["tools"]
+    assert {tool["name"]: tool["annotations"]["readOnlyHint"] for tool in listed} == {
+        "list_notes": True,
+        "read_note": True,
+        "write_note": False,
+    }
+    read = inspect(*server, "--method", "tools/call", "--tool-name", "read_note", "--tool-arg", "name=today")
+    assert read["content"] == [{"type": "text", "text": "buy milk"}]
+    peers = needed("peers")
+    write = ["--method", "tools/call", "--tool-name", "write_note", "--tool-arg", "name=today", "text=nothing"]
+    command = [peers["node"], f"{peers['modules']}/inspector/clients/launcher/build/index.js", "--cli"]
+    done = subprocess.run(
+        [*command, *server, *write], capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+    )
+    assert "enied" in done.stdout and (tmp_path / "today.md").read_text(encoding="utf-8") == "buy milk", done.stdout

@@ -1,0 +1,64 @@
+"""What the tests of a served runner share: both eras, a bound on waits, and clients that answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import mcp_types as wire
+from mcp.client import Client
+
+from ferrule import Runner, serve
+
+T = TypeVar("T")
+BOUND = 20.0
+ERAS = ("2026-07-28", "legacy")
+"""What a client is told to speak: the revision in force, and the handshake of the 2025 revisions."""
+
+
+def go(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a loop of its own, at most `BOUND` seconds."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(BOUND):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+class Person:
+    """Who is asked by a client, and gives these answers in turn, the last of them again and again."""
+
+    def __init__(self, *answers: dict[str, Any] | str) -> None:
+        self.answers = list(answers)
+        self.asked: list[wire.ElicitRequestFormParams] = []
+
+    async def __call__(self, context: Any, params: Any) -> wire.ElicitResult:
+        self.asked.append(params)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, str):
+            return wire.ElicitResult(action=answer)  # type: ignore[arg-type]
+        return wire.ElicitResult(action="accept", content=answer)
+
+
+def client(runner: Runner, era: str, person: Person | None = None, **options: Any) -> Client:
+    """A client of the runner in the same process."""
+    return Client(serve.mcp(runner, **options).server, mode=era, elicitation_callback=person)
+
+
+def call(
+    runner: Runner, era: str, name: str, arguments: Any = None, person: Person | None = None, **options: Any
+) -> wire.CallToolResult:
+    """One call of one client."""
+
+    async def main() -> wire.CallToolResult:
+        async with client(runner, era, person, **options) as connected:
+            return await connected.call_tool(name, arguments)
+
+    return go(main())
+
+
+def text(result: wire.CallToolResult) -> str:
+    """The texts of a result."""
+    return "\n".join(block.text for block in result.content if isinstance(block, wire.TextContent))

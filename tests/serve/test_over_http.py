@@ -1,0 +1,448 @@
+"""Over HTTP on the loopback: who may call, what is refused at the door, and what a closed stream does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
+import httpx2
+import mcp_types as wire
+import pytest
+import uvicorn
+from connected import ERAS, Person, go, text
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from ferrule import DefinitionError, Event, Runner, ToolContext, build_tool, serve, tool
+from ferrule.guards import ask_before_changes
+
+both_eras = pytest.mark.parametrize("era", ERAS)
+MODERN = ERAS[0]
+YES = {"approve": True}
+
+
+@tool(read_only=True)
+async def who(context: ToolContext) -> str:
+    """Say on whose behalf, and in which conversation."""
+    return json.dumps([context.principal, context.session])
+
+
+@tool(read_only=True)
+async def add(a: int, b: int, context: ToolContext) -> int:
+    """Add two integers."""
+    context.progress(1, 1, "adding")
+    return a + b
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncIterator[str]:
+    """Serve an ASGI app in this loop; the address."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1))
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
+        serving = asyncio.ensure_future(server.serve(sockets=[sock]))
+        try:
+            while not server.started and not serving.done():
+                await asyncio.sleep(0)
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def connected(
+    url: str, era: str, token: str = "", person: Person | None = None, path: str = "/mcp", **headers: str
+) -> AsyncIterator[Client]:
+    """The SDK's client, with a token."""
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    async with httpx2.AsyncClient(headers=headers, timeout=10) as http:
+        transport = streamable_http_client(url + path, http_client=http)
+        async with Client(transport, mode=era, elicitation_callback=person) as client:
+            yield client
+
+
+def tokens(token: str) -> str | None:
+    return {"token of ann": "ann", "token of bob": "bob"}.get(token)
+
+
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def request(method: str = "tools/list", params: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
+    """The headers and the body of one request of 2026."""
+    headers = {
+        "MCP-Protocol-Version": MODERN,
+        "Mcp-Method": method,
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+    }
+    if params and "name" in params:
+        headers["Mcp-Name"] = params["name"]
+    return headers, {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**(params or {}), "_meta": ENVELOPE}}
+
+
+async def post(url: str, headers: dict[str, str], **more: Any) -> httpx2.Response:
+    standard, body = request(**more)
+    async with httpx2.AsyncClient(timeout=10) as http:
+        return await http.post(f"{url}/mcp", headers={**standard, **headers}, json=body)
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+def test_a_call_has_its_progress_and_its_result(era: str) -> None:
+    async def main() -> tuple[str, list[str | None]]:
+        seen: list[str | None] = []
+
+        async def note(done: float, total: float | None, message: str | None) -> None:
+            seen.append(message)
+
+        async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
+            return text(await client.call_tool("add", {"a": 1, "b": 2}, progress_callback=note)), seen
+
+    assert go(main()) == ("3", ["adding"])
+
+
+@both_eras
+def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
+    @tool
+    async def remove(name: str) -> str:
+        """Remove it."""
+        return f"removed {name}"
+
+    async def main() -> str:
+        app = serve.mcp(Runner([remove], guards=[ask_before_changes]))
+        async with listening(app) as url, connected(url, era, person=Person(YES)) as client:
+            return text(await client.call_tool("remove", {"name": "vase"}))
+
+    assert go(main()) == "removed vase"
+
+
+def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_none() -> None:
+    async def main() -> list[Any]:
+        async with listening(serve.mcp(Runner([who]))) as url:
+            found = []
+            for era in (*ERAS, "legacy"):
+                async with connected(url, era) as client:
+                    for _ in range(2):
+                        found.append(json.loads(text(await client.call_tool("who")))[1])
+            return found
+
+    none, _, one, same, other, _ = go(main())
+    assert none is None and one == same != other and one.startswith("mcp_")
+
+
+@both_eras
+def test_sixty_four_calls_at_once_each_get_their_own_result(era: str) -> None:
+    async def main() -> list[str]:
+        async with listening(serve.mcp(Runner([add]))) as url, connected(url, era) as client:
+            calls = [client.call_tool("add", {"a": number, "b": 0}) for number in range(64)]
+            return [text(result) for result in await asyncio.gather(*calls)]
+
+    assert go(main()) == [str(number) for number in range(64)]
+
+
+def test_a_closed_stream_cancels_the_call() -> None:
+    async def main() -> str:
+        entered, ended = asyncio.Event(), asyncio.Event()
+        statuses: list[str] = []
+
+        @tool
+        async def hold() -> None:
+            """Hold."""
+            entered.set()
+            await asyncio.Event().wait()
+
+        def observe(event: Event) -> None:
+            if event.kind == "tool:error":
+                statuses.append(event.data["result"].status)
+                ended.set()
+
+        async with listening(serve.mcp(Runner([hold], observers=[observe]))) as url:
+            posting = asyncio.ensure_future(post(url, {}, method="tools/call", params={"name": "hold"}))
+            await entered.wait()
+            posting.cancel()
+            await ended.wait()
+        return statuses[0]
+
+    assert go(main()) == "cancelled"
+
+
+def test_it_can_be_mounted_in_another_app() -> None:
+    async def main() -> str:
+        app = serve.mcp(Runner([add]))
+        outer = Starlette(routes=[Mount("/tools", app)], lifespan=app.lifespan)
+        async with listening(outer) as url, connected(url, MODERN, path="/tools/mcp") as client:
+            return text(await client.call_tool("add", {"a": 1, "b": 2}))
+
+    assert go(main()) == "3"
+
+
+def test_a_mirrored_argument_that_is_not_the_argument_is_refused() -> None:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+
+    async def main() -> tuple[int, int, int]:
+        made = {"name": "where", "description": "Say where.", "input_schema": schema}
+        where = build_tool({**made, "execute": lambda payload, context: "there", "check_permissions": lambda *_: None})
+        call = {"name": "where", "arguments": {"region": "eu"}}
+        async with listening(serve.mcp(Runner([where]))) as url:
+            wrong = await post(url, {"Mcp-Param-Region": "us"}, method="tools/call", params=call)
+            missing = await post(url, {}, method="tools/call", params=call)
+            right = await post(url, {"Mcp-Param-Region": "eu"}, method="tools/call", params=call)
+            return wrong.json()["error"]["code"], missing.json()["error"]["code"], right.status_code
+
+    assert go(main()) == (wire.HEADER_MISMATCH, wire.HEADER_MISMATCH, 200)
+
+
+# -- who may call ------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+def test_the_token_says_on_whose_behalf(era: str) -> None:
+    async def main() -> list[str]:
+        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
+            found = []
+            for name in ("ann", "bob"):
+                async with connected(url, era, f"token of {name}") as client:
+                    found.append(json.loads(text(await client.call_tool("who")))[0])
+            return found
+
+    assert go(main()) == ["ann", "bob"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Basic dG9rZW4gb2YgYW5u"},
+        {"Authorization": "token of ann"},
+        {"Authorization": "Bearer " + "x" * 10_000},
+    ],
+)
+def test_without_a_known_token_nothing_is_answered_but_401(headers: dict[str, str]) -> None:
+    async def main() -> tuple[int, str]:
+        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url:
+            answer = await post(url, headers)
+            return answer.status_code, answer.headers["www-authenticate"]
+
+    status, challenge = go(main())
+    assert status == 401 and challenge.startswith("Bearer ")
+
+
+@pytest.mark.parametrize("known", ["", 1, True, object()])
+def test_what_a_function_of_tokens_says_but_a_principal_or_a_context_is_a_no(known: Any) -> None:
+    async def main() -> int:
+        async with listening(serve.mcp(Runner([who]), tokens=lambda token: known)) as url:
+            return (await post(url, {"Authorization": "Bearer token"})).status_code
+
+    assert go(main()) == 401
+
+
+def test_a_function_of_tokens_is_not_asked_about_a_token_of_more_than_8192_characters() -> None:
+    async def main() -> list[int]:
+        async with listening(serve.mcp(Runner([who]), tokens=lambda token: "ann")) as url:
+            sent = [{"Authorization": f"Bearer {'x' * length}"} for length in (8_192, 8_193)]
+            return [(await post(url, headers)).status_code for headers in sent]
+
+    assert go(main()) == [200, 401]
+
+
+def test_a_function_of_tokens_that_breaks_lets_nobody_in() -> None:
+    def broken(token: str) -> str:
+        raise RuntimeError("the database is away")
+
+    async def main() -> int:
+        async with listening(serve.mcp(Runner([who]), tokens=broken)) as url:
+            return (await post(url, {"Authorization": "Bearer token"})).status_code
+
+    assert go(main()) == 500
+
+
+@both_eras
+def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) -> None:
+    async def known(token: str) -> ToolContext | None:
+        return ToolContext(principal="ann", session="chat 7") if token == "t" else None
+
+    async def main() -> str:
+        async with listening(serve.mcp(Runner([who]), tokens=known)) as url, connected(url, era, "t") as client:
+            return text(await client.call_tool("who"))
+
+    assert go(main()) == '["ann", "chat 7"]'
+
+
+def test_a_fixed_token_is_the_only_one() -> None:
+    known = serve.fixed_token("0123456789abcdef", "ann")
+    assert (known("0123456789abcdef"), known("0123456789abcdeg"), known("0123456789abcdéf"), known("")) == (
+        "ann",
+        None,
+        None,
+        None,
+    )
+    with pytest.raises(DefinitionError, match="at least 16 characters"):
+        serve.fixed_token("short")
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        ("https://app.example.com", True),
+        ("http://dev.example.com:3000", True),
+        ("https://app.example.com.evil.com", False),
+        ("http://dev.example.com:evil", False),
+        ("http://localhost:3000", False),
+    ],
+)
+def test_a_page_of_an_allowed_origin_is_told_so_by_the_browsers_question_and_no_other(origin: str, told: bool) -> None:
+    async def main() -> list[str | None]:
+        origins = ["https://app.example.com", "http://dev.example.com:*"]
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,mcp-method"}
+        async with (
+            listening(serve.mcp(Runner([who]), tokens=tokens, origins=origins)) as url,
+            httpx2.AsyncClient(timeout=10) as http,
+        ):
+            before = await http.options(f"{url}/mcp", headers={"Origin": origin, **asked})
+            after = await post(url, {"Origin": origin, "Authorization": "Bearer token of ann"})
+            return [answer.headers.get("access-control-allow-origin") for answer in (before, after)]
+
+    assert go(main()) == ([origin] * 2 if told else [None] * 2)
+
+
+def test_without_origins_no_page_is_told_that_it_may_call() -> None:
+    async def main() -> str | None:
+        async with listening(serve.mcp(Runner([who]))) as url:
+            answer = await post(url, {"Origin": "http://localhost:3000"})
+            return answer.headers.get("access-control-allow-origin")
+
+    assert go(main()) is None
+
+
+def test_a_session_of_one_principal_is_none_of_anothers() -> None:
+    async def main() -> list[int]:
+        async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=10) as http:
+            standard = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            ann = {**standard, "Authorization": "Bearer token of ann"}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+            begun = await http.post(f"{url}/mcp", headers=ann, json=body)
+            session = {"Mcp-Session-Id": begun.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
+            ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            await http.post(f"{url}/mcp", headers={**ann, **session}, json=ready)
+            listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+            found = []
+            for name in ("ann", "bob"):
+                headers = {**standard, **session, "Authorization": f"Bearer token of {name}"}
+                found.append((await http.post(f"{url}/mcp", headers=headers, json=listing)).status_code)
+            return found
+
+    assert go(main()) == [200, 404]
+
+
+def test_the_question_of_one_principal_is_not_answered_by_another() -> None:
+    removed: list[str] = []
+
+    @tool
+    async def remove(name: str) -> str:
+        """Remove it."""
+        removed.append(name)
+        return "removed"
+
+    async def main() -> tuple[int, str]:
+        app = serve.mcp(Runner([remove], guards=[ask_before_changes]), tokens=tokens)
+        answer = {"question": wire.ElicitResult(action="accept", content=YES)}
+        given: dict[str, Any] = {"name": "vase"}
+        async with (
+            listening(app) as url,
+            connected(url, MODERN, "token of ann", Person(YES)) as ann,
+            connected(url, MODERN, "token of bob", Person(YES)) as bob,
+        ):
+            asked = await ann.session.call_tool("remove", given, allow_input_required=True)
+            assert isinstance(asked, wire.InputRequiredResult)
+            with pytest.raises(MCPError) as refused:
+                await bob.session.call_tool("remove", given, input_responses=answer, request_state=asked.request_state)
+            assert removed == []
+            result = await ann.session.call_tool(
+                "remove", given, input_responses=answer, request_state=asked.request_state
+            )
+            return refused.value.code, text(result)
+
+    assert go(main()) == (wire.INVALID_PARAMS, "removed")
+
+
+def test_one_principal_does_not_take_the_room_of_all() -> None:
+    async def main() -> tuple[str, str]:
+        entered, leave = asyncio.Event(), asyncio.Event()
+
+        @tool(read_only=True)
+        async def hold() -> str:
+            """Hold."""
+            entered.set()
+            await leave.wait()
+            return "held"
+
+        app = serve.mcp(Runner([hold, who]), tokens=tokens, in_flight_each=1)
+        async with (
+            listening(app) as url,
+            connected(url, MODERN, "token of ann") as ann,
+            connected(url, MODERN, "token of bob") as bob,
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(ann.call_tool("hold"))
+            await entered.wait()
+            busy, free = text(await ann.call_tool("who")), text(await bob.call_tool("who"))
+            leave.set()
+        return busy, free
+
+    busy, free = go(main())
+    assert busy.startswith("Too many calls are under way") and free == '["bob", null]'
+
+
+# -- at the door -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "https://app.example.com"}, 200),
+        ({"Origin": "https://evil.example.com"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "tools.example.com"}, 200),
+        ({"Host": "evil.example.com"}, 421),
+        ({"Host": "evil.example.com:8000"}, 421),
+        ({"Content-Type": "text/plain"}, 400),
+    ],
+)
+def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], status: int) -> None:
+    async def main() -> int:
+        app = serve.mcp(Runner([add]), hosts=["tools.example.com"], origins=["https://app.example.com"])
+        async with listening(app) as url:
+            return (await post(url, headers)).status_code
+
+    assert go(main()) == status
+
+
+@both_eras
+def test_a_body_that_is_too_large_is_refused(era: str) -> None:
+    async def main() -> int:
+        headers, body = request("tools/call", {"name": "add", "arguments": {"a": "x" * 2_000}})
+        if era != MODERN:
+            del headers["MCP-Protocol-Version"]
+        async with listening(serve.mcp(Runner([add]), max_body=1_000)) as url, httpx2.AsyncClient() as http:
+            return (await http.post(f"{url}/mcp", headers=headers, json=body)).status_code
+
+    assert go(main()) == 413

@@ -1,0 +1,446 @@
+"""`ferrule serve` as a program: over standard input and output, over HTTP, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from connected import ERAS, Person, go, text
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
+
+from ferrule.cli.install import configurations
+from ferrule.cli.program import main
+from ferrule.cli.serve import Address, is_loopback, read_address
+from ferrule.cli.usage import UsageError
+from ferrule.serve._stdio import _Answers
+
+both_eras = pytest.mark.parametrize("era", ERAS)
+pytestmark = pytest.mark.slow
+TOOLS = '''
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+from ferrule import tool
+
+print("printed when it was imported")
+
+
+@tool(read_only=True)
+async def add(a: int, b: int) -> int:
+    """Add two integers."""
+    print("printed by a tool")
+    subprocess.run([sys.executable, "-c", "print('printed by a program')"])
+    return a + b
+
+
+@tool
+async def remove(name: str) -> str:
+    """Remove it."""
+    return f"removed {name}"
+
+
+@tool(read_only=True)
+async def ask_input() -> str:
+    """Read the standard input."""
+    return repr(sys.stdin.read())
+
+
+@tool(read_only=True)
+async def hold() -> str:
+    """Hold until a file is there."""
+    Path("entered").touch()
+    while not Path("leave").exists():
+        await asyncio.sleep(0.01)
+    return "held"
+'''
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": ERAS[0],
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(TOOLS, encoding="utf-8")
+    return tmp_path
+
+
+def parameters(folder: Path, *words: str) -> StdioServerParameters:
+    command = ["-m", "ferrule", "serve", "shop.py", *words]
+    return StdioServerParameters(command=sys.executable, args=command, cwd=folder, env={**os.environ})
+
+
+@contextlib.asynccontextmanager
+async def started(folder: Path, *words: str, **variables: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The program, which is not left running."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ferrule", "serve", "shop.py", *words),
+        cwd=folder,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}, **variables},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def line(name: str, arguments: Any = None, number: int = 1) -> bytes:
+    """A call as one line."""
+    params = {"name": name, "arguments": arguments or {}, "_meta": ENVELOPE}
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).encode() + b"\n"
+
+
+async def address_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stderr is not None
+    while line := (await process.stderr.readline()).decode():
+        if "serving http" in line:
+            return line.split()[-1]
+    raise AssertionError("it ended without an address")
+
+
+async def appeared(file: Path) -> None:
+    while not file.exists():
+        await asyncio.sleep(0.01)
+
+
+# -- standard input and output -----------------------------------------------------------------------------------------
+
+
+@both_eras
+def test_a_client_starts_it_and_calls(folder: Path, era: str) -> None:
+    async def run() -> list[str]:
+        person = Person({"approve": True})
+        async with Client(parameters(folder), mode=era, elicitation_callback=person) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            results = [await client.call_tool("add", {"a": 1, "b": 2}), await client.call_tool("ask_input")]
+            results.append(await client.call_tool("remove", {"name": "vase"}))
+            assert len(person.asked) == 1
+            return names[:2] + [text(result) for result in results]
+
+    assert go(run()) == ["add", "remove", "3", "''", "removed vase"]
+
+
+def test_without_asking_where_the_command_line_says_so(folder: Path) -> None:
+    async def run() -> str:
+        async with Client(parameters(folder, "--yes", "remove"), mode=ERAS[0]) as client:
+            return text(await client.call_tool("remove", {"name": "vase"}))
+
+    assert go(run()) == "removed vase"
+
+
+def test_nothing_but_the_protocol_goes_to_standard_output_and_the_end_of_input_ends_it(folder: Path) -> None:
+    async def run() -> tuple[list[Any], str, int | None]:
+        async with started(folder) as process:
+            assert process.stdin and process.stdout
+            process.stdin.write(line("add", {"a": 1, "b": 2}))
+            first = await process.stdout.readline()
+            process.stdin.close()
+            out, err = await process.communicate()
+            return [json.loads(one) for one in [first, *out.splitlines()]], err.decode(), process.returncode
+
+    messages, errors, code = go(run())
+    assert [message["result"]["content"][0]["text"] for message in messages] == ["3"] and code == 0
+    for said in ("printed when it was imported", "printed by a tool", "printed by a program"):
+        assert said in errors
+
+
+def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path) -> None:
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "ferrule", "serve", "shop.py"],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=writing,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.close(writing)
+        os.close(reading)
+        assert process.stdin and process.stderr
+        process.stdin.write(line("add", {"a": 1, "b": 2}))
+        process.stdin.flush()
+        code = process.wait(20)  # while its input is still open
+        errors = process.stderr.read()
+    assert code == 0 and b"ExceptionGroup" not in errors
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_lets_what_runs_end_and_answers_it(folder: Path, number: int, code: int) -> None:
+    async def run() -> tuple[Any, int | None]:
+        async with started(folder) as process:
+            assert process.stdin and process.stdout
+            process.stdin.write(line("hold"))
+            await appeared(folder / "entered")
+            process.send_signal(number)
+            process.stdin.write(line("add", {"a": 1, "b": 2}, 2))
+            refused = json.loads(await process.stdout.readline())
+            (folder / "leave").touch()
+            held = json.loads(await process.stdout.readline())
+            assert refused["id"] == 2 and refused["result"]["isError"]
+            return held["result"]["content"][0]["text"], await process.wait()
+
+    assert go(run()) == ("held", code)
+
+
+def test_what_is_not_written_yet_is_not_answered_yet() -> None:
+    async def run() -> list[bool]:
+        send, receive = anyio.create_memory_object_stream[SessionMessage](0)
+        answers = _Answers(send)
+        request: Any = SimpleNamespace(request_id=1)
+
+        async def answer(context: Any) -> None:
+            return None
+
+        async with receive, answers:
+            await answers.note(request, answer)
+            given = asyncio.ensure_future(answers.given())
+            response = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+            writing = asyncio.ensure_future(answers.send(response))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            found = [given.done()]
+            await receive.receive()
+            await asyncio.gather(writing, given)
+            return [*found, given.done()]
+
+    assert go(run()) == [False, True]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+def test_a_second_ctrl_c_stops_what_runs(folder: Path) -> None:
+    async def run() -> int | None:
+        async with started(folder) as process:
+            assert process.stdin and process.stderr
+            process.stdin.write(line("hold"))
+            await appeared(folder / "entered")
+            process.send_signal(signal.SIGINT)
+            while b"press ctrl-C again" not in await process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+            return await process.wait()
+
+    assert go(run()) == 130
+
+
+def test_a_line_that_is_too_long_or_no_json_is_passed_over(folder: Path) -> None:
+    async def run() -> str:
+        async with started(folder) as process:
+            assert process.stdin and process.stdout
+            process.stdin.write(line("add", {"a": 1, "b": 2, "c": "x" * (5 * 1024 * 1024)}, 7) + b"{\n\n")
+            process.stdin.write(line("add", {"a": 1, "b": 2}, 8))
+            answer = json.loads(await process.stdout.readline())
+            return f"{answer['id']} {answer['result']['content'][0]['text']}"
+
+    assert go(run()) == "8 3"
+
+
+# -- HTTP --------------------------------------------------------------------------------------------------------------
+
+
+@both_eras
+def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) -> None:
+    async def run() -> tuple[str, int]:
+        token = "0123456789abcdef"
+        async with started(folder, "--http", "127.0.0.1:0", "--token-env", "SHOP_TOKEN", SHOP_TOKEN=token) as process:
+            url = await address_of(process)
+            async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
+                async with Client(streamable_http_client(url, http_client=http), mode=era) as client:
+                    found = text(await client.call_tool("add", {"a": 1, "b": 2}))
+            async with httpx2.AsyncClient() as http:
+                return found, (await http.post(url, json={})).status_code
+
+    assert go(run()) == ("3", 401)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+@both_eras
+def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: int, era: str) -> None:
+    async def run() -> tuple[str, int | None, str]:
+        async with started(folder, "--http", "0") as process:
+            assert process.stderr
+            url = await address_of(process)
+            async with Client(streamable_http_client(url), mode=era) as client:
+                held = asyncio.ensure_future(client.call_tool("hold"))
+                await appeared(folder / "entered")
+                process.send_signal(number)
+                while not (await client.call_tool("add", {"a": 1, "b": 2})).is_error:
+                    pass  # until it takes no new calls
+                (folder / "leave").touch()
+                found = text(await held)
+            return found, await process.wait(), (await process.stderr.read()).decode()
+
+    found, ended, errors = go(run())
+    assert (found, ended) == ("held", code) and "Traceback" not in errors
+
+
+# -- the command line --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--http", "0.0.0.0:8000"], "give --token-env NAME"),
+        (["--http", "[::]:8000"], "give --token-env NAME"),
+        (["--http", "tools.example.com:8000"], "give --token-env NAME"),
+        (["--http", "0.0.0.0:8000", "--token-env", "GOOD"], "--allow-host tools.example.com"),
+        (["--http", "8000", "--token-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE: a token has at least 16"),
+        (["--http", "8000", "--token-env", "SHORT"], "SHORT: a token has at least 16"),
+        (["--http", "eight"], "is no address"),
+        (["--http", "70000"], "is no address"),
+        (["--token-env", "GOOD"], "--token-env is for --http"),
+        (["--http", "8000", "--install"], "leave out --http"),
+        (["--directory", "nowhere"], "No such file"),
+        (["--yes", "sell"], "there is no tool 'sell'"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_and_nothing_is_served(
+    words: list[str], error: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GOOD", "0123456789abcdef")
+    monkeypatch.setenv("SHORT", "0123")
+    assert main(["serve", "shop.py", *words]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_what_clients_are_to_start_is_printed_as_json_for_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["serve", "shop.py", "--yes", "remove", "--install"]) == 0
+    parts = capsys.readouterr().out.split("\n\n")
+    assert [part.partition(":")[0] for part in parts] == ["Claude Desktop", "Claude Code", "Cursor", "VS Code"]
+    for part in parts:
+        [servers] = json.loads(part.partition("\n")[2]).values()
+        started = servers["shop"]
+        assert Path(started["command"]).is_file() and Path(started["command"]).is_absolute()
+        assert started["args"][-3:] == ["--yes=remove", "--directory", str(folder)]
+
+
+def test_what_is_installed_starts_a_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    assert main(["serve", "shop.py", "--install"]) == 0
+    part = capsys.readouterr().out.split("\n\n")[0]
+    installed = json.loads(part.partition("\n")[2])["mcpServers"]["shop"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    async def run() -> str:
+        server = StdioServerParameters(
+            command=installed["command"], args=installed["args"], cwd=elsewhere, env={**os.environ}
+        )
+        async with Client(server) as client:
+            return text(await client.call_tool("add", {"a": 1, "b": 2}))
+
+    assert go(run()) == "3"
+
+
+def test_the_tools_of_mcp_servers_are_served_and_what_names_them_is_installed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shop = {"command": sys.executable, "args": ["-m", "ferrule", "serve", str(folder / "shop.py")]}
+    shop["env"] = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # type: ignore[assignment]
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": shop}}), encoding="utf-8")
+    monkeypatch.chdir(folder)
+    assert main(["serve", "--mcp", "mcp.json", "--yes", "shop__add", "--install"]) == 0
+    part = capsys.readouterr().out.split("\n\n")[0]
+    installed = json.loads(part.partition("\n")[2])["mcpServers"]["ferrule"]
+    assert f"--mcp={folder / 'mcp.json'}" in installed["args"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    async def run() -> tuple[list[str], str]:
+        server = StdioServerParameters(
+            command=installed["command"], args=installed["args"], cwd=elsewhere, env={**os.environ}
+        )
+        async with Client(server) as client:
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            return names, text(await client.call_tool("shop__add", {"a": 1, "b": 2}))
+
+    names, said = go(run())
+    assert names == ["shop__add", "shop__remove", "shop__ask_input", "shop__hold"] and "3" in said
+
+
+def test_an_address_of_an_mcp_server_is_installed_as_it_is() -> None:
+    written = configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/work"))
+    assert (
+        '"--mcp=https://tools.example.com/mcp"' in written
+        and json.dumps(f"--mcp={Path('/work/b/mcp.json')}") in written
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("8000", Address("127.0.0.1", 8000)),
+        ("localhost:1", Address("localhost", 1)),
+        ("[::1]:8000", Address("::1", 8000)),
+        ("0.0.0.0:0", Address("0.0.0.0", 0)),
+    ],
+)
+def test_an_address_is_a_port_or_a_host_and_a_port(written: str, address: Address) -> None:
+    assert read_address(written) == address
+
+
+@pytest.mark.parametrize("written", ["", ":", "host:", ":8000", "http://localhost:8000", "::1:8000", "-1", "65536"])
+def test_what_is_no_address_is_refused(written: str) -> None:
+    with pytest.raises(UsageError):
+        read_address(written)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.7", False),
+        ("localhost.example.com", False),
+    ],
+)
+def test_only_the_loopback_is_reached_by_this_machine_alone(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+# -- what is imported --------------------------------------------------------------------------------------------------
+
+
+def test_importing_serve_does_not_import_mcp() -> None:
+    code = "import sys; from ferrule import serve; print([name for name in sys.modules if name.startswith('mcp')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "[]\n"
+
+
+def test_without_mcp_it_says_what_to_install(folder: Path) -> None:
+    code = "import sys; sys.modules['mcp'] = None; from ferrule.cli import main; sys.exit(main(['serve', 'shop.py']))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and 'pip install "ferrule[mcp]"' in done.stderr

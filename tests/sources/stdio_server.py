@@ -1,0 +1,50 @@
+"""An MCP server as a program, for tests: python stdio_server.py [FILE], where it writes which calls were cancelled."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+NAMES = ("echo", "pid", "die", "wait", "complain", "environment")
+
+
+async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+    return types.ListToolsResult(tools=[types.Tool(name=name, input_schema=SCHEMA) for name in NAMES])
+
+
+async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    said = str((params.arguments or {}).get("text", ""))
+    if params.name == "pid":
+        said = str(os.getpid())
+    elif params.name == "die":
+        print("it was told to die", file=sys.stderr, flush=True)
+        os._exit(3)
+    elif params.name == "wait":
+        await context.session.report_progress(1, 2)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            Path(sys.argv[1]).write_text(f"cancelled {said}")
+    elif params.name == "complain":
+        for number in range(int(said)):
+            print(f"complaint {number} {'x' * 5000}", file=sys.stderr)
+    elif params.name == "environment":
+        said = os.environ.get(said, "(not there)")
+    return types.CallToolResult(content=[types.TextContent(text=said)])
+
+
+async def main() -> None:
+    server: Server[Any] = Server("program", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+anyio.run(main)

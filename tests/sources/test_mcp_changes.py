@@ -1,0 +1,141 @@
+"""A long-running program follows its servers: other tools, servers that come, and no call is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.server.subscriptions import ToolsListChanged
+from mcp_servers import ERAS, Made, go, http, made, text
+
+from ferrule import Runner
+from ferrule.sources import mcp
+
+
+async def tell(server: Made, mode: str, context: Any) -> None:
+    if mode == "legacy":
+        await context.session.send_tool_list_changed()
+    else:
+        await server.bus.publish(ToolsListChanged())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_changed_list_is_another_toolset_and_calls_under_way_go_on(mode: str) -> None:
+    async def main() -> None:
+        server, go_on, entered = made("slow"), asyncio.Event(), asyncio.Event()
+
+        async def slow(context: Any, arguments: Any) -> Any:
+            entered.set()
+            await go_on.wait()
+            return text("done")
+
+        async def change(context: Any, arguments: Any) -> Any:
+            del server.tools["slow"]
+            server.add("new")
+            await tell(server, mode, context)
+            return text("changed")
+
+        server.add("slow", slow).add("change", change)
+        servers = mcp.connect(server.memory(mode))
+        async with servers as toolset:
+            runner = Runner(toolset)
+            running = asyncio.ensure_future(runner.run("slow"))
+            await entered.wait()
+            changes = servers.changes()
+            following = asyncio.ensure_future(anext(changes))
+            while server.lists < 2 and mode == "auto":  # it listens by then
+                await asyncio.sleep(0)
+            assert (await runner.run("change")).success
+            toolset = await following
+            assert [tool.name for tool in toolset] == ["change", "new"]
+            runner = runner.replace(tools=toolset)
+            assert (await runner.run("slow")).status == "not_found"
+            assert (await runner.run("new")).success
+            go_on.set()
+            assert (await running).output == "done"
+            await changes.aclose()
+
+    go(main())
+
+
+def test_a_tool_that_is_as_it_was_is_the_same_tool() -> None:
+    async def main() -> None:
+        server = made("one")
+        servers = mcp.connect(server.memory())
+        async with servers as toolset:
+            server.add("two")
+            changed = await anext(servers.changes())
+            assert changed.get("one") is toolset.get("one") and "two" in changed
+
+    go(main())
+
+
+def test_a_server_that_comes_later_brings_its_tools() -> None:
+    async def main() -> None:
+        late = made("late").server
+        async with http(made("first").server) as address:
+            port = int(address.rpartition(":")[2].partition("/")[0])
+        # nobody listens there now
+        servers = mcp.connect(made("there").memory(name="a"), mcp.Http(address, name="b"))
+        async with servers as toolset:
+            assert [tool.name for tool in toolset] == ["a__there"]
+            following = asyncio.ensure_future(anext(servers.changes()))
+            while servers.status["b"].retry_in <= 0.5:  # it was tried again by itself, and is to be once more
+                await asyncio.sleep(0.01)
+            async with http(late, port):
+                assert [tool.name for tool in await following] == ["a__there", "b__late"]
+                assert servers.status["b"].state == "ready"
+
+    go(main())
+
+
+def test_following_ends_when_the_servers_are_left() -> None:
+    async def main() -> list[Any]:
+        servers = mcp.connect(made().memory())
+
+        async def follow() -> list[Any]:
+            return [toolset async for toolset in servers.changes()]
+
+        async with servers:
+            following = asyncio.ensure_future(follow())
+            await asyncio.sleep(0)
+        return await following
+
+    assert go(main()) == []
+
+
+def test_a_list_that_never_comes_does_not_end_the_following() -> None:
+    async def main() -> None:
+        server = made("one")
+
+        async def listing(context: Any, params: Any) -> Any:
+            if server.lists == 1:
+                server.lists += 1
+                await asyncio.Event().wait()
+            return await server._list(context, params)
+
+        server.server.add_request_handler("tools/list", types.PaginatedRequestParams, listing)
+
+        async def change(context: Any, arguments: Any) -> Any:
+            server.add("new")
+            await tell(server, "legacy", context)
+            await tell(server, "legacy", context)
+            return text("changed")
+
+        server.add("change", change)
+        servers = mcp.connect(server.memory("legacy"), start_timeout=0.5)
+        async with servers as toolset:
+            runner = Runner(toolset)
+            changes = servers.changes()
+            following = asyncio.ensure_future(anext(changes))
+            await runner.run("change")
+            while server.lists < 2:
+                await asyncio.sleep(0)
+            await runner.run("change")
+            async with asyncio.timeout(10):
+                assert "new" in [tool.name for tool in await following]
+            await changes.aclose()
+
+    go(main())

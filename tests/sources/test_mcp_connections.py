@@ -1,0 +1,253 @@
+"""Connections to MCP servers: started, lost, started again, and left without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp_servers import ERAS, PROGRAM, go, made
+
+from ferrule import DefinitionError, Event, Runner
+from ferrule.sources import mcp
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_program_is_called_killed_started_again_and_gone(mode: mcp.Mode) -> None:
+    async def main() -> list[int]:
+        servers = mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode=mode))
+        async with servers as toolset:
+            runner = Runner(toolset)
+            assert (await runner.run("echo", {"text": "héllo"})).output == "héllo"
+            assert [status.protocol for status in servers.status.values()] == [
+                {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
+            ]
+            pids = [int((await runner.run("pid")).output)]
+            beside = asyncio.ensure_future(runner.run("die", {"text": "beside"}))
+            died = await runner.run("die")
+            assert [died.status, died.executed] == ["failed", None]
+            assert "connection to" in str(died.error) and "effect may have happened" in str(died.error)
+            assert (await beside).executed is None
+            pids.append(int((await runner.run("pid")).output))
+            return pids
+
+    pids = go(main())
+    assert pids[0] != pids[1] and not any(map(is_running, pids))
+
+
+def test_one_that_dies_again_and_again_is_not_started_at_every_call() -> None:
+    async def main() -> None:
+        servers = mcp.connect(PROGRAM, name="p")
+        async with servers as toolset:
+            runner = Runner(toolset)
+            await runner.run("p__die")
+            await runner.run("p__die")
+            refused = await runner.run("p__echo", {"text": "x"})
+            assert (refused.status, refused.executed) == ("failed", False)
+            assert "p is down" in str(refused.error) and "tried again in 0." in str(refused.error)
+            assert "Nothing was run" in str(refused.error)
+            assert 0 < refused.metadata["retry_after"] <= 0.5
+            assert servers.status["p"].state == "down" and servers.status["p"].retry_in > 0
+
+    go(main())
+
+
+def test_the_reason_has_the_end_of_what_a_program_wrote_before_it_ended() -> None:
+    command = [sys.executable, "-c", "import sys; print('no key is set', file=sys.stderr); sys.exit(1)"]
+
+    async def main() -> None:
+        async with mcp.connect(command):
+            raise AssertionError("it did not start")
+
+    with pytest.raises(mcp.ServersDownError, match="no key is set"):
+        go(main())
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    async def main() -> None:
+        async with mcp.connect(["/nowhere/at-all"]):
+            raise AssertionError("it did not start")
+
+    with pytest.raises(mcp.ServersDownError, match="there is no program '/nowhere/at-all'"):
+        go(main())
+
+
+def test_one_that_says_nothing_is_given_up_and_its_process_is_gone(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    code = f"import os, sys; open({str(told)!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+
+    async def main() -> None:
+        async with mcp.connect([sys.executable, "-c", code], start_timeout=1):
+            raise AssertionError("it did not start")
+
+    with pytest.raises(mcp.ServersDownError, match="did not answer within 1 s"):
+        go(main())
+    assert not is_running(int(told.read_text()))
+
+
+def test_one_that_cannot_start_does_not_stop_the_others() -> None:
+    there, missing = made().memory(name="there"), mcp.Stdio("/nowhere/at-all", name="missing")
+
+    async def main() -> None:
+        servers = mcp.connect(there, missing)
+        async with servers as toolset:
+            assert [tool.name for tool in toolset] == ["there__one"]
+            assert servers.status["missing"].state == "down"
+            assert "/nowhere/at-all" in servers.status["missing"].reason
+
+        with pytest.raises(mcp.ServersDownError, match="missing is down"):
+            async with mcp.connect(made().memory(name="there"), missing, required=True):
+                raise AssertionError("one is missing")
+
+    go(main())
+
+
+def test_after_it_is_left_nothing_is_sent() -> None:
+    async def main() -> None:
+        servers = mcp.connect(made().memory())
+        assert {status.state for status in servers.status.values()} == {"idle"}
+        async with servers as toolset:
+            assert {status.state for status in servers.status.values()} == {"ready"}
+        result = await Runner(toolset).run("one")
+        assert result.executed is False and "closed" in str(result.error)
+        assert {status.state for status in servers.status.values()} == {"closed"}
+        with pytest.raises(RuntimeError, match="entered once"):
+            async with servers:
+                raise AssertionError("it was entered twice")
+
+    go(main())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_leaving_ends_the_calls_under_way(mode: mcp.Mode) -> None:
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        async def wait(context: Any, arguments: Any) -> Any:
+            entered.set()
+            await asyncio.Event().wait()
+
+        async with mcp.connect(made("wait", wait).memory(mode)) as toolset:
+            waiting = asyncio.ensure_future(Runner(toolset).run("wait"))
+            await entered.wait()
+        async with asyncio.timeout(5):
+            result = await waiting
+        assert (result.status, result.executed) == ("failed", None) and "was left before" in str(result.error)
+
+    go(main())
+
+
+def test_a_server_in_memory_that_ended_is_started_again() -> None:
+    async def main() -> None:
+        async def end(context: Any, arguments: Any) -> Any:
+            raise asyncio.CancelledError
+
+        servers = mcp.connect(made("end", end).add("other").memory("legacy"))
+        async with servers as toolset:
+            runner = Runner(toolset)
+            assert (await runner.run("end")).executed is None
+            while servers.status["made"].state == "ready":
+                await asyncio.sleep(0)
+            assert (await runner.run("other")).success
+
+    go(main())
+
+
+def test_another_loop_is_told_so() -> None:
+    async def main() -> None:
+        async with mcp.connect(made().memory()) as toolset:
+            result = await asyncio.to_thread(lambda: asyncio.run(Runner(toolset).run("one")))
+            assert result.executed is False and "another event loop" in str(result.error)
+
+    go(main())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+def test_a_deadline_and_a_cancellation_reach_the_program(mode: mcp.Mode, how: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+
+    async def main() -> None:
+        started = asyncio.Event()
+
+        def observe(event: Event) -> None:
+            if event.kind == "tool:progress":
+                started.set()
+
+        async with mcp.connect(mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(told)], mode=mode)) as toolset:
+            runner = Runner(toolset, observers=[observe])
+            if how == "deadline":
+                result = await runner.run("wait", {"text": how}, timeout=0.5)
+                assert result.status == "timeout"
+            else:
+                waiting = asyncio.ensure_future(runner.run("wait", {"text": how}))
+                await started.wait()
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            assert (await runner.run("echo", {"text": "still there"})).output == "still there"
+            assert told.read_text() == f"cancelled {how}"
+
+    go(main())
+
+
+def test_what_a_program_writes_to_its_standard_error_is_logged_and_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with mcp.connect(PROGRAM, name="p") as toolset:
+            runner = Runner(toolset)
+            assert (await runner.run("p__complain", {"text": "500"})).success
+
+    with caplog.at_level(logging.INFO, "ferrule.mcp"):
+        go(main())
+    lines = [record.getMessage() for record in caplog.records if "complaint" in record.getMessage()]
+    assert lines[0].startswith("p: complaint 0 x") and max(map(len, lines)) < 1100
+    assert len(lines) < 400
+
+
+def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytest.LogCaptureFixture) -> None:
+    code = "import os, sys; print('I have', os.environ['OPAQUE'], file=sys.stderr); sys.exit(1)"
+
+    async def main() -> None:
+        async with mcp.connect(mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"})):
+            raise AssertionError("it did not start")
+
+    with caplog.at_level(logging.INFO, "ferrule.mcp"), pytest.raises(mcp.ServersDownError) as raised:
+        go(main())
+    assert "I have ***" in str(raised.value)
+    assert "I have ***" in caplog.text and "blue-horse" not in str(raised.value) + caplog.text
+
+
+def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_SECRET", "of the parent")
+
+    async def main() -> list[str]:
+        async with mcp.connect(mcp.Stdio(PROGRAM[0], PROGRAM[1:], env={"ITS_OWN": "value"})) as toolset:
+            runner = Runner(toolset)
+            return [(await runner.run("environment", {"text": name})).output for name in ("A_SECRET", "ITS_OWN")]
+
+    assert go(main()) == ["(not there)", "value"]
+
+
+def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("ferrule.sources._mcp_c")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+
+    async def main() -> None:
+        async with mcp.connect(PROGRAM):
+            raise AssertionError("it is not there")
+
+    with pytest.raises(DefinitionError, match=r"pip install \"ferrule\[mcp\]\""):
+        go(main())

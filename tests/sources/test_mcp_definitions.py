@@ -1,0 +1,207 @@
+"""What an MCP server says of its tools: taken as it stands, judged one by one, believed only where it is trusted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from mcp_servers import Made, go, made
+
+from ferrule import DefinitionError, Runner, Toolset
+from ferrule.providers import anthropic
+from ferrule.sources import mcp
+
+
+def listed(*servers: Any, **options: Any) -> tuple[Toolset, tuple[mcp.LeftOut, ...]]:
+    async def main() -> tuple[Toolset, tuple[mcp.LeftOut, ...]]:
+        connected = mcp.connect(*servers, **options)
+        async with connected as toolset:
+            return toolset, connected.left_out
+
+    return go(main())
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return {"type": "object", "properties": {"a": schema}}
+
+
+def of_property(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}}
+
+
+HOSTILE = {
+    "network reference": (of_property({"$ref": "http://127.0.0.1:9/schema.json"}), "not a valid JSON Schema"),
+    "file reference": (of_property({"$ref": "file:///etc/passwd"}), "not a valid JSON Schema"),
+    "reference to nothing": (of_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
+    "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
+    "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
+    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "not a valid JSON Schema"),
+    "too deep": (deep(205), "nests more than"),
+    "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
+    "hidden name of a property": ({"type": "object", "properties": {"a\u200b": {}}}, "hidden characters"),
+    "hidden value": (of_property({"enum": ["a\U000e0041"]}), "hidden characters"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_schema_leaves_its_tool_out_and_no_other(kind: str) -> None:
+    schema, reason = HOSTILE[kind]
+    toolset, left_out = listed(made("good").add("bad", schema=schema).add("also").memory())
+    assert [tool.name for tool in toolset] == ["good", "also"]
+    assert [(one.tool, reason in one.reason) for one in left_out] == [("bad", True)]
+
+
+def test_a_wrong_output_schema_leaves_its_tool_out() -> None:
+    toolset, left_out = listed(made("good").add("bad", output_schema={"type": "nonsense"}).memory())
+    assert [tool.name for tool in toolset] == ["good"] and left_out[0].tool == "bad"
+
+
+@pytest.mark.parametrize(
+    "dialect", ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"]
+)
+def test_arguments_are_held_to_the_schema_as_it_was_given(dialect: str) -> None:
+    schema = {
+        "$schema": dialect,
+        "type": "object",
+        "properties": {"kind": {"enum": ["a", "b"]}, "more": {"$ref": "#/definitions/Node"}},
+        "definitions": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/definitions/Node"}}}},
+        "required": ["kind"],
+    }
+    server = made("tree", schema=schema)
+
+    async def main() -> list[str]:
+        async with mcp.connect(server.memory()) as toolset:
+            assert toolset.get("tree").input_schema["definitions"] == schema["definitions"]
+            runner = Runner(toolset)
+            calls: list[Any] = [
+                {"kind": "a", "more": {"next": {"next": {}}}},
+                {"kind": "c"},
+                {"kind": "a", "more": {"next": 1}},
+            ]
+            return [(await runner.run("tree", arguments)).status for arguments in calls]
+
+    assert go(main()) == ["ok", "invalid", "invalid"]
+    assert [call.arguments for call in server.calls] == [{"kind": "a", "more": {"next": {"next": {}}}}]
+
+
+def test_names_have_the_servers_name_before_them_and_two_servers_never_meet() -> None:
+    first, second = made("search"), made("search")
+    toolset, _ = listed(first.memory(name="a"), second.memory(name="b"))
+    assert [tool.name for tool in toolset] == ["a__search", "b__search"]
+    assert [tool.metadata["mcp"]["name"] for tool in toolset] == ["search", "search"]
+    assert [tool.name for tool in toolset.only(tags=["b"])] == ["b__search"]
+
+    async def main() -> None:
+        async with mcp.connect(first.memory(name="a"), second.memory(name="b")) as toolset:
+            await Runner(toolset).run("b__search")
+
+    go(main())
+    assert (len(first.calls), len(second.calls)) == (0, 1)
+
+
+def test_one_server_without_a_name_has_no_prefix_and_with_one_it_has() -> None:
+    assert [tool.name for tool in listed(made("search").memory())[0]] == ["search"]
+    assert [tool.name for tool in listed(made("search").memory(), name="web")[0]] == ["web__search"]
+
+
+def test_a_name_that_no_api_takes_is_called_by_one_that_all_take() -> None:
+    toolset, _ = listed(made("files/read.text").memory(name="a"))
+    (definition,) = anthropic.tools(toolset)
+    assert toolset.get(definition["name"]).metadata["mcp"]["name"] == "files/read.text"
+
+
+def test_names_that_look_the_same_or_come_twice_or_are_none_are_left_out() -> None:
+    server = made("Read").add("read").add("a\u202etxt").add("x" * 300)
+    toolset, left_out = listed(server.memory())
+    assert [tool.name for tool in toolset] == ["Read"]
+    reasons = {one.tool: one.reason for one in left_out}
+    assert "looks the same" in reasons["read"] and "hidden" in reasons["a\u202etxt"] and "128" in reasons["x" * 300]
+
+    twice = made("one")
+    twice.tools["again"] = twice.tools["one"]
+    toolset, left_out = listed(twice.memory())
+    assert len(toolset) == 1 and "another tool of this name" in left_out[0].reason
+
+
+def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    tags = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+    schema = {"type": "object", "properties": {"description": {"type": "string", "description": f"A\u200btext{tags}"}}}
+    server = made("one", schema=schema, description=f"Reads.{tags}\u202e ❤\ufe0f\x1b[8m")
+    with caplog.at_level(logging.WARNING, "ferrule.mcp"):
+        toolset, _ = listed(server.memory())
+    tool = toolset.get("one")
+    assert tool.description == "Reads. ❤\ufe0f[8m"
+    assert tool.input_schema["properties"]["description"]["description"] == "Atext"
+    assert tool.metadata["mcp"]["removed"] == 4 + 1 + 1 + 1 + 4
+    assert "11 hidden or too many characters" in caplog.text
+
+
+def test_a_description_is_bounded() -> None:
+    toolset, _ = listed(made("one", description="x" * 20_000).memory())
+    assert len(toolset.get("one").description) == 8000
+
+
+HINTS = {"readOnlyHint": True, "openWorldHint": False}
+
+
+@pytest.mark.parametrize(
+    ("trusted", "hints", "expected"),
+    [
+        (False, HINTS, (False, True, False, True, False)),
+        (True, HINTS, (True, False, True, False, True)),
+        (["a"], HINTS, (True, False, True, False, True)),
+        (True, {}, (False, True, False, True, False)),
+        (True, {"destructiveHint": False, "idempotentHint": True}, (False, False, True, True, False)),
+    ],
+)
+def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints: Any, expected: Any) -> None:
+    toolset, _ = listed(made("one", annotations=hints).memory(name="a"), trusted=trusted)
+    tool = toolset.get("a__one")
+    assert (
+        tuple(tool.trait(name, {}) for name in ("read_only", "destructive", "idempotent", "open_world", "parallel"))
+        == expected
+    )
+    assert tool.metadata["mcp"].get("annotations", {}) == hints
+
+
+def test_trust_in_a_server_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(DefinitionError, match="trusted='b' names no server"):
+        mcp.connect(made().memory(name="a"), trusted=["b"])
+
+
+def test_all_pages_are_read_and_no_more_than_there_may_be() -> None:
+    many = Made(page=7)
+    for number in range(30):
+        many.add(f"tool{number}")
+    toolset, left_out = listed(many.memory())
+    assert [tool.name for tool in toolset] == [f"tool{number}" for number in range(30)] and not left_out
+    assert many.lists == 5
+
+    endless = Made(page=1)
+    for number in range(150):
+        endless.add(f"tool{number}")
+    toolset, left_out = listed(endless.memory())
+    assert len(toolset) == 100 and "100 pages" in left_out[0].reason
+
+
+def test_a_server_without_tools_has_none() -> None:
+    from mcp.server.lowlevel import Server
+
+    assert len(listed(mcp.Memory(Server("empty")))[0]) == 0
+
+
+@pytest.mark.parametrize("name", ["payload", "context", "_ferrule_payload", "self"])
+def test_a_parameter_may_have_any_name(name: str) -> None:
+    schema = {"type": "object", "properties": {name: {"type": "integer"}, "context": {"type": "integer"}}}
+    server = made("one", schema=schema)
+
+    async def main() -> str:
+        async with mcp.connect(server.memory()) as toolset:
+            return (await Runner(toolset).run("one", {name: 1, "context": 2})).status
+
+    assert go(main()) == "ok"
+    assert server.calls[0].arguments == {name: 1, "context": 2}

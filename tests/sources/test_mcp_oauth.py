@@ -1,0 +1,210 @@
+"""OAuth for servers over HTTP, against the SDK's own authorization server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import stat
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx2
+import pytest
+from mcp.server.auth.provider import AccessToken, AuthorizationCode, ProviderTokenVerifier, RefreshToken
+from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
+from mcp.shared.auth import OAuthToken
+from mcp_servers import go, made, serving
+
+from ferrule import DefinitionError, Event, Runner
+from ferrule.sources import mcp
+from ferrule.sources._mcp_oauth import provider
+
+
+class Provider:
+    """An authorization server whose person always says yes."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, Any] = {}
+        self.codes: dict[str, AuthorizationCode] = {}
+        self.tokens: dict[str, AccessToken] = {}
+
+    async def get_client(self, client_id: str) -> Any:
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: Any) -> None:
+        self.clients[client_info.client_id] = client_info
+
+    async def authorize(self, client: Any, params: Any) -> str:
+        code = AuthorizationCode(
+            code=secrets.token_hex(16),
+            scopes=params.scopes or [],
+            expires_at=time.time() + 60,
+            client_id=client.client_id,
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=True,
+            resource=params.resource,
+        )
+        self.codes[code.code] = code
+        return f"{params.redirect_uri}?{urlencode({'code': code.code, 'state': params.state})}"
+
+    async def load_authorization_code(self, client: Any, code: str) -> AuthorizationCode | None:
+        return self.codes.get(code)
+
+    async def exchange_authorization_code(self, client: Any, code: AuthorizationCode) -> OAuthToken:
+        token = f"sk-{secrets.token_hex(16)}"
+        self.tokens[token] = AccessToken(
+            token=token, client_id=client.client_id, scopes=code.scopes, resource=code.resource
+        )
+        return OAuthToken(access_token=token, token_type="Bearer")
+
+    async def load_refresh_token(self, client: Any, token: str) -> RefreshToken | None:
+        return None
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        return self.tokens.get(token)
+
+
+@asynccontextmanager
+async def guarded() -> AsyncIterator[tuple[str, Provider]]:
+    """The address of a server that wants a token, and its authorization server."""
+    authority, inner = Provider(), {}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await inner["app"](scope, receive, send)
+
+    server = made().server
+    async with serving(app, before=lambda port: inner.update(app=protected(server, authority, port))) as address:
+        yield address, authority
+
+
+def protected(server: Any, authority: Provider, port: int) -> Any:
+    own = f"http://127.0.0.1:{port}"
+    settings = AuthSettings(
+        issuer_url=own,  # type: ignore[arg-type]
+        resource_server_url=f"{own}/mcp",  # type: ignore[arg-type]
+        client_registration_options=ClientRegistrationOptions(enabled=True),
+        validate_token_resource=True,
+    )
+    verifier = ProviderTokenVerifier(authority)
+    return server.streamable_http_app(auth=settings, auth_server_provider=authority, token_verifier=verifier)
+
+
+class Person:
+    """Who opens the address in a browser, and says yes."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def __call__(self, url: str) -> None:
+        self.opened.append(url)
+        async with httpx2.AsyncClient(follow_redirects=True) as browser:
+            assert (await browser.get(url)).text.startswith("You may close this window")
+
+
+def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, person, events = tmp_path / "tokens.json", Person(), list[Event]()
+
+    async def main() -> list[str]:
+        async with guarded() as (address, authority):
+            server = mcp.Http(address, auth=mcp.OAuth(store=store, open_browser=person))
+            for _ in range(2):
+                servers = mcp.connect(server)
+                async with servers as toolset:
+                    result = await Runner(toolset, observers=[events.append]).run("one")
+                    assert result.success
+            seen = [repr(server), repr(servers.status), str(result.record()), str([dict(e.data) for e in events])]
+            return [token for token in authority.tokens if any(token in text for text in (*seen, caplog.text))]
+
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("httpcore2").setLevel(logging.INFO)
+        assert go(main()) == []
+    assert len(person.opened) == 1
+    assert stat.S_IMODE(store.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+    (kept,) = json.loads(store.read_text()).values()
+    assert kept["tokens"]["access_token"].startswith("sk-")
+
+
+def test_a_person_may_take_longer_than_the_server_may_for_its_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async def slow(url: str) -> None:
+            async def later() -> None:
+                await asyncio.sleep(1.5)
+                await Person()(url)
+
+            tasks.append(asyncio.ensure_future(later()))
+
+        tasks: list[asyncio.Future[None]] = []
+        async with guarded() as (address, _):
+            server = mcp.Http(address, auth=mcp.OAuth(store=tmp_path / "tokens.json", open_browser=slow))
+            async with mcp.connect(server, start_timeout=1) as toolset:
+                assert (await Runner(toolset).run("one")).success
+        await asyncio.gather(*tasks)
+
+    go(main())
+
+
+def test_one_who_says_no_or_nothing_leaves_the_server_down(tmp_path: Path) -> None:
+    async def refuse(url: str) -> None:
+        given = {key: values[0] for key, values in parse_qs(urlsplit(url).query).items()}
+        answers = [{"state": "another", "code": "x"}, {"state": given["state"], "error": "access_denied"}]
+        async with httpx2.AsyncClient() as browser:
+            statuses = [(await browser.get(f"{given['redirect_uri']}?{urlencode(one)}")).status_code for one in answers]
+        assert statuses == [404, 200]
+
+    async def main(**options: Any) -> None:
+        async with guarded() as (address, _):
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", **options)
+            async with mcp.connect(mcp.Http(address, auth=auth)):
+                raise AssertionError("nobody said yes")
+
+    with pytest.raises(mcp.ServersDownError, match="access_denied"):
+        go(main(open_browser=refuse))
+    with pytest.raises(mcp.ServersDownError, match=r"nobody answered within 0\.2 s"):
+        go(main(open_browser=lambda url: None, timeout=0.2))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes of files are Unix's")
+def test_a_store_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "tokens.json"
+    server = mcp.Http("http://127.0.0.1:9/mcp", auth=mcp.OAuth(store=store))
+
+    async def main() -> None:
+        async with mcp.connect(server):
+            raise AssertionError("its store cannot be used")
+
+    for text, mode, error in [("{}", 0o644, "chmod 600"), ("sk-1", 0o600, "cannot be read: JSONDecodeError")]:
+        store.write_text(text)
+        store.chmod(mode)
+        with pytest.raises(mcp.ServersDownError, match=error):
+            go(main())
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://example.com/authorize", "javascript:alert(1)"])
+def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    async def main() -> None:
+        settings = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append)
+        made = await provider("https://example.com/mcp", settings, nullcontext)
+        assert made.context.redirect_handler is not None
+        await made.context.redirect_handler(url)
+
+    with pytest.raises(Exception, match="not https"):
+        go(main())
+    assert shown == []
+
+
+def test_what_is_no_store_is_told() -> None:
+    with pytest.raises(DefinitionError, match="TokenStorage"):
+        mcp.OAuth(store=5)
