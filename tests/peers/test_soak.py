@@ -81,12 +81,13 @@ async def ended(pids: set[int]) -> None:
 
 def test_over_one_stdio_connection() -> None:
     async def main() -> None:
+        before = asyncio.all_tasks()
         target = mcp.Stdio(serve()[0], serve()[1:], env=environment(), name="soak")
         async with mcp.connect(target) as tools:
             ends, pids = await soak(tools, lambda pid: os.kill(pid, signal.SIGKILL))
         assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
         await ended(pids)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() == before
 
     asyncio.run(asyncio.wait_for(main(), SECONDS))
 
@@ -121,6 +122,7 @@ def start(port: int) -> subprocess.Popen[str]:
 
 def test_over_http_with_many_at_once() -> None:
     async def main() -> None:
+        before = asyncio.all_tasks()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -134,6 +136,6 @@ def test_over_http_with_many_at_once() -> None:
             async with mcp.connect(mcp.Http(f"http://127.0.0.1:{port}/mcp", name="soak")) as tools:
                 ends, pids = await soak(tools, kill)
             assert ends["ok True"] == CALLS and len(pids) == KILLS + 1
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() == before
 
     asyncio.run(asyncio.wait_for(main(), SECONDS))

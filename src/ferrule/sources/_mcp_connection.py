@@ -81,6 +81,7 @@ class Connection:
         self._forgotten = False
         self._given_up: set[types.RequestId] = set()
         self._limit: asyncio.Timeout | None = None
+        self._closing = False
         self._calls: dict[object, tuple[ToolContext, asyncio.Timeout]] = {}
         self._idle = asyncio.Event()
         self._asked: dict[object, asyncio.Task[Any]] = {}
@@ -203,15 +204,25 @@ class Connection:
     # -- its task ------------------------------------------------------------------------------------------------------
 
     async def own(self) -> None:
-        """Start it whenever it is wanted, until it is cancelled: what the task of this connection does."""
+        """Start it whenever it is wanted, until it is closed: what the task of this connection does."""
         try:
-            while not _is_cancelled():
+            while not self._closing:
                 await self._wanted.wait()
                 self._wanted.clear()
-                await self._run()
+                if not self._closing:
+                    await self._run()
         finally:
             self.session, self.state = None, "closed"
             self._settled.set()
+
+    def close(self) -> None:
+        """Let its task end. It is not cancelled: that would break off the SDK's end of a process under way."""
+        self._closing = True
+        self._wanted.set()
+        self._ended.set()
+        if self.state == "starting" and self._limit is not None:
+            with contextlib.suppress(RuntimeError):  # it has just started, or is ending already
+                self._limit.reschedule(self._loop.time())
 
     async def _run(self) -> None:
         """One connection, from its start to its end."""
@@ -238,6 +249,8 @@ class Connection:
         except Exception as error:
             reason = reason_for(error)
             log.debug("%s: the connection broke", self.server.label, exc_info=True)
+        if self._closing:
+            return
         if not (opened and self._ended.is_set()):
             self._down(reason)
         elif self.state == "down" and self._log.end not in self.reason:  # what it wrote while it ended
@@ -251,7 +264,7 @@ class Connection:
 
     def _leave_calls(self) -> None:
         """End the calls that are under way where the connection is left: in memory, nothing else would."""
-        if _is_cancelled():
+        if self._closing:
             for _, limit in self._calls.values():
                 limit.reschedule(self._loop.time())
 

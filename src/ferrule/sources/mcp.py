@@ -184,8 +184,8 @@ class Servers:
     async def _close(self) -> None:
         self._closed = True
         self._changed.set()
-        for task in self._tasks:
-            task.cancel()
+        for connection in self._connections:
+            connection.close()
         cancelled: asyncio.CancelledError | None = None
         while left := [task for task in self._tasks if not task.done()]:
             try:
