@@ -298,7 +298,8 @@ def test_unknown_arguments_are_dropped_in_time_that_grows_with_them() -> None:
         assert result.output == 1
         return time.process_time() - begin
 
-    assert dropped(48_000) < 8 * max(dropped(12_000), 0.02)
+    # The least of a few: what else the machine does counts for whichever it comes in between.
+    assert min(dropped(48_000) for _ in range(3)) < 8 * max(dropped(12_000), 0.02)
 
 
 WRONG: dict[str, Callable[[int], Any]] = {
