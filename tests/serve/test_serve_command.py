@@ -390,8 +390,7 @@ def test_the_tools_of_mcp_servers_are_served_and_what_names_them_is_installed(
 def test_an_address_of_an_mcp_server_is_installed_as_it_is() -> None:
     written = configurations("a", [], ["https://tools.example.com/mcp", "b/mcp.json"], [], Path("/srv"))
     assert (
-        '"--mcp=https://tools.example.com/mcp"' in written
-        and json.dumps(f"--mcp={Path('/srv/b/mcp.json')}") in written
+        '"--mcp=https://tools.example.com/mcp"' in written and json.dumps(f"--mcp={Path('/srv/b/mcp.json')}") in written
     )
 
 
