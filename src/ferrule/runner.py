@@ -272,7 +272,7 @@ class Runner:
             context, *given = given  # type: ignore[assignment]
         if given:
             raise DefinitionError(f"{_RUN} takes no more by position; it was given {given!r} too")
-        if fields or context is not None:
+        if fields or not (context is None or isinstance(context, ToolContext)):
             context = context_of(context, fields, _RUN, ("timeout",))
         origin = NO_ORIGIN if timeout is None else Origin(timeout=timeout)
         return receive(self._state, call, (context or NO_CONTEXT).fields, origin)

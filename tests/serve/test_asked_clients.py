@@ -339,6 +339,8 @@ A = {"properties": {"a": {"type": "string"}}, "required": ["a"]}
         {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object", **A}}},
         {"additionalProperties": {"type": "string"}, "minProperties": 1},
         {"required": ["a"]},
+        {"properties": {"a": {"type": "string", "oneOf": [{"const": "x"}, {"maxLength": 0}]}}},
+        {"properties": {"a": {"type": "string"}, "b": {"type": "array", "items": {"enum": [1, 2]}}}},
     ],
 )
 def test_what_no_form_shows_and_no_yes_answers_is_asked_for_as_json(schema: dict[str, Any], era: str) -> None:

@@ -436,6 +436,16 @@ def test_a_request_from_elsewhere_is_refused(headers: dict[str, str], status: in
     assert go(main()) == status
 
 
+def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
+    async def main() -> list[int]:
+        app = serve.mcp(Runner([add]), hosts="tools.example.com", origins="https://app.example.com")
+        async with listening(app) as url:
+            known = {"Host": "tools.example.com", "Origin": "https://app.example.com"}
+            return [(await post(url, headers)).status_code for headers in (known, {"Host": "t"})]
+
+    assert go(main()) == [200, 421]
+
+
 @both_eras
 def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     async def main() -> int:

@@ -167,7 +167,8 @@ def test_nothing_but_the_protocol_goes_to_standard_output_and_the_end_of_input_e
         assert said in errors
 
 
-def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path) -> None:
+@pytest.mark.parametrize("closed", ["its output", "both"])
+def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path, closed: str) -> None:
     reading, writing = os.pipe()
     with subprocess.Popen(
         [sys.executable, "-m", "ferrule", "serve", "shop.py"],
@@ -179,11 +180,29 @@ def test_a_client_that_reads_no_more_is_the_end_and_no_error(folder: Path) -> No
         os.close(writing)
         os.close(reading)
         assert process.stdin and process.stderr
-        process.stdin.write(line("add", {"a": 1, "b": 2}))
+        process.stdin.write(b"".join(line("add", {"a": 1, "b": 2}, number) for number in range(20)))
         process.stdin.flush()
-        code = process.wait(20)  # while its input is still open
-        errors = process.stderr.read()
-    assert code == 0 and b"ExceptionGroup" not in errors
+        if closed == "both":
+            process.stdin.close()
+        code = process.wait(20)
+        errors = process.stderr.read().decode()
+    assert code == 0 and {line for line in errors.splitlines() if "printed" not in line} == set()
+
+
+def test_the_standard_output_serves_one_client(folder: Path) -> None:
+    code = """
+import asyncio
+from ferrule import Runner, serve
+
+async def twice():
+    await asyncio.gather(serve.stdio(Runner([])), serve.stdio(Runner([])))
+
+asyncio.run(twice())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+    )
+    assert ended.stderr.endswith("RuntimeError: another serve.stdio of this process has its standard output\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
@@ -275,6 +294,14 @@ def test_over_http_a_token_is_needed_where_one_is_named(folder: Path, era: str) 
     assert go(run()) == ("3", 401)
 
 
+async def refused(url: str, era: str) -> None:
+    """Come back when a server takes no new calls, or no new connections."""
+    with contextlib.suppress(Exception):
+        async with Client(streamable_http_client(url), mode=era) as client:
+            while not (await client.call_tool("add", {"a": 1, "b": 2})).is_error:
+                pass
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of Unix")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 @both_eras
@@ -287,8 +314,7 @@ def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: 
                 held = asyncio.ensure_future(client.call_tool("hold"))
                 await appeared(folder / "entered")
                 process.send_signal(number)
-                while not (await client.call_tool("add", {"a": 1, "b": 2})).is_error:
-                    pass  # until it takes no new calls
+                await refused(url, era)
                 (folder / "leave").touch()
                 found = text(await held)
             return found, await process.wait(), (await process.stderr.read()).decode()
@@ -312,6 +338,9 @@ def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: 
         (["--http", "eight"], "is no address"),
         (["--http", "70000"], "is no address"),
         (["--token-env", "GOOD"], "--token-env is for --http"),
+        (["--allow-host", "tools.example.com"], "--allow-host and --allow-origin are for --http"),
+        (["--allow-origin", "https://app.example.com"], "--allow-host and --allow-origin are for --http"),
+        (["--http", "0", "--allow-origin", "*"], "origins: '*' is none"),
         (["--http", "8000", "--install"], "leave out --http"),
         (["--directory", "nowhere"], "No such file"),
         (["--yes", "sell"], "there is no tool 'sell'"),

@@ -375,6 +375,28 @@ def test_progress_reaches_the_client_before_the_result_and_only_increases(era: s
 
 
 @both_eras
+def test_progress_beyond_what_mcp_can_say_is_passed_over(era: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[float] = []
+
+    @tool
+    def work(context: ToolContext) -> str:
+        """Work in a thread."""
+        for done in (1, 10**400, float("inf"), 2):
+            context.progress(done)
+        return "done"
+
+    async def note(done: float, total: float | None, message: str | None) -> None:
+        seen.append(done)
+
+    async def main() -> None:
+        async with client(Runner([work]), era) as connected:
+            await connected.call_tool("work", progress_callback=note)
+
+    go(main())
+    assert (seen, caplog.text) == ([1, 2], "")
+
+
+@both_eras
 def test_a_call_that_its_client_cancels_is_cancelled_and_has_its_grace(era: str) -> None:
     async def main() -> list[str]:
         order: list[str] = []
@@ -573,6 +595,15 @@ def test_clients_that_listen_take_no_place_of_a_call_and_are_bounded_too() -> No
         ({"state_key": b"short"}, "state_key: request-state keys must be at least 32 bytes"),
         ({"in_flight": 0}, "in_flight is a number greater than 0"),
         ({"answer_within": float("inf")}, "answer_within is a number greater than 0"),
+        ({"keep_list": -1}, "keep_list is a number greater than 0"),
+        ({"keep_list": float("inf")}, "keep_list is a number greater than 0"),
+        ({"context": {"principal": "ann"}}, "context is a ToolContext, not dict"),
+        ({"tokens": "a token of some length"}, r"tokens is a function of a token; .* serve\.fixed_token\(…\) makes it"),
+        ({"hosts": ["https://tools.example.com"]}, "hosts: 'https://tools.example.com' is none"),
+        ({"hosts": ["*"]}, r"hosts: '\*' is none; write 'tools.example.com'"),
+        ({"origins": ["*"]}, r"origins: '\*' is none; write 'https://app.example.com'"),
+        ({"origins": ["https://app.example.com/"]}, "origins: 'https://app.example.com/' is none"),
+        ({"origins": ["app.example.com"]}, "origins: 'app.example.com' is none"),
     ],
 )
 def test_what_could_not_work_is_told_where_it_is_written(options: Any, error: str) -> None:

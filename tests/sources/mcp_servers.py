@@ -51,12 +51,13 @@ class Made:
     Attributes:
         tools: Each with its handler, by name.
         calls: The parameters of each call.
+        ttl: Milliseconds for which its list may be kept.
     """
 
     def __init__(self, page: int = 1000) -> None:
         self.tools: dict[str, tuple[types.Tool, Handler]] = {}
         self.calls: list[types.CallToolRequestParams] = []
-        self.lists = 0
+        self.lists = self.ttl = 0
         self.page = page
         self.bus = InMemorySubscriptionBus()
         self.server: Server[Any] = Server(
@@ -80,7 +81,7 @@ class Made:
         begin = int(params.cursor) if params is not None and params.cursor else 0
         found = [definition for definition, _ in self.tools.values()]
         more = str(begin + self.page) if begin + self.page < len(found) else None
-        return types.ListToolsResult(tools=found[begin : begin + self.page], next_cursor=more)
+        return types.ListToolsResult(tools=found[begin : begin + self.page], next_cursor=more, ttl_ms=self.ttl)
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> Any:
         self.calls.append(params)

@@ -7,11 +7,12 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from mcp import Client
 from mcp.server.subscriptions import ToolsListChanged
 from mcp_servers import ERAS, Made, go, http, made, text
 
 from ferrule import Runner
-from ferrule.sources import mcp
+from ferrule.sources import _mcp_connection, mcp
 
 
 async def tell(server: Made, mode: str, context: Any) -> None:
@@ -139,3 +140,35 @@ def test_a_list_that_never_comes_does_not_end_the_following() -> None:
             await changes.aclose()
 
     go(main())
+
+
+def test_a_list_is_read_again_when_its_time_to_live_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mcp_connection, "_SHORTEST_KEPT", 0.01)
+
+    async def main() -> None:
+        kept, forever, old = made("one"), made("one"), made("one")
+        kept.ttl, old.ttl = 1, 1
+        given = [kept.memory(name="kept"), forever.memory(name="forever"), old.memory("legacy", name="old")]
+        servers = mcp.connect(*given)
+        async with servers:
+            changes = servers.changes()
+            following = asyncio.ensure_future(anext(changes))
+            while kept.lists < 5:
+                await asyncio.sleep(0.01)
+            assert forever.lists == 2 and old.lists == 1  # 2026-07-28: once more when somebody follows
+            kept.add("new")  # and nobody is told
+            assert "kept__new" in await following
+            await changes.aclose()
+
+    go(main())
+
+
+@pytest.mark.parametrize(("ttl", "seconds"), [(0, None), (1, 5.0), (60_000, 60.0), (10**400, 86_400.0)])
+def test_a_list_is_read_again_neither_at_once_nor_never(ttl: int, seconds: float | None) -> None:
+    async def main() -> float | None:
+        server = made("one").add("two")
+        server.page, server.ttl = 1, ttl
+        async with Client(server.server) as client:
+            return (await _mcp_connection.list_tools(client.session)).kept
+
+    assert go(main()) == seconds

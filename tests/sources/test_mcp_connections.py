@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp.server.lowlevel import Server
 from mcp_servers import ERAS, PROGRAM, go, made
 
 from ferrule import DefinitionError, Event, Runner
@@ -229,6 +230,30 @@ def test_no_value_of_its_variables_is_shown_of_what_a_program_says(caplog: pytes
     assert "I have ***" in caplog.text and "blue-horse" not in str(raised.value) + caplog.text
 
 
+def test_what_a_program_writes_to_its_standard_output_that_is_no_message_is_logged_and_bounded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code = f"""
+import os, runpy, sys
+for number in range(2_000):
+    print("loading", os.environ["OPAQUE"], number, "x" * 5_000)
+sys.stdout.flush()
+runpy.run_path({PROGRAM[1]!r})
+"""
+
+    async def main() -> None:
+        server = mcp.Stdio(sys.executable, ["-c", code], env={"OPAQUE": "blue-horse-7"}, name="p")
+        async with mcp.connect(server) as toolset:
+            assert (await Runner(toolset).run("p__echo", {"text": "there"})).output == "there"
+
+    with caplog.at_level(logging.INFO):
+        go(main())
+    lines = [record.getMessage() for record in caplog.records if "loading" in record.getMessage()]
+    assert "loading *** 0 xxx" in lines[0] and max(map(len, lines)) < 1100 and len(lines) < 600
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {"ferrule.mcp"}
+    assert "blue-horse" not in caplog.text and "Traceback" not in caplog.text
+
+
 def test_a_program_gets_the_few_usual_variables_and_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("A_SECRET", "of the parent")
 
@@ -251,3 +276,14 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(DefinitionError, match=r"pip install \"ferrule\[mcp\]\""):
         go(main())
+
+
+def test_what_a_server_calls_itself_is_one_short_line_without_what_nobody_sees() -> None:
+    async def main() -> str:
+        name = "odd\n\x1b[31mroot is \u202eready" + "x" * 100_000
+        servers = mcp.connect(Server(name, version="1"))
+        async with servers:
+            return next(iter(servers.status.values())).server
+
+    found = go(main())
+    assert found.startswith("odd [31mroot is readyxxx") and len(found) <= 200

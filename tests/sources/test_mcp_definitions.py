@@ -168,6 +168,15 @@ def test_hints_are_believed_of_a_trusted_server_alone(trusted: Any, hints: Any, 
     assert tool.metadata["mcp"].get("annotations", {}) == hints
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"trusted": 5}, "trusted is true, false"), ({"start_timeout": "5"}, "start_timeout is a number")],
+)
+def test_a_setting_of_another_type_is_told_where_it_is_written(options: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        mcp.connect(made("one").memory(name="a"), **options)
+
+
 def test_trust_in_a_server_that_is_not_there_is_a_mistake() -> None:
     with pytest.raises(DefinitionError, match="trusted='b' names no server"):
         mcp.connect(made().memory(name="a"), trusted=["b"])
@@ -205,3 +214,18 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
 
     assert go(main()) == "ok"
     assert server.calls[0].arguments == {name: 1, "context": 2}
+
+
+def test_a_tool_that_the_sdk_leaves_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    wrong = {"type": "object", "properties": {"a": {"type": "array", "x-mcp-header": "Place"}}}
+
+    async def main() -> tuple[list[str], tuple[mcp.LeftOut, ...]]:
+        servers = mcp.connect(made("first").add("wrong", schema=wrong).add("last").memory(name="s"))
+        async with servers as toolset:
+            return [tool.name for tool in toolset], servers.left_out
+
+    names, left_out = go(main())
+    assert names == ["s__first", "s__last"]
+    assert [(one.server, one.tool) for one in left_out] == [("s", "wrong")]
+    assert "x-mcp-header" in left_out[0].reason and "'a'" in left_out[0].reason
+    assert [record.name for record in caplog.records] == ["ferrule.mcp"]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
+import mcp_types as types
 import pytest
+from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, go, http, made, serving, text
 
 from ferrule import Runner, ToolResult
@@ -138,24 +142,54 @@ def test_an_answer_that_breaks_off_may_have_run_and_ends_no_other_call(mode: mcp
             await entered.wait()
             broken = await runner.run("broken")
             assert (broken.status, broken.executed) == ("failed", None)
+            assert "ended before its answer" in str(broken.error)
             go_on.set()
             assert (await waiting).output == "done"
 
     go(main())
 
 
-def test_a_server_that_wants_to_know_who_calls_says_so() -> None:
+@pytest.mark.parametrize("status", ["401 Unauthorized", "421 Misdirected Request", "503 Service Unavailable"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/json"])
+def test_a_server_that_refuses_all_says_how(status: str, kind: str) -> None:
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b"who are you?"})
+            headers = [(b"content-type", kind.encode())]
+            await send({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
+            await send({"type": "http.response.body", "body": b'{"detail": "who are you?"}'})
 
     async def main() -> None:
         async with serving(refuse) as address, mcp.connect(address):
             raise AssertionError("it was refused")
 
-    with pytest.raises(mcp.ServersDownError, match="HTTP 401 Unauthorized"):
+    with pytest.raises(mcp.ServersDownError, match=f"HTTP {status}"):
         go(main())
+
+
+def test_an_answer_whose_compression_is_broken_ends_its_call_alone() -> None:
+    async def main() -> tuple[ToolResult, ToolResult]:
+        app = made("one").server.streamable_http_app(json_response=True)
+        broken = True
+
+        async def packed(scope: Any, receive: Any, send: Any) -> None:
+            calls = dict(scope.get("headers", ())).get(b"mcp-method") == b"tools/call"
+
+            async def send_packed(message: Any) -> None:
+                if broken and calls and message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], (b"content-encoding", b"gzip")]
+                await send(message)
+
+            await app(scope, receive, send_packed)
+
+        async with serving(packed) as address, mcp.connect(address) as toolset:
+            runner = Runner(toolset)
+            first = await runner.run("one")
+            broken = False
+            return first, await runner.run("one")
+
+    first, second = go(main())
+    assert (first.status, first.executed) == ("failed", None) and "DecodingError" in str(first.error)
+    assert second.success
 
 
 def test_an_address_where_nobody_listens_is_down() -> None:
@@ -215,3 +249,88 @@ def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
             assert 1 < loop.time() - begin < 5
 
     go(main())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_error_with_the_code_of_a_closed_connection_is_what_the_server_says_over_http_too(mode: mcp.Mode) -> None:
+    async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
+        raise MCPError(types.CONNECTION_CLOSED, "rate limit reached")
+
+    async def main() -> ToolResult:
+        async with http(made("one", refuse).server) as address, mcp.connect(mcp.Http(address, mode=mode)) as toolset:
+            return await Runner(toolset).run("one")
+
+    result = go(main())
+    assert "refused the call: rate limit reached (error -32000)" in str(result.error)
+    assert "ended" not in str(result.error) and result.executed is None
+
+
+SECRET = "blue-horse-7-" + 700 * "x"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_no_value_of_its_headers_is_shown_of_what_a_server_says(mode: mcp.Mode) -> None:
+    async def refuse(context: Any, arguments: dict[str, Any]) -> Any:
+        raise MCPError(arguments["code"], f"I do not know {context.request.headers['authorization']}")
+
+    async def main() -> list[ToolResult]:
+        async with http(made("one", refuse).server) as address:
+            server = mcp.Http(address, headers={"Authorization": f"Bearer {SECRET}"}, mode=mode)
+            async with mcp.connect(server) as toolset:
+                runner = Runner(toolset)
+                return [await runner.run("one", {"code": code}) for code in (-32603, types.CONNECTION_CLOSED)]
+
+    for result in go(main()):
+        assert "I do not know Bearer ***" in str(result.error) or "I do not know ***" in str(result.error)
+        assert "blue-horse" not in str(result.error) + result.text
+
+
+def test_no_value_of_its_headers_is_shown_of_why_a_server_is_down(caplog: pytest.LogCaptureFixture) -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            said = f"who is {dict(scope['headers'])[b'x-key'].decode()}?"
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": said}}
+            await send(
+                {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+            )
+            await send({"type": "http.response.body", "body": json.dumps(error).encode()})
+
+    async def main() -> None:
+        async with serving(refuse) as address, mcp.connect(mcp.Http(address, headers={"X-Key": SECRET})):
+            raise AssertionError("it was refused")
+
+    with (
+        caplog.at_level(logging.DEBUG, "ferrule.mcp"),
+        pytest.raises(mcp.ServersDownError, match=r"who is \*\*\*\?") as raised,
+    ):
+        go(main())
+    assert "blue-horse" not in str(raised.value)
+    assert "blue-horse" not in "".join(record.getMessage() for record in caplog.records if record.name == "ferrule.mcp")
+
+
+def test_what_the_sdk_logs_of_an_answer_that_is_no_message_is_bounded_and_without_its_headers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = made("one").server.streamable_http_app()
+
+    async def garbled(scope: Any, receive: Any, send: Any) -> None:
+        async def send_garbage(message: Any) -> None:
+            if b"one {" in message.get("body", b""):
+                said = "".join(f"event: {dict(scope['headers'])[b'x-key'].decode()}\ndata: x\n\n" for _ in range(1_000))
+                message = {**message, "body": said.encode() + message["body"]}
+            await send(message)
+
+        await app(scope, receive, send_garbage)
+
+    async def main() -> ToolResult:
+        async with serving(garbled) as address:
+            async with mcp.connect(
+                mcp.Http(address, headers={"X-Key": "blue-horse-7"}, name="s", mode="legacy")
+            ) as toolset:
+                return await Runner(toolset).run("s__one")
+
+    with caplog.at_level(logging.INFO):
+        assert go(main()).success
+    lines = [record.getMessage() for record in caplog.records if "Unknown SSE event" in record.getMessage()]
+    assert lines[0] == "s: Unknown SSE event: ***" and len(lines) < 400
+    assert "blue-horse" not in caplog.text

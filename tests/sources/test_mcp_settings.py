@@ -58,6 +58,8 @@ STDIO = {"command": "x"}
         (config(a__b=STDIO), "no two underscores"),
         (config(a_=STDIO), "none at its end"),
         (config(a=STDIO, A=STDIO), "look the same"),
+        (config(a={**STDIO, "type": []}), r"'type' is \[\]"),
+        (config(a={"url": "http://x", "type": None}), "'type' is None"),
     ],
 )
 def test_what_says_nothing_or_cannot_be_meant_is_told(given: Any, error: str) -> None:
@@ -90,6 +92,22 @@ def test_a_file_that_is_no_json_or_too_large_is_told(tmp_path: Path) -> None:
             mcp.connect(file)
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}, "a": {"command": "z"}}}', "a"),
+        ('{"mcpServers": {"a": {"command": "x", "disabled": true}, "a": {"command": "z"}}}', "a"),
+        ('{"mcpServers": {"a": {"command": "x"}}, "mcpServers": {"b": {"command": "y"}}}', "mcpServers"),
+        ('{"mcpServers": {"a": {"command": "x", "env": {"KEY": "1", "KEY": "2"}}}}', "KEY"),
+    ],
+)
+def test_what_stands_twice_in_a_file_is_told_and_none_of_the_two_wins(text: str, key: str, tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text(text)
+    with pytest.raises(DefinitionError, match=f"mcp.json': '{key}' stands twice"):
+        mcp.connect(file)
+
+
 def test_no_repr_shows_what_may_be_a_secret() -> None:
     servers = [
         mcp.Stdio("run", ["--key", "sk-1"], env={"KEY": "sk-1"}),
@@ -102,8 +120,3 @@ def test_no_repr_shows_what_may_be_a_secret() -> None:
 def test_the_forms_of_one_server() -> None:
     for server in [made().server, made().memory(), PROGRAM, tuple(PROGRAM), "http://127.0.0.1:9/mcp"]:
         assert len(mcp.connect(server, name="a").status) == 1
-
-
-def test_a_type_that_is_no_text_is_named() -> None:
-    with pytest.raises(DefinitionError, match=r"'type' is \[\]"):
-        mcp.connect({"mcpServers": {"one": {"command": "x", "type": []}}})

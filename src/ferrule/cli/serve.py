@@ -12,11 +12,12 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ferrule import DefinitionError, Runner, __version__, serve
+from ferrule import DefinitionError, __version__, serve
 from ferrule.cli import find, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
@@ -69,6 +70,8 @@ def command(options: argparse.Namespace) -> int:
         _change_directory(options.directory)
     places = [*options.places, *(options.tools or ())] or None
     address = None if options.http is None else read_address(options.http)
+    if address is None and (options.allow_host or options.allow_origin):
+        raise UsageError("--allow-host and --allow-origin are for --http: over standard input nobody is let in")
     known = _known_token(options.token_env, address)
     with servers.connected(options) as (work, more):
         runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client)
@@ -79,10 +82,10 @@ def command(options: argparse.Namespace) -> int:
             print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd()), end="")
             return 0
         if address is None:
-            return work.run(_until_told(_over_stdio, runner, name))
+            return work.run(_until_told(partial(serve.stdio, runner, name=name, version=__version__)))
         hosts = _reached_as(address, options.allow_host)
         app = serve.mcp(runner, name=name, version=__version__, tokens=known, hosts=hosts, origins=options.allow_origin)
-        return work.run(_until_told(_over_http, app, address))
+        return work.run(_until_told(partial(_over_http, app, address)))
 
 
 def read_address(text: str) -> Address:
@@ -157,13 +160,12 @@ def _server_name(places: list[str] | None) -> str:
 # -- until it ends -----------------------------------------------------------------------------------------------------
 
 
-async def _until_told(work: Any, *given: Any) -> int:
+async def _until_told(work: Callable[..., Coroutine[Any, Any, None]]) -> int:
     """Run `work` until it ends or a signal comes; the exit code. A second signal stops the calls, a third kills."""
     stop = asyncio.Event()
     with _signals(stop) as came:
         try:
-            serving: Coroutine[Any, Any, None] = work(*given, stop)
-            await serving
+            await work(stop=stop)
         except asyncio.CancelledError:
             if not came:
                 raise
@@ -199,10 +201,6 @@ def _signals(stop: asyncio.Event) -> Iterator[list[int]]:
         with contextlib.suppress(NotImplementedError):
             for one in ours:
                 loop.remove_signal_handler(one)
-
-
-async def _over_stdio(runner: Runner, name: str, stop: asyncio.Event) -> None:
-    await serve.stdio(runner, name=name, version=__version__, stop=stop)
 
 
 async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ __all__ = ["ask_client", "fixed_token", "mcp", "stdio"]
 
 _WITHOUT_MCP = 'serving needs the package mcp, which is not installed: pip install "ferrule[mcp]"'
 _LEAST_TOKEN = 16
+_HOST = re.compile(r"[^\s/?#@*]+(:\*)?")
+_ORIGIN = re.compile(r"[\w+.-]+://[^\s/?#@*]+(:\*)?")
 
 
 def mcp(
@@ -76,13 +79,17 @@ def mcp(
     Raises:
         DefinitionError: for what could not work, and where `mcp` is not installed.
     """
-    _check_numbers(in_flight=in_flight, in_flight_each=in_flight_each, max_body=max_body, answer_within=answer_within)
+    _check_numbers(max_body=max_body)
+    hosts = _forms("hosts", hosts, _HOST, "tools.example.com")
+    origins = _forms("origins", origins, _ORIGIN, "https://app.example.com")
+    if tokens is not None and not callable(tokens):
+        raise DefinitionError("tokens is a function of a token; for a single one, serve.fixed_token(…) makes it")
     served = _served(
         runner,
         name=name,
         version=version,
         instructions=instructions,
-        context=context or ToolContext(),
+        context=_context(context),
         answer_within=answer_within,
         state_key=state_key,
         in_flight=in_flight,
@@ -120,10 +127,9 @@ async def stdio(
 
     Raises:
         DefinitionError: for what could not work, and where `mcp` is not installed.
-        RuntimeError: where there is no standard input.
+        RuntimeError: where there is no standard input or output, or another call of this has them.
     """
-    _check_numbers(in_flight=in_flight, answer_within=answer_within)
-    context = context or ToolContext()
+    context = _context(context)
     served = _served(
         runner,
         name=name,
@@ -164,6 +170,9 @@ def fixed_token(token: str, principal: str = "client") -> Tokens:
 
 
 def _served(runner: Runner, **settings: Any) -> RunnerServer:
+    _check_numbers(**{name: settings[name] for name in ("in_flight", "in_flight_each", "answer_within")})
+    if settings["keep_list"] != 0:
+        _check_numbers(keep_list=settings["keep_list"])
     try:
         from ferrule.serve._server import RunnerServer, Settings
     except ImportError as error:
@@ -177,3 +186,18 @@ def _check_numbers(**given: object) -> None:
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise DefinitionError(f"{name} is a number greater than 0, not {value!r}")
+
+
+def _context(given: object) -> ToolContext:
+    if given is not None and not isinstance(given, ToolContext):
+        raise DefinitionError(f"context is a ToolContext, not {type(given).__name__}")
+    return given or ToolContext()
+
+
+def _forms(what: str, given: Iterable[Any], form: re.Pattern[str], example: str) -> list[str]:
+    """What is no name of a host, or no origin, would match nothing that a client sends."""
+    found = [given] if isinstance(given, str) else [*given]
+    for one in found:
+        if not isinstance(one, str) or not form.fullmatch(one):
+            raise DefinitionError(f"{what}: {one!r} is none; write {example!r}, with ':*' behind it for any port")
+    return found

@@ -16,21 +16,25 @@ _MISSHAPEN = (
 )
 
 
-def call_result(result: ToolResult, tool: Tool, *, structured: bool) -> wire.CallToolResult:
-    """What one call came to.
+def call_result(result: ToolResult, tool: Tool, *, structured: bool) -> dict[str, Any]:
+    """What one call came to, as it is written: the SDK validates that anyway, and a model of it would be made and taken
+    apart before, which takes 5 µs.
 
     Args:
         structured: Whether the client was told an output schema for this tool.
     """
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
     if not structured or not result.success:
-        return wire.CallToolResult(content=content, is_error=not result.success)
+        return _complete(content, is_error=not result.success)
     try:
         value = _shown_value(result, tool)
     except ValueError:
-        said: list[wire.ContentBlock] = [wire.TextContent(text=_MISSHAPEN)]
-        return wire.CallToolResult(content=said + content, is_error=True)
-    return wire.CallToolResult(content=content, structured_content=value)
+        return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
+    return {"structuredContent": value, **_complete(content, is_error=False)}
+
+
+def _complete(content: list[dict[str, Any]], *, is_error: bool) -> dict[str, Any]:
+    return {"content": content, "isError": is_error, "resultType": "complete"}
 
 
 def _shown_value(result: ToolResult, tool: Tool) -> Any:
@@ -50,9 +54,17 @@ def _shown_value(result: ToolResult, tool: Tool) -> Any:
     return value
 
 
-def _content_block(block: Text | Media, place: int) -> wire.ContentBlock:
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _content_block(block: Text | Media, place: int) -> dict[str, Any]:
     if isinstance(block, Text):
-        return wire.TextContent(text=block.text)
+        return _text_block(block.text)
+    return _media_block(block, place).model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _media_block(block: Media, place: int) -> wire.ContentBlock:
     if block.data is None:
         if block.uri is None:
             return wire.TextContent(text=f"[{block.kind} of the type {block.mime_type}, without data]")

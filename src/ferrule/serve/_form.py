@@ -23,7 +23,6 @@ _YES: dict[str, Any] = {
     "properties": {"approve": {"type": "boolean", "title": "Approve", "description": "Whether it may run."}},
     "required": ["approve"],
 }
-_FLAT = {"string", "number", "integer", "boolean"}
 _KEPT_KEYS = {"type", "title", "description", "default"}
 _KEYS_OF = {
     "string": {"enum", "enumNames", "oneOf", "minLength", "maxLength", "format"},
@@ -112,12 +111,19 @@ def _takes_nothing(wanted: Mapping[str, Any]) -> bool:
 
 
 def _is_flat(schema: dict[str, Any]) -> bool:
-    """Whether it is a primitive type, or a choice of several texts."""
+    """Whether it is a primitive type, or a choice of one or several texts; MCP knows no choice of other values."""
     kind = schema.get("type")
-    if kind != "array":
-        return isinstance(kind, str) and kind in _FLAT
-    items = schema.get("items")
-    return isinstance(items, dict) and ("enum" in items or "anyOf" in items)
+    if kind == "array":
+        items = schema.get("items")
+        return isinstance(items, dict) and _are_texts(items.get("enum") or items.get("anyOf"))
+    if kind == "string":
+        return all(_are_texts(schema[key]) for key in ("enum", "oneOf") if key in schema)
+    return kind in ("number", "integer", "boolean")
+
+
+def _are_texts(choices: Any) -> bool:
+    given = [one.get("const") if isinstance(one, dict) else one for one in choices or ()]
+    return bool(given) and all(isinstance(one, str) for one in given)
 
 
 def _form_field(schema: dict[str, Any]) -> dict[str, Any]:

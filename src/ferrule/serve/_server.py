@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ _K = TypeVar("_K")
 _Said = tuple[float, float | None, str]
 _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
+_NOTHING_SAID: deque[_Said] = deque(maxlen=0)
 _NO_FORMS = "the client of this call can ask nobody: it declares no elicitation by form"
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
@@ -108,12 +110,12 @@ class _Client:
     def __init__(self, request: Request, settings: Settings, ahead: Mapping[str, object]) -> None:
         self._request = request
         self._settings = settings
-        self._ahead = dict(ahead)
+        self._ahead = dict(ahead) if ahead else {}
         self._put_off: tuple[Decision, Decision, Form] | None = None
         self._left: tuple[Decision, Decision, Form] | None = None
         self._loop = asyncio.get_running_loop()
         self._told = -math.inf
-        self._waiting: deque[_Said] = deque(maxlen=_MOST_PROGRESS)
+        self._waiting: deque[_Said] = _NOTHING_SAID  # most calls tell of no progress
         self._telling: asyncio.Task[None] | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -183,6 +185,8 @@ class _Client:
                 self._loop.call_soon_threadsafe(self._add, said)
 
     def _add(self, said: _Said) -> None:
+        if self._waiting is _NOTHING_SAID:
+            self._waiting = deque(maxlen=_MOST_PROGRESS)
         self._waiting.append(said)
         if self._telling is None or self._telling.done():
             self._telling = self._loop.create_task(self._tell())
@@ -193,6 +197,11 @@ class _Client:
             if done > self._told:  # what does not increase MCP forbids
                 self._told = done
                 await self._request.session.report_progress(done, total, message or None)
+
+    @property
+    def tells(self) -> bool:
+        """Whether there was any progress."""
+        return self._telling is not None
 
     async def all_told(self) -> None:
         """Wait until all is told, which has to be before the result is."""
@@ -251,10 +260,11 @@ class RunnerServer:
             version=settings.version,
             instructions=settings.instructions,
             on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen_for_changes,
             get_tool_input_schema=lambda name: self._served.listing.schema_of(name),
         )
+        # Results are written as they are, and not as models.
+        self.server.add_request_handler("tools/call", wire.CallToolRequestParams, self._call_tool)
         self.server.add_notification_handler("notifications/initialized", wire.NotificationParams, self._follow_changes)
         security = _security(settings)
         self.server.middleware.append(RequestStateBoundary(security, default_audience=settings.name))
@@ -318,7 +328,7 @@ class RunnerServer:
 
     async def _call_tool(
         self, request: Request, params: wire.CallToolRequestParams
-    ) -> wire.CallToolResult | wire.InputRequiredResult:
+    ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
         served, who = self._served, identity(request)
         tool = served.runner.tools.find(params.name)
         if tool is None:
@@ -358,7 +368,8 @@ class RunnerServer:
         try:
             if not task.done():
                 await asyncio.wait({task})
-            await client.all_told()
+            if client.tells:
+                await client.all_told()
         except asyncio.CancelledError:
             task.cancel()
             with anyio.CancelScope(shield=True):
@@ -441,7 +452,7 @@ def _is_modern(request: Request) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _asked(form: Form, result: ToolResult) -> wire.CallToolResult | wire.InputRequiredResult:

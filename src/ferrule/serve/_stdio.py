@@ -8,8 +8,9 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, cast
+from typing import Any, TextIO, cast
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
@@ -21,6 +22,7 @@ MOST_LINE = 4 * 1024 * 1024
 _READ_AT_ONCE = 65_536
 _LINES_AHEAD = 16
 _LONG_LINE = "(a line of more than 4 MiB)"
+_output_is_free = threading.Lock()
 
 
 async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
@@ -34,9 +36,9 @@ async def serve_stdio(served: RunnerServer, stop: asyncio.Event | None) -> None:
 
 async def _serve_pipes(served: RunnerServer, stop: asyncio.Event | None) -> None:
     sys.stdout.flush()
-    with _claimed_input() as descriptor:
+    with _claimed_input() as descriptor, _claimed_output() as out:
         lines = _Lines(descriptor)
-        async with stdio_server(stdin=cast("Any", lines)) as (read, write):
+        async with stdio_server(stdin=cast("Any", lines), stdout=anyio.wrap_file(out)) as (read, write):
             answers = _Answers(write)
             served.server.middleware.insert(0, answers.note)
             with redirect_stdout(sys.stderr):
@@ -105,18 +107,52 @@ class _Answers:
 @contextmanager
 def _claimed_input() -> Iterator[int]:
     """The real standard input; for tools and their programs there is none meanwhile."""
-    try:
-        standard = sys.stdin.fileno()
-    except (AttributeError, OSError, ValueError):
-        raise RuntimeError("serve.stdio needs a standard input, and there is none") from None
+    standard = _descriptor_of("input", sys.stdin)
     private = os.dup(standard)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, standard)
-    os.close(nothing)
+    _point_to_nothing(standard, os.O_RDONLY)
     try:
         yield private
     finally:
         os.dup2(private, standard)
+
+
+@contextmanager
+def _claimed_output() -> Iterator[TextIO]:
+    """The real standard output; what tools and their programs print goes to standard error meanwhile.
+
+    Its descriptor stays open, as a thread may still write to it. Where nobody reads it, what is left in the file's
+    buffer goes to nothing: Python would try to write it once more, and tell of that on standard error.
+    """
+    standard = _descriptor_of("output", sys.stdout)
+    if not _output_is_free.acquire(blocking=False):
+        raise RuntimeError("another serve.stdio of this process has its standard output")
+    private = os.dup(standard)
+    try:
+        os.dup2(2, standard)
+    except OSError:
+        _point_to_nothing(standard, os.O_WRONLY)
+    file = os.fdopen(private, "w", encoding="utf-8", newline="\n", closefd=False)
+    try:
+        yield file
+    except* BrokenPipeError:
+        _point_to_nothing(private, os.O_WRONLY)
+        raise
+    finally:
+        os.dup2(private, standard)
+        _output_is_free.release()
+
+
+def _descriptor_of(name: str, stream: Any) -> int:
+    try:
+        return int(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        raise RuntimeError(f"serve.stdio needs a standard {name}, and there is none") from None
+
+
+def _point_to_nothing(descriptor: int, flags: int) -> None:
+    nothing = os.open(os.devnull, flags)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
 
 
 class _Lines:

@@ -18,11 +18,9 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
-_FORGOTTEN = "forgotten"
+_FORGOTTEN, _BROKEN = "forgotten", "broken"
 _MOST_BODY = 100_000_000
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
-_TELLING_STATUSES = frozenset({401, 403, 407, 429})
-"""What the SDK makes one text of, as of all that is 500 and above. Of 400, 404 and 405 it knows what they mean."""
 
 
 class HttpClient(httpx2.AsyncClient):
@@ -38,6 +36,11 @@ class HttpClient(httpx2.AsyncClient):
         data = error.data
         return isinstance(data, dict) and data.get(self._mark) is True
 
+    def has_broken(self, error: MCPError) -> bool:
+        """Whether this client says, and not the server, that the connection broke before the answer."""
+        data = error.data
+        return isinstance(data, dict) and data.get(self._mark) == _BROKEN
+
     def has_forgotten(self, error: MCPError) -> bool:
         """Whether the server has forgotten the session, and did not look at the request."""
         data = error.data
@@ -52,16 +55,19 @@ class HttpClient(httpx2.AsyncClient):
                 response = await self._read(request, response)
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             not_sent = isinstance(error, _NOT_CONNECTED)
             text = masked_text(error)
             why = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return self._error(request, 503, types.CONNECTION_CLOSED, why, {self._mark: True} if not_sent else None)
+            return self._error(request, 503, types.CONNECTION_CLOSED, why, {self._mark: True if not_sent else _BROKEN})
         status = response.status_code
-        if status == 404 and MCP_SESSION_ID in request.headers and not _is_unknown_method(response):
+        if status < 400:
+            return response
+        code = _error_code(response)
+        if status == 404 and MCP_SESSION_ID in request.headers and code != types.METHOD_NOT_FOUND:
             await response.aclose()
             return self._error(request, status, types.INVALID_REQUEST, "no such session", {self._mark: _FORGOTTEN})
-        if response.is_closed or not (status in _TELLING_STATUSES or status >= 500):
+        if code is not None or status == 404:  # of all others without a code, the SDK makes one text
             return response
         await response.aclose()
         why = f"HTTP {status} {response.reason_phrase}".strip()
@@ -71,7 +77,7 @@ class HttpClient(httpx2.AsyncClient):
         """The response with its whole body, which is bounded here: the SDK reads what comes.
 
         Raises:
-            TransportError: where it breaks off.
+            RequestError: where it breaks off, or cannot be read.
         """
         body = bytearray()
         try:
@@ -93,9 +99,9 @@ class HttpClient(httpx2.AsyncClient):
         return httpx2.Response(status, headers={"content-type": "application/json"}, content=body, request=request)
 
 
-def _is_unknown_method(response: httpx2.Response) -> bool:
-    """Whether a 404 says that the method is not known, as some servers have it, and nothing of the session."""
+def _error_code(response: httpx2.Response) -> object:
+    """The code of the error in JSON-RPC that a response holds; `None` where it holds none."""
     try:
-        return bool(response.is_closed and response.json()["error"]["code"] == types.METHOD_NOT_FOUND)
+        return response.json()["error"]["code"] if response.is_closed else None
     except (ValueError, LookupError, TypeError, RecursionError):
-        return False
+        return None

@@ -1,4 +1,4 @@
-"""What an MCP server writes to its standard error, and says in log messages, in the log: bounded."""
+"""What an MCP server writes to its standard error, says in log messages, or makes the SDK log, in the log: bounded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import os
 import subprocess
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, TextIO
 
+from pydantic import ValidationError
+
 from ferrule.sources._mcp_text import visible
-from ferrule.values.masking import MASK
+from ferrule.values.content import text_of
+from ferrule.values.masking import MASK, masked_text, without_credentials
 
 log = logging.getLogger("ferrule.mcp")
 _MOST_LINE = 1_000
@@ -46,12 +50,21 @@ class ServerLog:
         self._kept.clear()
         self._rest = b""
 
-    def say(self, text: str, level: int = logging.INFO) -> None:
-        """One line."""
-        text = visible(text[: 4 * _MOST_LINE])[0]
+    def starred(self, text: str) -> str:
+        """The text with stars in the place of the values of `env` and `headers`."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
-        text = text[:_MOST_LINE].rstrip()
+        return text
+
+    def text_of(self, error: BaseException) -> str:
+        """What an exception says, at most 500 characters."""
+        if isinstance(error, ValidationError):  # this leaves out what was given to it
+            return masked_text(error)
+        return without_credentials(self.starred(visible(text_of(error))[0]))  # before it is cut
+
+    def say(self, text: str, level: int = logging.INFO) -> None:
+        """One line."""
+        text = self.starred(visible(text[: 4 * _MOST_LINE])[0])[:_MOST_LINE].rstrip()
         if not text:
             return
         self._kept.append(text)
@@ -100,3 +113,34 @@ class ServerLog:
             take()
             self.feed(b"\n")
             os.close(read)
+
+
+SDK_LOGS: ContextVar[ServerLog | None] = ContextVar("ferrule_mcp_sdk_logs", default=None)
+"""Where warnings of the SDK go: it logs a traceback for whatever a server sends that is no message."""
+DROPPED: ContextVar[list[tuple[str | None, str]] | None] = ContextVar("ferrule_mcp_dropped", default=None)
+"""Takes the tools that the SDK leaves out of a list, each with what is wrong with it: only its log tells of them."""
+_SDK_LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
+
+
+def _is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a record of the SDK is not about a server of this package, which has its own log."""
+    if record.levelno < logging.WARNING:
+        return True
+    if (dropped := DROPPED.get()) is not None and str(record.msg).startswith("dropping tool"):
+        name, *reason = record.args if isinstance(record.args, tuple) else ()
+        dropped.append((str(name), f"invalid x-mcp-header: {' '.join(map(str, reason))}"))
+        return False
+    if (server := SDK_LOGS.get()) is None:
+        return True
+    text = record.getMessage()[:_MOST_LINE]
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ValidationError):  # of what was no message
+        text += f": {str(error.errors(include_url=False)[0]['input'])[: 4 * _MOST_LINE]}"
+    elif error is not None:
+        text += f": {type(error).__name__}: {server.text_of(error)}"
+    server.say(" ".join(text.split()), logging.WARNING)
+    return False
+
+
+for sdk_logger in map(logging.getLogger, _SDK_LOGGERS):
+    sdk_logger.addFilter(_is_of_others)

@@ -55,8 +55,10 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
 def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
     """What stands beside the content, kept for who wants it: no model sees it."""
     about: dict[str, Any] = {}
-    if answer.meta:  # who the server is, each answer of 2026-07-28 says, and `status` too
-        about["_meta"] = {key: value for key, value in answer.meta.items() if key != types.SERVER_INFO_META_KEY}
+    meta = answer.meta
+    if meta and (len(meta) > 1 or types.SERVER_INFO_META_KEY not in meta):
+        # Who the server is, each answer of 2026-07-28 says, and `status` too.
+        about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
     beside = []
     for index, block in enumerate(answer.content):
         if block.annotations is None and not block.meta:
@@ -66,7 +68,6 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
         beside.append({"block": index, **{key: value for key, value in kept.items() if value}})
     if beside:
         about["content"] = beside
-    about = {key: value for key, value in about.items() if value}
     return {"mcp": about} if about else None
 
 

@@ -238,12 +238,28 @@ def read_config(path: str | os.PathLike[str]) -> list[Server]:
             text = opened.read(_MOST_CONFIG + 1)
         if len(text) > _MOST_CONFIG:
             raise DefinitionError(f"{str(file)!r} is no mcp.json: it has more than {_MOST_CONFIG:,} bytes")
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_each_once)
     except OSError as error:
         raise DefinitionError(f"{str(file)!r} cannot be read: {error.strerror}") from None
+    except _Doubled as error:
+        raise DefinitionError(f"{str(file)!r}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise DefinitionError(f"{str(file)!r} is no JSON: {error}") from None
     return servers_of_config(found, repr(str(file)))
+
+
+class _Doubled(ValueError):
+    """A key that an object of JSON has twice."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; `json` would keep the last of two keys, and tell nobody."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _Doubled(f"{key!r} stands twice in one object, where each server and each key stands once")
+        found[key] = value
+    return found
 
 
 def servers_of_config(config: object, where: str) -> list[Server]:

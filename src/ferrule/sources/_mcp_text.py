@@ -30,6 +30,11 @@ def visible(text: str) -> tuple[str, int]:
     return _HIDDEN.subn("", text) if not text.isascii() or not text.isprintable() else (text, 0)
 
 
+def one_line(text: str, most: int) -> str:
+    """The beginning of the text, at most so many characters, in one line and without what nobody sees."""
+    return " ".join(visible(text[:most])[0].split())
+
+
 def has_hidden(text: str) -> bool:
     return visible(text)[1] > 0
 

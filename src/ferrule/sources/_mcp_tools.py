@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import mcp_types as types
@@ -13,7 +13,7 @@ from ferrule import DefinitionError, Tool
 from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.arguments.names import as_seen
 from ferrule.sources._mcp_calls import RemoteTool
-from ferrule.sources._mcp_connection import Connection
+from ferrule.sources._mcp_connection import Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
 from ferrule.sources._mcp_text import has_hidden, visible, visible_schema
 
@@ -32,12 +32,12 @@ class Tools:
         self.tools: tuple[Tool, ...] = ()
         self.left_out: tuple[LeftOut, ...] = ()
 
-    def take(self, definitions: Iterable[types.Tool], problems: Collection[str] = ()) -> bool:
+    def take(self, listing: Listing) -> bool:
         """Take over what the server listed; whether anything is different."""
         label = self._connection.server.label
-        left_out = [LeftOut(label, None, problem) for problem in problems]
+        left_out = [LeftOut(label, name, reason) for name, reason in listing.left_out]
         known: dict[str, tuple[dict[str, Any], Tool]] = {}
-        for definition in definitions:
+        for definition in listing.tools:
             name = definition.name
             try:
                 _check_schemas(definition)

@@ -65,11 +65,14 @@ def connect(
     found = servers_of(servers, name)
     known = {server.name for server in found}
     if not isinstance(trusted, bool):
+        if not isinstance(trusted, Collection):
+            raise DefinitionError(f"trusted is true, false, or the names of servers, not {trusted!r}")
         names = {trusted} if isinstance(trusted, str) else set(trusted)
         if unknown := sorted(names - known, key=str):
             raise DefinitionError(f"trusted={unknown[0]!r} names no server; their names are {sorted(map(str, known))}")
         trusted = frozenset(names)
-    if not start_timeout > 0:
+    seconds: object = start_timeout
+    if not (isinstance(seconds, int | float) and seconds > 0):
         raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
     return Servers(found, trusted, required, elicitation, start_timeout)
 
@@ -199,7 +202,7 @@ class Servers:
         """Take over what a server listed."""
         from ferrule.sources._mcp_tools import without_doubles
 
-        if not self._tools[place].take(*listing):
+        if not self._tools[place].take(listing):
             return
         tools, left_out = without_doubles(self._tools)
         self._left_out = tuple(left_out)

@@ -298,7 +298,7 @@ def to_text(value: object) -> str:
 
 
 def _json_text(value: object) -> str:
-    return _encode_json(value)
+    return str(value) if type(value) is int else _encode_json(value)
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:

@@ -49,6 +49,8 @@ def check_repeated_keys(text: str, values: JsonObject) -> None:
     Raises:
         Malformed: where the two values differ.
     """
+    if len(text) <= SHORT and text.count(",") < len(values):
+        return
     if len(values) > _MOST_SEARCHED or _repeats_key(text, values):
         _compare_repeated_keys(text)
 
@@ -57,8 +59,6 @@ def _repeats_key(text: str, values: JsonObject) -> bool:
     for name, value in values.items():
         if type(value) is str and len(value) > _LONG:
             text = _without_string(text, f'"{name}"', value)
-    if len(text) <= SHORT and text.count(",") < len(values):
-        return False
     text = _emptied(_emptied(text, "[", "]"), "{", "}")
     if text.count(",") < len(values):
         return False
@@ -167,9 +167,18 @@ def loads(text: str) -> Any:
         Malformed: also for NaN, half of a surrogate pair, keys of the root that came twice and differ, and more levels
             of arrays and objects than Pydantic reads, 200.
     """
+    return loads_and_rewrite(text)[0]
+
+
+def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
+    """Strict JSON as `loads` reads it, and its text as Pydantic writes it.
+
+    Raises:
+        Malformed: as `loads` does.
+    """
     try:
         value = from_json(text, allow_inf_nan=False)
-        check_finite(value)  # 1e999 is read as an infinity
+        written = check_finite(value)  # 1e999 is read as an infinity
     except TypeError:  # a string that UTF-8 cannot hold
         raise Malformed("not valid JSON: it holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
@@ -177,14 +186,15 @@ def loads(text: str) -> Any:
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
     if isinstance(value, dict):
         check_repeated_keys(text, value)
-    return value
+    return value, written
 
 
-def check_finite(value: object) -> None:
-    """Raise a `ValueError` where JSON data has a number that is none in JSON: NaN or an infinity."""
+def check_finite(value: object) -> bytes:
+    """Raise a `ValueError` where JSON data has a number that is none in JSON: NaN or an infinity; else their text."""
     text = to_json(value, inf_nan_mode="constants")
     if b"NaN" in text or b"Infinity" in text:  # perhaps in a string
         json.dumps(value, allow_nan=False)
+    return text
 
 
 def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
@@ -293,7 +303,7 @@ def dumps(value: object) -> str:
     Raises:
         ValueError: where something in it has no JSON form.
     """
-    if isinstance(value, Mapping) and not isinstance(value, dict):
+    if not isinstance(value, dict) and isinstance(value, Mapping):
         value = dict(value)
     try:
         text = to_json(value, inf_nan_mode="constants").decode()

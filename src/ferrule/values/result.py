@@ -104,7 +104,12 @@ class ToolResult(_ResultFields):
         """The blocks that a model gets, always valid UTF-8: of the output where there are no others."""
         content = self._content
         if content is None:
-            content = render(as_output(self.output, strict=False)) if self.error is None else (Text(self.error),)
+            if self.error is not None:
+                content = (Text(self.error),)
+            elif type(self.output) is str:  # most outputs
+                content = (Text(self.output),)
+            else:
+                content = render(as_output(self.output, strict=False))
             keep(self, "_content", content)
         return content
 
@@ -131,7 +136,10 @@ class ToolResult(_ResultFields):
     @property
     def text(self) -> str:
         """The content's texts, joined by line breaks."""
-        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+        content = self.content
+        if len(content) == 1 and type(content[0]) is Text:  # most results
+            return content[0].text
+        return "\n".join(block.text for block in content if isinstance(block, Text))
 
     def replace(self, **changes: Any) -> ToolResult:
         """A changed copy; `changes` are the constructor's arguments. A new output has new content."""
