@@ -30,6 +30,7 @@ PUBLIC = ("ferrule", "ferrule.types", "ferrule.guards", "ferrule.middleware", "f
 PUBLIC += (
     "ferrule.paths",
     "ferrule.sources",
+    "ferrule.selection",
     "ferrule.providers",
     "ferrule.models",
     "ferrule.loop",

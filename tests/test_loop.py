@@ -94,7 +94,9 @@ def test_events_come_in_order_and_the_last_has_the_result() -> None:
         "ModelText",
         "Finished",
     ]
-    assert events[0] == TurnStarted(1) and events[1] == ModelText("Hm.") and events[-1] == Finished(came)
+    assert (
+        events[0] == TurnStarted(1, ("add", "fail")) and events[1] == ModelText("Hm.") and events[-1] == Finished(came)
+    )
 
 
 def test_events_are_live() -> None:

@@ -395,7 +395,11 @@ def test_the_events_of_what_is_taken_up_come_before_the_next_turn() -> None:
     events = asyncio.run(asyncio.wait_for(main(), BOUND))
     kinds = [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
     assert kinds == ["tool:decided", "tool:post", "TurnStarted", "ModelText", "Finished"]
-    assert events[0].data["by"] == "eve" and events[2] == TurnStarted(2) and isinstance(events[-1], Finished)
+    assert (
+        events[0].data["by"] == "eve"
+        and events[2] == TurnStarted(2, ("pay", "look", "whoami"))
+        and isinstance(events[-1], Finished)
+    )
 
 
 def test_what_a_tool_announces_and_the_calls_that_it_makes_are_not_taken_for_its_result() -> None:
@@ -558,9 +562,11 @@ def test_a_record_under_the_id_of_another_call_is_refused() -> None:
 def test_a_call_that_waits_cannot_be_given_a_result_nor_forgotten() -> None:
     office = Office()
     state = suspended(office, [PAY, PAY_BOB])
-    for changed in (edited(state, ("results", 0, "status"), "ok"), {**state, "waiting": {}}):
-        with pytest.raises(DefinitionError, match="and the suspended calls are"):
-            go_on(office, changed, {}, [])
+    with pytest.raises(DefinitionError, match="and the suspended calls are"):
+        go_on(office, edited(state, ("results", 0, "status"), "ok"), {}, [])
+    for changed in (state, edited(edited(state, ("results", 0, "status"), "ok"), ("results", 1, "status"), "ok")):
+        with pytest.raises(DefinitionError, match="no call waits in it"):
+            go_on(office, {**changed, "waiting": {}}, {}, [])
 
 
 def test_what_another_runner_sealed_is_an_error_that_names_the_key() -> None:

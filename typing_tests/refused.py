@@ -73,3 +73,13 @@ tool(add, concurency=2)  # type: ignore[call-overload]
 add.replace(concurency=2)  # type: ignore[call-overload]
 tool(read_only="yes")  # type: ignore[call-overload]
 tool(timeout="3")  # type: ignore[call-overload]
+
+
+async def offered_by_name() -> None:
+    """What is offered is a toolset."""
+    runner = Runner([add])
+    await runner.run("add", {"a": 1}, offered=["add"])  # type: ignore[call-overload]
+    await runner.run_all([ToolCall("1", "add")], offered=["add"])  # type: ignore[arg-type]
+    runner.batch([ToolCall("1", "add")], offered={"add"})  # type: ignore[arg-type]
+    await runner.decide(ToolCall("1", "add"), offered=runner.tools)  # type: ignore[call-arg]
+    await add.run({"a": 1}, offered=runner.tools)  # type: ignore[call-arg]

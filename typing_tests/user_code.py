@@ -5,7 +5,7 @@ It is checked and never run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, assert_type
 
@@ -46,8 +46,11 @@ from ferrule import (
     tool,
 )
 from ferrule.guards import ask_before_changes, within
+from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
+from ferrule.models import Scripted
 from ferrule.providers import anthropic
+from ferrule.selection import Match, Query, Ranker, ToolSelector, found, search_tool
 from ferrule.types import ToolInput
 from ferrule.values.event import EventKind
 
@@ -460,9 +463,37 @@ async def signatures() -> None:
 
 async def batch(calls: Sequence[ToolCall]) -> list[ToolResult]:
     """The handle of a batch."""
-    running = make_runner().batch(calls)
+    runner = make_runner()
+    offered = runner.tools.only("read_*")
+    running = runner.batch(calls, offered=offered)
     running.cancel()
+    assert_type(await runner.run_all(calls, principal="ada", offered=offered), list[ToolResult])
+    assert_type(await runner.run("read_notes", {"path": "a.txt"}, offered=offered, timeout=3), ToolResult)
+    assert_type(await runner.run(calls[0], offered=None), ToolResult)
+    assert_type(runner.run_sync(calls[0], ToolContext(), offered=offered), ToolResult)
+    assert_type(runner.run_sync("read_notes", {"path": "a.txt"}, offered=offered), ToolResult)
     return [*running.results, *await running]
+
+
+class First:
+    """A selector and a ranker of one's own, without a base class."""
+
+    async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+        return [match.tool for match in self.rank(tools, messages)]
+
+    def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
+        return [Match(tool, 1.0) for tool in tools][:limit]
+
+
+async def chosen(runner: Runner, selector: ToolSelector) -> tuple[str, ...]:
+    """A part of the tools, and a search tool for the others."""
+    ranker: Ranker = First()
+    finder = search_tool(runner.tools, ranker, limit=3)
+    model = Scripted(["Done."])
+    result = await loop(model, model.user("Go."), runner.replace(tools=[*runner.tools, finder]), selector=First())
+    await loop(model, result.messages, runner, selector=selector)
+    assert_type(found(result.results, runner.tools), list[Tool])
+    return result.offered
 
 
 pool: Toolset = assemble_tool_pool([read_notes, weather], [Clock()], ["clock"])

@@ -14,6 +14,9 @@
     a call was suspended         the turn is answered, the suspended call as waiting, and it is over; `resume` goes on
     cancelled                    what runs ends, or is stopped; every call is answered, and the model is asked no more
 
+With a selector, the tools that it chose are offered in every turn, and behind them what a search tool found since:
+adding nothing in front and taking nothing away keeps a cached prompt. Nothing else may be called.
+
 It knows no provider: a model brings its own messages, and the runner decides what may run.
 """
 
@@ -30,11 +33,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, Unpack
 
 from ferrule.definition.options import ContextOptions, context_of
+from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
 from ferrule.pipeline.suspension import RESUMED_ALREADY
 from ferrule.providers._read import plain
+from ferrule.selection._asked import as_selector, chosen
+from ferrule.selection.matching import ToolSelector
+from ferrule.selection.search_tool import SearchTools, finds_tools, found
 from ferrule.suspended_run import SavedResult, SuspendedRun, read_suspended
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -88,6 +95,8 @@ class LoopResult:
     suspended: dict[str, Any] | None = None
     """All that `resume` needs, as plain JSON; `None` where no call waits. Its `waiting` has what a person is asked, by
     the id of the call."""
+    offered: tuple[str, ...] = ()
+    """The names of the tools that the model might call at the end; those that were found stand last."""
 
 
 class NotResumed(FerruleError):
@@ -110,6 +119,8 @@ class TurnStarted:
     """The model is asked, for the `number`th time: an event of docs/models.md#models-and-the-loop."""
 
     number: int
+    offered: tuple[str, ...] = ()
+    """The names of the tools that it may call in this turn; those that were found stand last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,7 @@ def run(
     max_calls: int = 100,
     on_failure: OnFailure = "continue",
     state: Mapping[str, Any] | None = None,
+    selector: ToolSelector | None = None,
     **given: Unpack[ContextOptions],
 ) -> Run:
     """Runs the loop, as its events are iterated or as it is awaited. See docs/models.md#models-and-the-loop.
@@ -159,7 +171,7 @@ def run(
     Args:
         model: Asked once in every turn.
         messages: The history so far, in the model's own form, which `model.user("…")` has for a question; not changed.
-        runner: Its `tools` are offered, and it runs every call.
+        runner: Its `tools` are offered, all of them or those that the `selector` chooses, and it runs every call.
         context: What the calls may use. `deps`, `principal` and `session` may be given by name, and go before it.
         max_turns: How often the model is asked at most. Calls that it makes in the last turn are not run.
         max_calls: How many calls are run at most, in all turns together; the model is told of the others. One that
@@ -167,12 +179,17 @@ def run(
         on_failure: What follows a call with the status `failed` or `timeout`: `"continue"` tells the model;
             `"degrade"` asks it once more without any tools; `"fail"` stops when the other calls of the turn are done.
         state: The `LoopResult.state` of the run that these messages come from.
+        selector: What chooses the tools to offer, asked once, before the first turn. Where it leaves any out, the
+            runner's search tools are offered too, and what they find from the next turn on; so is what the messages of
+            an earlier run refer to. A call of any other tool is `not_found`. See docs/selection.md#in-the-loop.
 
     Raises:
-        DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner or
-            the context is none.
+        DefinitionError: where a limit or `on_failure` makes no sense, messages are no list, or the model, the runner,
+            the context or the selector is none; where a search tool searches what the runner does not have; and while
+            it runs, where the selector gives what is not one of the runner's tools.
     """
     _check_both(model, runner)
+    _check_selector(selector, runner)
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise DefinitionError(f"messages are a list, such as model.user('Hello'), not {messages!r}")
     limits: Iterable[tuple[str, Any, int]] = (("max_turns", max_turns, 1), ("max_calls", max_calls, 0))
@@ -184,7 +201,7 @@ def run(
     if state is not None and not isinstance(state, Mapping):
         raise DefinitionError(f"state is the `state` of a run or its result, not {state!r}")
     context = context_of(context, given, "loop.run", run.__kwdefaults__ or ())
-    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {})
+    return Run(model, messages, runner, context, max_turns, max_calls, on_failure, state or {}, selector)
 
 
 def resume(
@@ -203,7 +220,7 @@ def resume(
     `take`. Then the model gets the results of the whole turn, and the run goes on with its turns, limits, usage and
     state. While a call waits, the model is not asked, and the run is suspended again: go on from its `suspended`, and
     no longer from this one. Where the model raises once the calls were taken up, go on as `run` says, with the messages
-    and the context of this run.
+    and the context of this run. The tools that were offered are offered again: no selector is asked.
 
         result = await run(model, model.user("Pay the bill."), runner)
         if result.suspended is not None:
@@ -246,7 +263,7 @@ def resume(
             )
     context = context_of(context, given, "loop.resume", resume.__kwdefaults__ or ())
     limits = (saved.max_turns, saved.calls_left, saved.on_failure)
-    return Run(model, saved.messages, runner, context, *limits, saved.state, _TakenUp(saved, dict(answers), by))
+    return Run(model, saved.messages, runner, context, *limits, saved.state, None, _TakenUp(saved, dict(answers), by))
 
 
 def _check_both(model: object, runner: object) -> None:
@@ -257,6 +274,26 @@ def _check_both(model: object, runner: object) -> None:
         )
     if isinstance(runner, type) or not callable(getattr(runner, "batch", None)):
         raise DefinitionError(f"the loop needs a Runner, such as Runner([one_tool, another_tool]), not {runner!r}")
+
+
+def _check_selector(selector: object, runner: Runner) -> None:
+    if selector is None:
+        return
+    as_selector("the loop", selector)
+    for tool in runner.tools:
+        searched = tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
+        missing = next((one.name for one in searched if not _has(runner.tools, one)), None)
+        if missing is not None:
+            raise DefinitionError(
+                f"the search tool {tool.name!r} finds {missing!r}, which the runner does not have, or has with another "
+                "definition: make both of the same tools"
+            )
+
+
+def _has(tools: Toolset, tool: Tool) -> bool:
+    """Whether it is there, itself or mounted."""
+    found = tools.find(tool.name)
+    return found is tool or (found is not None and found.fingerprint == tool.fingerprint)
 
 
 def _api_of(model: Model) -> str | None:
@@ -307,6 +344,7 @@ class Run:
         max_calls: int,
         on_failure: OnFailure,
         state: Mapping[str, Any],
+        selector: ToolSelector | None = None,
         taken_up: _TakenUp | None = None,
     ) -> None:
         self.messages: Messages = list(messages)
@@ -321,6 +359,13 @@ class Run:
         self.context = context
         """What the calls of the next turn may use; of a run that was suspended, also what its calls had, once they
         were taken up."""
+        self.offered = runner.tools
+        """The tools that the model may call next; those that were found stand last."""
+        self._found: list[str] = []
+        """What of it was found, by wire name."""
+        self._selector = selector
+        self._selects = selector is not None
+        """Whether the model may call what is offered alone."""
         self._model = model
         self._runner = runner
         self._max_turns = max_turns
@@ -343,6 +388,7 @@ class Run:
             self.usage_by_turn += saved.usage_by_turn
             self._turns, self._limited = saved.turns, saved.limited
             self._text, self._reason = saved.text, saved.reason
+            self._offer_again(saved)
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
@@ -382,6 +428,7 @@ class Run:
             limited=self._limited,
             max_turns=self._max_turns,
             on_failure=self._on_failure,
+            found=self._found,
         ).as_json()
 
     @property
@@ -421,10 +468,10 @@ class Run:
         """Start nothing new, and let finish what runs; the second time, or with `now=True`, stop that too.
 
         What runs is a turn of calls, as in `Batch.cancel`, or a call that is taken up, while the others go on waiting,
-        or the model, whose answer is then the last; the calls that it asks for are `cancelled`. The events go on to the
-        end. Each call has its one result and its one terminal event, the history has an answer for each of them, and
-        the status is `"cancelled"` where the run had not come to an end of its own. An answer of the model that is
-        stopped is not in the history. In the thread of the loop.
+        or the selector, or the model, whose answer is then the last; the calls that it asks for are `cancelled`. The
+        events go on to the end. Each call has its one result and its one terminal event, the history has an answer for
+        each of them, and the status is `"cancelled"` where the run had not come to an end of its own. An answer of the
+        model that is stopped is not in the history. In the thread of the loop.
         """
         self._now = now or self._cancelled
         self._cancelled = True
@@ -459,7 +506,7 @@ class Run:
             self._over.set()
 
     async def _take_turns(self) -> AsyncGenerator[LoopEvent, None]:
-        offered, degraded = self._runner.tools, False
+        degraded = False
         status: Status | None = "cancelled" if self._cancelled and self._taken_up is None else None
         while status is None:
             before = len(self.results)
@@ -467,8 +514,11 @@ class Run:
                 reply = self._taken_up.saved.reply()
                 answering = self._take_up(self._taken_up, reply)
             else:
-                yield TurnStarted(self._turns + 1)
-                async with aclosing(self._ask(offered)) as said:
+                if not await self._select():
+                    status = "cancelled"
+                    break
+                yield TurnStarted(self._turns + 1, tuple(tool.name for tool in self.offered))
+                async with aclosing(self._ask()) as said:
                     async for text in said:
                         yield text
                 if self._reply is None:
@@ -484,20 +534,71 @@ class Run:
             status = self._stuck(reply, self.results[before:])
             status = status or self._status(reply, failed, degraded, "suspended" in statuses)
             if failed and self._on_failure == "degrade":
-                offered, degraded = Toolset([]), True
+                self.offered, self._found, degraded = Toolset([]), [], True
                 unforced = getattr(self._model, "unforced", None)
                 self._model = unforced() if unforced else self._model
         self._result = self._come_to(status)
         yield Finished(self._result)
 
-    async def _ask(self, offered: Toolset) -> AsyncGenerator[ModelText, None]:
+    async def _select(self) -> bool:
+        """Asks the selector, where there is one, once, and offers what it gives; `False` where the run was cancelled.
+
+        Raises:
+            DefinitionError: where something is not one of the runner's tools.
+        """
+        selector, self._selector = self._selector, None
+        if selector is None or self._cancelled:
+            return True
+        tools, nothing = self._runner.tools, asyncio.Queue[None]()
+        selecting = self._under_way = asyncio.ensure_future(chosen(selector, list(self.messages), tools))
+        async with aclosing(_until_done(selecting, nothing, selecting.cancel)) as events:
+            async for _ in events:
+                pass
+        if selecting.cancelled() and self._now:
+            return False
+        self._offer_chosen(selecting.result())
+        return True
+
+    def _offer_chosen(self, selected: list[Tool]) -> None:
+        """Offers what was chosen, in the runner's order: the same tools are the same prompt."""
+        tools, kept = self._runner.tools, set(selected)
+        if any(tool not in kept for tool in tools if not finds_tools(tool)):
+            kept.update(filter(finds_tools, tools))
+        self.offered = Toolset(tool for tool in tools if tool in kept)
+        referred = getattr(self._model, "referred", None)
+        names = referred(self.messages) if callable(referred) else ()
+        referred_to = [tool for name in names if (tool := tools.find(name)) is not None]
+        searched = {one.name for tool in tools if isinstance(tool.handler, SearchTools) for one in tool.handler.toolset}
+        self._offer([tool for tool in referred_to if tool.name in searched])
+
+    def _offer_again(self, saved: SuspendedRun) -> None:
+        """Offers what was offered when the calls that wait were made: as their sealed records say, which
+        `Runner.resume` compares before the model is asked. What else was saved says only which of it was found."""
+        sealed = [pending.get("offered") for pending in saved.waiting.values()]
+        names = [offered for offered in sealed if isinstance(offered, list)]
+        if not names:
+            return
+        self._selects, tools = True, self._runner.tools
+        known = [tools.find(name) for name in names[0] if all(name in others for others in names)]
+        offered = [tool for tool in known if tool is not None]
+        wire_names = {tool.wire_name for tool in offered}
+        self.offered, self._found = Toolset(offered), [name for name in saved.found if name in wire_names]
+
+    def _offer(self, tools: Iterable[Tool]) -> None:
+        """Offers these too, behind what is offered already."""
+        more = [tool for tool in dict.fromkeys(tools) if tool not in self.offered]
+        if more and self._selects:
+            self.offered = Toolset([*self.offered, *more])
+            self._found += [tool.wire_name for tool in more]
+
+    async def _ask(self) -> AsyncGenerator[ModelText, None]:
         """What the model says, as it comes; all of it is then in `_reply`: `None` where the run was cancelled."""
         if self._cancelled:
             self._reply = None
             return
         self._turns += 1
         chunks: asyncio.Queue[str | None] = asyncio.Queue()
-        asking = self._under_way = asyncio.ensure_future(self._asked(offered, chunks))
+        asking = self._under_way = asyncio.ensure_future(self._asked(chunks))
         streamed = False
         async with aclosing(_until_done(asking, chunks, asking.cancel)) as said:
             async for chunk in said:
@@ -527,13 +628,15 @@ class Run:
             return []
         return [*reply.messages, *user(f"Your last answer held no valid call: {reply.reason or 'it was malformed'}.")]
 
-    def _asked(self, offered: Toolset, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
+    def _asked(self, chunks: asyncio.Queue[str | None]) -> Awaitable[Reply]:
         """The model's answer; the chunks of its text go into `chunks`."""
         model: Any = self._model
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
-        if _takes_on_text(model):
+        if _takes(model, "on_text"):
             given["on_text"] = _putting(chunks)
-        asked: Awaitable[Reply] = model(list(self.messages), offered, **given)
+        if (self._selects or not self.offered) and _takes(model, "deferred"):
+            given["deferred"] = list(self._found)
+        asked: Awaitable[Reply] = model(list(self.messages), self.offered, **given)
         return asked
 
     def _refusal(self, degraded: bool) -> str:
@@ -593,6 +696,7 @@ class Run:
             reason=self._reason,
             state=self.state,
             suspended=self.suspended,
+            offered=tuple(tool.name for tool in self.offered),
         )
 
     async def _answer(self, reply: Reply, refusal: str) -> AsyncGenerator[Event, None]:
@@ -620,12 +724,22 @@ class Run:
                 answers += refused
                 waiting = {result.call_id: record for result in answers if (record := result.record()["pending"])}
                 self._end_turn(reply, answers, waiting)
+                self._offer(found(answers, self._runner.tools))
 
     def _end_turn(self, reply: Reply, results: list[ToolResult], waiting: dict[str, dict[str, Any]]) -> None:
         """Appends the turn, with the answers to its calls, to the history, and notes what waits in it."""
         self._waiting = _Waiting(waiting, reply, len(self.messages), results) if waiting else None
         self.results += results
-        self.messages += [*reply.messages, *self._model.results(results)]
+        self.messages += [*reply.messages, *self._model.results([self._as_answer(result) for result in results])]
+
+    def _as_answer(self, result: ToolResult) -> ToolResult:
+        """What the model's messages are written from: what was found is a search tool's alone to say."""
+        if "found" not in result.metadata:
+            return result
+        tool = self._runner.tools.find(result.tool_name)
+        if tool is not None and finds_tools(tool):
+            return result
+        return result.replace(metadata={key: value for key, value in result.metadata.items() if key != "found"})
 
     async def _take_up(self, taken_up: _TakenUp, reply: Reply) -> AsyncGenerator[Event, None]:
         """Takes up the calls that were answered, and appends the turn with the answers to all its calls."""
@@ -647,6 +761,7 @@ class Run:
             self._calls_left = max(self._calls_left, 0)
             self._taken_up = None
             self._end_turn(reply, results, waiting)
+            self._offer(found(ended.values(), self._runner.tools))
 
     async def _resume(
         self, call_id: str, pending: dict[str, Any], taken_up: _TakenUp, ended: dict[str, ToolResult]
@@ -681,7 +796,8 @@ class Run:
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        batch = self._running = self._runner.batch(calls, self.context, observers=(_putting(queue),))
+        offered = self.offered if self._selects else None
+        batch = self._running = self._runner.batch(calls, self.context, observers=(_putting(queue),), offered=offered)
         if self._cancelled:
             batch.cancel(now=self._now)
         running = asyncio.ensure_future(batch)
@@ -736,10 +852,10 @@ async def _until_done(
             raise again
 
 
-def _takes_on_text(model: Model) -> bool:
-    """Whether the model wants to tell what it says as it comes."""
+def _takes(model: Model, option: str) -> bool:
+    """Whether the model's call has a parameter of this name."""
     try:
-        return "on_text" in inspect.signature(model).parameters
+        return option in inspect.signature(model).parameters
     except (TypeError, ValueError):
         return False
 

@@ -106,9 +106,13 @@ class SuspendedRun(_Part):
     limited: bool
     max_turns: PositiveInt
     on_failure: Literal["continue", "degrade", "fail"]
+    found: list[str] = []
+    """Which tools were found, by wire name: no more than how they are shown. What is offered is in the records."""
 
     @model_validator(mode="after")
     def _check_ids(self) -> SuspendedRun:
+        if not self.waiting:
+            raise ValueError("no call waits in it")
         suspended = {saved.call.id for saved in self.results if saved.status == "suspended"}
         if suspended != self.waiting.keys():
             raise ValueError(f"what waits is {sorted(self.waiting)}, and the suspended calls are {sorted(suspended)}")

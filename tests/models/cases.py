@@ -148,7 +148,7 @@ def _interactions(
 
     calls = (client or genai.Client(http_options=genai.types.HttpOptions(base_url=base_url))).aio
 
-    def request(messages: Any, toolset: Toolset, state: Any) -> dict[str, Any]:
+    def request(messages: Any, toolset: Toolset, state: Any, later: Any) -> dict[str, Any]:
         tools = gemini.tools(toolset, api="interactions")
         return {"model": name, "input": list(messages), **({"tools": tools} if tools else {}), **options}
 

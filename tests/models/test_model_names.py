@@ -37,7 +37,7 @@ def test_a_model_may_be_named_by_a_text_with_the_options_of_its_class(monkeypatc
     for name in ("anthropic:m", "openai:m:v2", "gemini:m", "mistral:m", "cohere:m", "ollama:m:8b"):
         model = models.named(name, base_url="http://127.0.0.1:9", stream=False)
         assert type(model).__name__.lower() == name.partition(":")[0] and not model.stream
-        assert model.request([], Toolset(), {})["model"] == name.partition(":")[2]
+        assert model.request([], Toolset(), {}, None)["model"] == name.partition(":")[2]
 
 
 @pytest.mark.parametrize(

@@ -231,19 +231,11 @@ ITEMS: dict[str, Response] = {
         "operation": {"type": "delete_file", "path": "a.txt"},
     },
     "mcp_approval_request": {"id": "c", "name": "delete", "server_label": "files", "arguments": "{}"},
-    "tool_search_call": {
-        "id": "i",
-        "call_id": "c",
-        "status": "completed",
-        "execution": "client",
-        "arguments": {"query": "weather"},
-    },
 }
 NOT_DONE = {
     "shell_call": '"exit_code": 1',
     "apply_patch_call": '"status": "failed"',
     "mcp_approval_request": '"approve": false',
-    "tool_search_call": '"tools": []',
 }
 INPUT_ITEMS: TypeAdapter[Any] = TypeAdapter(list[ResponseInputItemParam])
 
@@ -277,7 +269,7 @@ def test_an_item_for_the_program_is_a_call_with_a_problem_and_gets_an_answer_of_
     assert "c" in (output.get("call_id"), output.get("approval_request_id"))
     told = json.dumps(output)
     assert NOT_DONE.get(kind, "") in told
-    assert "Nothing was run" in told or kind in {"computer_call", "tool_search_call"}  # these take no text
+    assert "Nothing was run" in told or kind == "computer_call"  # it takes no text
     (item,) = openai_responses.turn(given)
     assert item == response["output"][0]
 

@@ -1,4 +1,4 @@
-"""The command line: `ferrule list · schema · lint · call · run`; a file is one command.
+"""The command line: `ferrule list · schema · lint · select · call · run`; a file is one command.
 
 Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with what each does and the exit
 codes.

@@ -87,7 +87,7 @@ def runner(
         UsageError: where a place or a tool is not there, or a runner with guards has an approver that `yes` would
             stand in for.
     """
-    found = [(place, _object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
+    found = [(place, object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
     alone = found[0][1] if len(found) == 1 and more is None else None
     if asked is None:
         asked = _asked_last(console(), pause, asyncio.Lock())
@@ -164,8 +164,12 @@ def _toolset(what: Any) -> Toolset:
     return Toolset([what]) if isinstance(what, Tool) or callable(what) else Toolset.of(what)
 
 
-def _object_at(place: str) -> Any:
-    """The runner, toolset, tools, or else the module or object itself."""
+def object_at(place: str) -> Any:
+    """The runner, toolset, tools, or else the module or object itself.
+
+    Raises:
+        UsageError: where it is not there, or cannot be imported.
+    """
     module, attribute = _load(place)
     if attribute is None:
         return _best(module, place)
@@ -232,7 +236,7 @@ def load_file(name: str) -> ModuleType:
 
 
 def _import(name: str) -> ModuleType:
-    _importable(Path.cwd())
+    add_working_directory()
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return importlib.import_module(name)
@@ -244,6 +248,11 @@ def _import(name: str) -> ModuleType:
         raise _broken(name, error) from error
     except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
+
+
+def add_working_directory() -> None:
+    """Lets modules be imported that lie in the working directory."""
+    _importable(Path.cwd())
 
 
 def _importable(folder: Path) -> None:

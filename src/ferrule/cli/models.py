@@ -38,13 +38,21 @@ class Named:
         self.name = name
         self.is_scripted = isinstance(model, models.Scripted)
         self.results, self.user = model.results, model.user
+        self.referred = getattr(model, "referred", None)
         self._model = model
 
     async def __call__(
-        self, messages: Sequence[dict[str, Any]], toolset: Toolset, /, *, on_text: OnText = str, **state: Any
+        self,
+        messages: Sequence[dict[str, Any]],
+        toolset: Toolset,
+        /,
+        *,
+        on_text: OnText = str,
+        deferred: Sequence[str] | None = None,
+        **state: Any,
     ) -> Reply:
         if not self.is_scripted:
-            state["on_text"] = on_text
+            state |= {"on_text": on_text, "deferred": deferred}
         try:
             reply: Reply = await self._model(messages, toolset, **state)
         except DefinitionError:

@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "show the tools, and what each does to the world",
     "schema": "print the tools as a model API gets them, as JSON",
     "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
+    "select": "measure how well the right tools are found for a request, or say why these are found",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
@@ -37,10 +38,14 @@ OPTIONS = {
     "--yes": True,
     "--provider": True,
     "--strict": False,
+    "--by": True,
+    "--min-recall5": True,
+    "--min-ndcg": True,
     "--json": False,
     "--model": True,
     "--base-url": True,
     "--max-turns": True,
+    "--select": True,
     "--http": True,
     "--token-env": True,
     "--allow-host": True,
@@ -57,7 +62,7 @@ Options and arguments may come in any order.
 exit codes:
   0    it worked
   1    the call or the run failed or was denied, lint found an error,
-       or the output could not be written
+       select eval missed a threshold, or the output could not be written
   2    what was written on the command line cannot be meant,
        or what it names cannot be used
   130  ctrl-C ended it

@@ -15,16 +15,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule import DefinitionError, Event, Runner, ToolContext, ToolResult, Toolset
 from ferrule.cli import find, models, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import printable, short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
-from ferrule.cli.usage import VERBOSE_SHOWS
+from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
+from ferrule.selection import Ranker, ToolSelector, named, search_tool
+from ferrule.selection.keyword import Keyword
+from ferrule.selection.search_tool import finds_tools
 from ferrule.values.content import cut
 
 _log = logging.getLogger("ferrule.cli")
@@ -41,6 +44,12 @@ def options(parser: argparse.ArgumentParser) -> None:
         default=20,
         metavar="N",
         help="how often the model is asked at most (default: 20); calls that it makes in the last turn are not run",
+    )
+    parser.add_argument(
+        "--select",
+        metavar="SELECTOR",
+        help="offer the model a part of the tools, and a search tool to find the others: keyword:8, pinned:NAMES, "
+        "by_budget:TOKENS, a plug-in or MODULE:ATTRIBUTE",
     )
     find.add_yes(parser)
 
@@ -62,14 +71,20 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     bars = Bars(console)
     model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
+    selector = None if options.select is None else _selector(options.select)
     runner = find.runner(options.tools, timeline.paused, options.yes, more)
-    _print_header(console, options.task, model, runner)
+    if selector is not None and not any(map(finds_tools, runner.tools)):
+        ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
+        runner = runner.replace(tools=[*runner.tools, search_tool(runner.tools, ranker)])
+    _print_header(console, options.task, model, runner, options.select)
     context = ToolContext(session="cli")
-    running = loop(model, model.user(options.task), runner, context=context, max_turns=options.max_turns)
+    turns = options.max_turns
+    running = loop(model, model.user(options.task), runner, context=context, max_turns=turns, selector=selector)
     stages = Stages(timeline.aside)
     try:
         with stages, closing(timeline):
-            result = work.run(_watched(model, running, timeline, bars, stages))
+            selecting_from = len(runner.tools) if selector is not None else 0
+            result = work.run(_watched(model, running, timeline, bars, stages, selecting_from))
         _print_answer(console, result, options.max_turns)
     except models.ModelFailed as error:
         _log.debug("the model failed", exc_info=True)
@@ -84,16 +99,31 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     return 0 if result.status == "done" else 1
 
 
-def _print_header(console: Console, task: str, model: models.Named, runner: Runner) -> None:
+def _selector(text: str) -> ToolSelector:
+    find.add_working_directory()
+    try:
+        return named(text)
+    except DefinitionError as error:
+        raise UsageError(f"--select: {error}") from None
+
+
+def _print_header(console: Console, task: str, model: models.Named, runner: Runner, select: str | None) -> None:
     console.print(Text.assemble(("task   ", "dim"), printable(task)))
     note = "the model is SCRIPTED: its turns were written in advance, the tools and their results are real"
     told = ("  ", (f"({note})", "yellow")) if model.is_scripted else ()
     console.print(Text.assemble(("model  ", "dim"), printable(model.name), *told))
-    names = printable(", ".join(tool.name for tool in runner.tools))
-    console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
+    if select is None:
+        names = printable(", ".join(tool.name for tool in runner.tools))
+        console.print(Text.assemble(("tools  ", "dim"), cut(names, 1000)))
 
 
-async def _watched(model: models.Named, running: Run, timeline: Timeline, bars: Bars, stages: Stages) -> LoopResult:
+def _offered(turn: TurnStarted, of: int) -> str:
+    return f"{len(turn.offered)} of {of} offered: {cut(printable(', '.join(turn.offered)), 1000)}"
+
+
+async def _watched(
+    model: models.Named, running: Run, timeline: Timeline, bars: Bars, stages: Stages, selecting_from: int
+) -> LoopResult:
     stages.steer(running.cancel)
     said = ""  # held back, because the last words are the answer, which is shown below
     async with model, running as events:
@@ -105,6 +135,8 @@ async def _watched(model: models.Named, running: Run, timeline: Timeline, bars: 
             bars.drop("")
             if isinstance(happened, Finished):
                 break
+            if isinstance(happened, TurnStarted) and happened.number == 1 and selecting_from:
+                timeline.note("tools  ", _offered(happened, selecting_from))
             _show(timeline, said, happened)
             said = ""
     return running.result

@@ -89,6 +89,10 @@ class Timeline:
         self._write(Text())
         self._write(Text(self._writable(text), style="bold"))
 
+    def note(self, label: str, text: str) -> None:
+        """A line like those of the head."""
+        self._write(Text.assemble((label, "dim"), self._writable(text)))
+
     def words(self, text: str) -> None:
         """What the model said."""
         self._line("·", "", Text(self._writable(printable(text.strip())), style="italic"))

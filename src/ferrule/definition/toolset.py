@@ -20,6 +20,9 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.types import ToolForm, ToolInput
 
+SEARCH_TAG = "tool_search"
+"""The tag of a tool that finds others: who calls one that was not offered is told of it. See docs/execution.md."""
+
 
 class Toolset:
     """The tools there are, in a stable order: the single source of every provider's definitions. See docs/forms.md.

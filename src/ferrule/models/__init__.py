@@ -142,9 +142,12 @@ class Model(Protocol):
     """Asks a model once; docs/models.md#models-and-the-loop has one of your own.
 
     Where a reply has a `state`, the next call brings it as the keyword `state`. One whose call has a parameter
-    `on_text` is given a function, which it calls with each chunk of text as it comes. One that has `user(text)`, the
-    messages in which a user says a text, is told of a malformed turn without calls. One that has a text `api`, the name
-    of the form of its messages, is not given the suspended run of another.
+    `on_text` is given a function, which it calls with each chunk of text as it comes. Where the loop offers a part of
+    the tools, one whose call has a parameter `deferred` is given the wire names of those that were found, which stand
+    last in the toolset; and of one that has `referred(messages)`, the tools whose wire names it gives are offered from
+    the start, because the messages refer to them. One that has `user(text)`, the messages in which a user says a text,
+    is told of a malformed turn without calls. One that has a text `api`, the name of the form of its messages, is not
+    given the suspended run of another.
     """
 
     async def __call__(self, messages: Sequence[Message], toolset: Toolset, /) -> Reply: ...

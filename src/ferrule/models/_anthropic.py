@@ -66,13 +66,23 @@ class Anthropic(sdk.SdkModel):
         create = (used if _BETA_OPTIONS.isdisjoint(options) else used.beta).messages.create
         sdk.check_options(f"anthropic:{name}", sdk.parameters_of(create), options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found: sdk.Request = {"model": name, "max_tokens": MAX_TOKENS, "messages": list(messages), **options}
             found |= _merged(options, state)
-            found = sdk.with_tools(found, provider.tools(toolset, strict=strict, cache=cache, deferred=deferred))
+            referred = provider.referred(messages)
+            definitions = provider.tools(toolset, cache=cache, **_options(toolset, later, referred))
+            found = sdk.with_tools(found, definitions)
             if "tools" not in found and (names := sorted(_tools_in_history(messages))):
                 found |= {"tools": [_unavailable_tool(tool) for tool in names], **provider.tool_choice("none")}
-            return found
+            return _with_referred(found, referred)
+
+        def _options(toolset: Toolset, later: sdk.Found, referred: list[str]) -> dict[str, Any]:
+            # A definition that is deferred is shown where the messages refer to it, and there alone; one that is not
+            # deferred the API wants at least.
+            shown = None if later is None else [name for name in later if name in referred]
+            if shown and len(shown) == len(toolset):
+                shown = []
+            return sdk.of_offered(toolset, shown, strict=strict, deferred=deferred)
 
         super().__init__(
             provider,
@@ -105,6 +115,20 @@ def _tools_in_history(messages: sdk.Messages) -> Iterable[str]:
     """The names of the tools in the history."""
     blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
     return {block["name"] for block in blocks if block.get("type") == "tool_use"}
+
+
+def _with_referred(request: sdk.Request, names: Iterable[str]) -> sdk.Request:
+    """The request with a definition for each tool that its messages refer to: the API refuses it without. Those of MCP
+    servers it has from them."""
+    defined = {tool.get("name") for tool in request.get("tools", ())}
+    if any(tool.get("type") == "mcp_toolset" for tool in request.get("tools", ())):
+        return request
+    missing = [{**_unavailable_tool(name), "defer_loading": True} for name in names if name not in defined]
+    if not missing:
+        return request
+    # The API refuses examples beside what is deferred.
+    others = [{key: tool[key] for key in tool if key != "input_examples"} for tool in request.get("tools", ())]
+    return {**request, "tools": [*others, *missing]}
 
 
 def _unavailable_tool(name: str) -> dict[str, Any]:

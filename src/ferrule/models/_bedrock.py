@@ -58,9 +58,10 @@ class Bedrock(sdk.SdkModel):
         used = _client(name, base_url) if client is None else client
         sdk.check_options(f"bedrock:{name}", _request_fields(used), options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"modelId": name, "messages": list(messages), **options}
-            definitions = provider.tools(toolset, strict=strict, cache=cache, deferred=deferred) or {"tools": []}
+            options_of_tools = sdk.of_offered(toolset, later, strict=strict, deferred=deferred)
+            definitions = provider.tools(toolset, cache=cache, **options_of_tools) or {"tools": []}
             config = sdk.with_tools(found.pop("toolConfig", {}), definitions["tools"])
             if "tools" not in config:
                 config = _config_of_history(messages)

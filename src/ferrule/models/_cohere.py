@@ -48,9 +48,11 @@ class Cohere(sdk.SdkModel):
         known = sdk.parameters_of(getattr(type(used), "chat_stream", used.chat_stream))
         sdk.check_options(f"cohere:{name}", known, options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
-            found = sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+            found = sdk.with_tools(
+                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
+            )
             return {**found, "strict_tools": True} if strict and "tools" in found else found
 
         super().__init__(

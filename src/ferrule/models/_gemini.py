@@ -55,9 +55,9 @@ class Gemini(sdk.SdkModel):
         used = _client(name, base_url) if client is None else client
         _check(name, options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             given = {"automatic_function_calling": {"disable": True}, **options}
-            definitions = provider.tools(toolset, strict=strict, deferred=deferred)
+            definitions = provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
             config = sdk.with_tools(given if definitions else _without_choice(given), definitions)
             return {"model": name, "contents": list(messages), "config": config}
 

@@ -47,9 +47,11 @@ class Mistral(sdk.SdkModel):
 
         sdk.check_options(f"mistral:{name}", sdk.parameters_of(used.chat.stream_async), options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
-            return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+            return sdk.with_tools(
+                found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
+            )
 
         async def close() -> None:
             await used.__aexit__(None, None, None)  # it has no other way

@@ -47,9 +47,9 @@ class Ollama(sdk.SdkModel):
 
         sdk.check_options(f"ollama:{name}", sdk.parameters_of(getattr(used, "chat", None)), options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             found = {"model": name, "messages": list(messages), **options}
-            return sdk.with_tools(found, provider.tools(toolset, deferred=deferred))
+            return sdk.with_tools(found, provider.tools(toolset, **sdk.of_offered(toolset, later, deferred=deferred)))
 
         super().__init__(
             provider,

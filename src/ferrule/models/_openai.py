@@ -69,10 +69,14 @@ class OpenAI(sdk.SdkModel):
         create = used.chat.completions.create if in_chat else used.responses.create
         sdk.check_options(f"openai:{name}", sdk.parameters_of(create), options)
 
-        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State) -> sdk.Request:
+        def request(messages: sdk.Messages, toolset: Toolset, state: sdk.State, later: sdk.Found) -> sdk.Request:
             sent = list(messages) if send_reasoning or not in_chat else [_without_reasoning(one) for one in messages]
             found = {"model": name, "messages" if in_chat else "input": sent, **options}
-            return sdk.with_tools(found, provider.tools(toolset, strict=strict, deferred=deferred))
+            if later and not in_chat and any(map(openai_responses.is_search, toolset)):
+                told = openai_responses.referred(sent)  # which the API keeps at their place in the history
+                toolset = Toolset(tool for tool in toolset if tool.wire_name not in told or tool.wire_name not in later)
+            asked = sdk.of_offered(toolset, later if in_chat or later is None else (), strict=strict, deferred=deferred)
+            return sdk.with_tools(found, provider.tools(toolset, **asked))
 
         streamed = {"stream": True, **({"stream_options": {"include_usage": True}} if in_chat else {})}
         super().__init__(

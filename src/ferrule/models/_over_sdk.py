@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ferrule.definition.toolset import Toolset
-    from ferrule.providers import Stop
+    from ferrule.providers import Stop, Strict
     from ferrule.values.call import ToolCall
     from ferrule.values.result import ToolResult
 
@@ -31,6 +31,8 @@ Messages: TypeAlias = Sequence[Message]
 State: TypeAlias = Mapping[str, Any]
 Request: TypeAlias = dict[str, Any]
 OnText: TypeAlias = Callable[[str], object]
+Found: TypeAlias = Sequence[str] | None
+"""The wire names of the tools that a search tool found; `None` where the toolset is whole, and not what was chosen."""
 
 
 class Stream(Protocol):
@@ -72,8 +74,8 @@ class SdkModel:
     provider: Provider
     """Reads the answers."""
     _: KW_ONLY
-    request: Callable[[Messages, Toolset, State], Request]
-    """The request for these messages and tools, with the state of the turn before."""
+    request: Callable[[Messages, Toolset, State, Found], Request]
+    """The request for these messages and tools, with the state of the turn before, and what was found since."""
     events: Callable[[Request], Any]
     """Sends a request and gives the events of its answer: an async iterator, or an awaitable of one."""
     response: Callable[[Request], Awaitable[Any]]
@@ -96,19 +98,29 @@ class SdkModel:
     """Ends the client; may give an awaitable."""
 
     async def __call__(
-        self, messages: Messages, toolset: Toolset, /, *, state: State | None = None, on_text: OnText | None = None
+        self,
+        messages: Messages,
+        toolset: Toolset,
+        /,
+        *,
+        state: State | None = None,
+        on_text: OnText | None = None,
+        deferred: Found = None,
     ) -> Reply:
         """One turn.
 
         Args:
             state: The `Reply.state` of the turn before.
             on_text: Called with each chunk of text as it comes; without a stream, with the whole text.
+            deferred: The wire names of the tools that a search tool found; they stand last in the toolset. An empty
+                list too says that the toolset was chosen: what the model's own `strict` and `deferred` name and is not
+                in it has no effect.
 
         Raises:
             RateLimited, Overloaded, ContextTooLong: where that is what the SDK says, with its error as the cause.
             ModelError: where the API reports another error in the middle of a turn.
         """
-        request = self.request(messages, toolset, state or {})
+        request = self.request(messages, toolset, state or {}, deferred)
         response = await (self._streamed(request, on_text) if self.stream else self._whole(request))
         provider, usage = self.provider, self.usage(response)
         raw = response if self.stream else plain(response)
@@ -155,6 +167,12 @@ class SdkModel:
     def results(self, results: Iterable[ToolResult], /) -> list[Message]:
         """The messages that answer the calls of a turn."""
         return (self.answers or self.provider.results)(results)
+
+    def referred(self, messages: Messages) -> list[str]:
+        """The wire names of the tools that the messages refer to, because an earlier search found them; only some APIs
+        keep that."""
+        names: Callable[[Messages], list[str]] | None = getattr(self.provider, "referred", None)
+        return [] if names is None else names(messages)
 
     def unforced(self) -> SdkModel:
         """The same model, whose requests leave a choice out that forces a call: it may name a tool that is offered no
@@ -214,6 +232,19 @@ def import_sdk(module: str, extra: str) -> Any:
         raise DefinitionError(
             f'this model needs the package {needed}, which is not installed: pip install "ferrule[{extra}]"'
         ) from None
+
+
+def of_offered(toolset: Toolset, found: Found, *, deferred: Collection[str], **strict: Strict) -> dict[str, Any]:
+    """The options of a provider's `tools`: what the model was given, and what was found. Of a toolset that was chosen,
+    they name those that are in it."""
+    if found is None:
+        return {"deferred": deferred, **strict}
+
+    def chosen(names: Collection[str]) -> list[str]:
+        return [name for name in ((names,) if isinstance(names, str) else names) if name in toolset]
+
+    kept = {key: names if isinstance(names, bool) else chosen(names) for key, names in strict.items()}
+    return {"deferred": [*chosen(deferred), *found], **kept}
 
 
 _NEED_TOOLS = ("tool_choice", "parallel_tool_calls", "strict_tools", "tool_config", "toolConfig")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import same_call
+from ferrule.definition.toolset import Toolset
 from ferrule.pipeline.acquire import resource_keys
 from ferrule.pipeline.call import answer, find_plan, receive
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
@@ -105,10 +106,12 @@ class Batch:
         calls: list[ToolCall],
         fields: ContextFields,
         observers: tuple[Observer, ...],
+        offered: Toolset | None,
     ) -> None:
         self._runner = runner
         self._fields = fields
         self._observers = observers
+        self._offered = offered
         self._entries: list[Entry] = []
         self._listeners: list[Callable[[Entry], object]] = []
         first: dict[str, Entry] = {}
@@ -135,7 +138,7 @@ class Batch:
         return found
 
     def _open(self, call: ToolCall, started: bool) -> ToolResult:
-        plan = find_plan(self._runner, call.name)
+        plan = find_plan(self._runner, call.name, self._offered)
         name = call.name if plan is None else plan.name
         if started:
             error = "The call has not ended; its effect may have happened."
@@ -221,7 +224,7 @@ class Batch:
         return self.results
 
     def _lane(self, entry: Entry) -> Lane:
-        call, plan = entry.call, find_plan(self._runner, entry.call.name)
+        call, plan = entry.call, find_plan(self._runner, entry.call.name, self._offered)
         if plan is None or entry.reused or call.problem is not None:
             return BESIDE
         tool = plan.tool
@@ -261,8 +264,11 @@ class Batch:
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reused:
             error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            return answer(self._runner, entry.call, Rejected("invalid", error), Origin(entry=entry))
-        return receive(self._runner, entry.call, self._fields, Origin(None, None, entry))
+            return answer(self._runner, entry.call, Rejected("invalid", error), self._origin(entry))
+        return receive(self._runner, entry.call, self._fields, self._origin(entry))
+
+    def _origin(self, entry: Entry) -> Origin:
+        return Origin(None, None, entry, None, self._offered)
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
@@ -278,7 +284,7 @@ class Batch:
                 mistakes.append(error)
             elif task is None or task.done():
                 cancelled = Rejected("cancelled", CANCELLED)
-                await answer(self._runner, entry.call, cancelled, Origin(entry=entry))
+                await answer(self._runner, entry.call, cancelled, self._origin(entry))
         if mistakes:
             raise mistakes[0]
 

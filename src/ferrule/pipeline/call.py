@@ -1,6 +1,7 @@
 """The way of one call; every step is a function with its name.
 
-receive      an id where there is none; unknown names and calls with a `problem` are answered here
+receive      an id where there is none; names that are unknown or were not offered, and calls with a `problem`, are
+             answered here
 run_call     the outermost ring: its state, its events, and one sealed result
 └ around…      middleware round the call as the model made it (not its id or name)
   └ core         what `around` goes round:
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
+from ferrule.definition.toolset import SEARCH_TAG, Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
@@ -58,15 +60,20 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
         call = call.replace(id=new_id())
     if call.problem is not None:
         return answer(runner, call, results.problem(call), origin)
-    plan = runner.plans.get(call.name) or find_plan(runner, call.name)
-    if plan is None:
-        return answer(runner, call, Rejected("not_found", unknown_tool(runner, call.name)), origin)
+    plan, offered = runner.plans.get(call.name), origin.offered
+    if plan is None or offered is not None:
+        plan = find_plan(runner, call.name, offered)
+        if plan is None:
+            return answer(runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), origin)
     return run_call(plan, call, fields, origin)
 
 
 def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields, entry: Entry) -> Coro[ToolResult]:
     """Take a suspended call in again, where its name was looked up."""
-    call, origin = answered.call, Origin(entry=entry, answered=answered)
+    call, kept = answered.call, answered.record.get("offered")
+    names = frozenset(kept or ())
+    offered = None if kept is None else Toolset(tool for tool in runner.tools if tool.name in names)
+    origin = Origin(entry=entry, answered=answered, offered=offered)
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
@@ -74,25 +81,34 @@ def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields
     return receive(view, call, fields, origin)
 
 
-def find_plan(runner: RunnerState, name: str) -> Plan | None:
-    """The tool of that name, or the one that can only be meant."""
+def find_plan(runner: RunnerState, name: str, offered: Toolset | None = None) -> Plan | None:
+    """The tool of that name, or the one that can only be meant; of those that were offered, where that is said."""
     plan = runner.plans.get(name)
     if plan is None and (tool := runner.tools.meant(name)) is not None:
         plan = runner.plans[tool.name]
-    return plan
+    return plan if plan is None or offered is None or plan.tool in offered else None
 
 
-def unknown_tool(runner: RunnerState, name: str) -> str:
-    """What is wrong with the name, and the nearest ones."""
-    near = runner.tools.nearest(name)
-    names = ", ".join(map(repr, near or [tool.name for tool in islice(runner.tools, 12)]))
+def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None) -> str:
+    """What is wrong with the name, and what would be right. With `offered` it names none but these tools, and says the
+    same of a name that no tool has."""
+    shown, tools = repr(cut(clean(name), 80)), runner.tools
+    wrong = f"There is no tool {shown}."
+    if offered is not None:
+        wrong, tools = f"{shown} was not offered.", offered
+        searches = (tool for tool in tools if SEARCH_TAG in tool.tags and find_plan(runner, tool.name, offered))
+        if (search := next(searches, None)) is not None:
+            return f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}"
+    near = [one for one in tools.nearest(name) if find_plan(runner, one, offered)]
+    known = (tool.name for tool in tools if find_plan(runner, tool.name, offered))
+    names = ", ".join(map(repr, near or islice(known, 12)))
     others = f"Did you mean {names}?" if near else f"There are {names}." if names else "There are none."
-    return f"There is no tool {cut(clean(name), 80)!r}. {others} {NOTHING_RUN}"
+    return f"{wrong} {others} {NOTHING_RUN}"
 
 
 async def answer(runner: RunnerState, call: ToolCall, rejection: Rejected, origin: Origin = NO_ORIGIN) -> ToolResult:
     """The answer to a call that goes no further, with its two events; one that was suspended has had the first."""
-    plan = find_plan(runner, call.name)
+    plan = find_plan(runner, call.name, origin.offered)
     named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
     observers = runner.observers if origin.entry is None else (*runner.observers, *origin.entry.observers)
@@ -216,10 +232,10 @@ def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
 def _note_origin(state: CallState, origin: Origin) -> None:
     """Where the call came from: a batch, a record, or a name that had to be read."""
     name, entry = state.sent.name, origin.entry
-    state.entry, state.answered = entry, origin.answered
     if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
     if entry is not None:
+        state.entry, state.answered = entry, origin.answered
         state.observers = (*state.observers, *entry.observers)
         state.beside = entry.beside
         entry.state = state

@@ -105,7 +105,7 @@ class Plan:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
-        for one in outer_first:
+        for one in outer_first[1:]:
             one.runners.update(settings.runners)
         inner_first = outer_first[::-1]
         self._switches = ((settings, tool.name), *((mount.settings, mount.name) for mount in mounts))

@@ -26,6 +26,7 @@ from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
     from ferrule.pipeline.batch import Entry
     from ferrule.pipeline.plan import Plan
     from ferrule.pipeline.results import Rejected
@@ -50,6 +51,8 @@ class Origin(NamedTuple):
     """Its place in a batch."""
     answered: Answered | None = None
     """The suspended call that it is, and the answer to that."""
+    offered: Toolset | None = None
+    """The tools that the model was offered; `None` where all may be called."""
 
 
 NO_ORIGIN = Origin()
@@ -85,6 +88,7 @@ class CallState:
         held: The slots that it runs with.
         entered: Whether a middleware's `next` is under way.
         timeout: Seconds that it may take once it has its slot.
+        offered: The tools that the model was offered; `None` where all may be called.
         entry: Its place in a batch.
         answered: The suspended call that it is, and the answer to that.
 
@@ -163,6 +167,7 @@ class CallState:
         self.cancels: int = 0 if task is None else task.cancelling()
         self.observers = plan.runner.observers
         self.timeout = origin.timeout
+        self.offered = origin.offered
         self.executed: bool | None = False
         self.runs = 0
         self.inside = self.ended = self.entered = False

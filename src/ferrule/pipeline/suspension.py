@@ -103,9 +103,18 @@ def pending_record(state: CallState, decision: Decision) -> FrozenDict:
         "state": None if wanted is None else thaw(wanted.state),
         "asked_at": asked_at,
         "expires_at": asked_at + plan.runner.resume_within,
+        "offered": _offered_names(state),
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, "pending", _canonical_json(kept))})  # type: ignore[no-any-return]
+
+
+def _offered_names(state: CallState) -> list[str] | None:
+    """What was offered when the call was made, by name; `None` where that was not said."""
+    if state.answered is not None:  # it is suspended again
+        names: list[str] | None = state.answered.record.get("offered")
+        return names
+    return None if state.offered is None else [tool.name for tool in state.offered]
 
 
 def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:

@@ -47,6 +47,8 @@ where they go in each API's request. The smallest one, for an API that wants a n
     def results(results):
         return [{"id": result.call_id, "text": result.error or result.text} for result in results]
 
+Where messages keep what a search tool found, a module has `referred(messages)` besides: the names of those tools.
+
 The messages in the history are always that API's own; nothing is translated between two of them.
 """
 

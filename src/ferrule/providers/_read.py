@@ -377,6 +377,22 @@ def error_text(result: ToolResult) -> str:
     return fields if error in fields else f"{error}\n{fields}".strip()
 
 
+_FOUND = {"name": str, "description": str, "input_schema": dict}
+
+
+def found_in(result: ToolResult) -> list[dict[str, Any]]:
+    """The definitions of the tools that a search tool's result found: `{"name", "description", "input_schema"}`. None
+    where anything in it has another shape: then it is something else that a tool keeps under the same name."""
+    found = jsonable(result.metadata.get("found")) if result.status == "ok" else None
+    return found if isinstance(found, list) and all(map(_is_definition, found)) else []
+
+
+def _is_definition(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != _FOUND.keys():
+        return False
+    return all(isinstance(value[key], kind) for key, kind in _FOUND.items()) and bool(NAME.fullmatch(value["name"]))
+
+
 def marked_error_text(result: ToolResult) -> str:
     """The same for an API that has no mark for an error: the text says that it is one."""
     text = error_text(result)

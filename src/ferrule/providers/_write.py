@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._read import split_deferred, strict_wanted
+from ferrule.providers._read import found_in, split_deferred, strict_wanted
 from ferrule.providers._schemas import Subset, written
 from ferrule.providers._strict import Rules, check_request, refuse_strict
+from ferrule.values.frozen import freeze
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
+    from ferrule.values.result import ToolResult
 
 
 _SAID_BY_TOOLS = {
@@ -89,10 +92,28 @@ class Definitions:
         if self.defers:
             for definition in found[len(first) :]:
                 definition["defer_loading"] = True
-        if later and self.examples:  # Anthropic refuses the two together
+        # Anthropic refuses the two together; where a tool finds others there will be some, and what stands before them
+        # is to stay the same.
+        if self.examples and (later or any(SEARCH_TAG in tool.tags for tool in tools)):
             for definition in found:
                 definition.pop(self.examples, None)
         return found[: len(first)], found[len(first) :]
+
+    def write_found(self, result: ToolResult) -> list[Any]:
+        """The deferred definitions of what a search tool found."""
+        definitions = []
+        for one in found_in(result):
+            schema, told, _ = self.plain.write(freeze(one["input_schema"]))
+            described = self._described(one["name"], one["description"], told)
+            definitions.append({**self.head, **described, self.key: schema, **self.plain_mark, "defer_loading": True})
+        return definitions
+
+    def _described(self, name: str, description: str, told: str) -> dict[str, Any]:
+        """The name, and the description where there is one, which may begin with the same words as what is told."""
+        if told:
+            begun = f"{told}\n\n".startswith(f"{description}\n\n")
+            description = told if begun else "\n\n".join(filter(None, [description, told]))
+        return {"name": name, "description": description} if description else {"name": name}
 
     def _defers_itself(self, tool: Tool) -> bool:
         return self.defers and bool(tool.provider.get(self.name, {}).get("defer_loading"))
@@ -101,12 +122,7 @@ class Definitions:
         """A tool's name, its description where it has one, and its schema."""
         rules, mark = (self.strict, self.strict_mark) if strict and self.strict else (self.plain, self.plain_mark)
         schema, told, _ = written(tool, rules)
-        description = tool.description
-        if told:  # it may begin with the same words
-            begun = f"{told}\n\n".startswith(f"{description}\n\n")
-            description = told if begun else "\n\n".join(filter(None, [description, told]))
-        described = {"description": description} if description else {}
-        found = {**self.head, "name": tool.wire_name, **described, self.key: schema, **mark}
+        found = {**self.head, **self._described(tool.wire_name, tool.description, told), self.key: schema, **mark}
         if self.examples and tool.examples:
             shown = [{key: example[key] for key in example if key not in tool.hidden} for example in tool.examples]
             found[self.examples] = shown

@@ -17,6 +17,7 @@ from ferrule.providers._read import (
     fields_of,
     fields_of_each,
     fill_ids,
+    found_in,
     http_url,
     is_null,
     known_id,
@@ -90,7 +91,8 @@ def tools(
 ) -> list[ToolParam]:
     """`[{"name", "description", "input_schema"}]`, deferred tools behind the others.
 
-    The examples of a tool are its `input_examples`, unless a tool is deferred: this API refuses the two together.
+    The examples of a tool are its `input_examples`, unless a tool is deferred or finds others: this API refuses the two
+    together.
 
     Args:
         strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
@@ -193,13 +195,31 @@ def _result(result: ToolResult) -> dict[str, Any]:
     call = answered_call(result)
     block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call.id}
     if result.status == "ok":
-        block["content"] = [_content(item) for item in result.content] or [{"type": "text", "text": '""'}]
+        references = [{"type": "tool_reference", "tool_name": one["name"]} for one in found_in(result)]
+        shown = [_content(item) for item in result.content] or [{"type": "text", "text": '""'}]
+        block["content"] = references or shown
     else:
         block["content"] = [{"type": "text", "text": error_text(result)}]
         block["is_error"] = True
     if isinstance(call.data, dict) and call.data.get("toolset_name"):
         block["toolset_name"] = call.data["toolset_name"]
     return block
+
+
+def referred(messages: Iterable[Any]) -> list[str]:
+    """The names of the tools that the messages refer to, because a search found them, each once: this API refuses a
+    request without their definitions, which may be deferred."""
+    found: list[str] = []
+    for message in fields_of_each(list(messages)):
+        for block in fields_of_each(message.get("content")):
+            shown = block.get("content")
+            if block.get("type") == "tool_search_tool_result":
+                shown = read(shown, "tool_references")
+            elif block.get("type") != "tool_result":
+                continue
+            references = [one for one in fields_of_each(shown) if one.get("type") == "tool_reference"]
+            found += [read_text(one, "tool_name") for one in references]
+    return list(dict.fromkeys(found))
 
 
 def _content(block: Block) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
+from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.providers import Strict
 from ferrule.providers._api import (
     Api,
@@ -31,6 +32,7 @@ from ferrule.providers._read import (
     ids_of,
     is_null,
     known_id,
+    list_of_tools,
     media_type,
     name_in_history,
     name_of,
@@ -59,7 +61,12 @@ from ferrule.values.content import Block, Media
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
-    from openai.types.responses import FunctionToolParam, ResponseInputItemParam, ResponseStreamEvent
+    from openai.types.responses import (
+        FunctionToolParam,
+        ResponseInputItemParam,
+        ResponseStreamEvent,
+        ToolSearchToolParam,
+    )
     from openai.types.responses import Response as OpenAIResponse
     from openai.types.responses.response_create_params import ToolChoice
 
@@ -98,15 +105,19 @@ _DEFINITIONS = Definitions(
     defers=True,
 )
 _OWN_TYPES = ("function_call", "custom_tool_call")
+_SEARCH, _SEARCH_CALL = "search_tools", "tool_search_call"
+"""The API's calls of a client's tool search have no name: a search tool of this one answers them."""
 _NAME_IN_NAMESPACE = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 
 
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()
-) -> list[FunctionToolParam]:
+) -> list[FunctionToolParam | ToolSearchToolParam]:
     """`[{"type": "function", "name", "description", "parameters", "strict"}]`, deferred tools behind the others.
 
-    `strict` is always sent: without it the API tries strict mode, which changes what the model sends.
+    `strict` is always sent: without it the API tries strict mode, which changes what the model sends. A search tool
+    that is called `search_tools` is `{"type": "tool_search", "execution": "client", "description", "parameters"}`; one
+    of another name is a function, for models without tool search.
 
     Args:
         strict: Whether the API holds the model to the schema: for all, or for the tools of these names.
@@ -117,8 +128,22 @@ def tools(
         DefinitionError: where a tool's schema cannot be sent or strict, strict tools are too many, or a name is no
             tool's.
     """
-    first, later = _DEFINITIONS.write(toolset, strict, deferred)
+    listed = list_of_tools(toolset)
+    first, later = _DEFINITIONS.write(listed, strict, deferred)
+    if any(map(is_search, listed)):
+        return [_search_definition(one) if one["name"] == _SEARCH else one for one in first + later]
     return first + later
+
+
+def is_search(tool: Tool) -> bool:
+    """Whether it is written as a tool search of the client's: it is a search tool, and has the name `search_tools`."""
+    return tool.wire_name == _SEARCH and SEARCH_TAG in tool.tags
+
+
+def _search_definition(written: Mapping[str, Any]) -> Any:
+    # The API refuses one without a description, which its types allow.
+    shown = {"description": written.get("description") or "Find tools.", "parameters": written["parameters"]}
+    return {"type": "tool_search", "execution": "client", **shown}
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:
@@ -136,8 +161,9 @@ def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[s
 
 
 def calls(response: Response) -> list[ToolCall]:
-    """The calls in a response, in order; what else the API leaves to the program, such as a shell's commands, has a
-    `problem`. `data` holds the item's kind, its namespace and its caller where the answer needs them."""
+    """The calls in a response, in order; a tool search of the client's is a call of `search_tools`. What else the API
+    leaves to the program, such as a shell's commands, has a `problem`. `data` holds the item's kind, its namespace and
+    its caller where the answer needs them."""
     fields = fields_of(response)
     requested = [item for item in fields_of_each(fields.get("output")) if _is_call(item)]
     ended = fields.get("status") == "completed" and not (fields.get("error") or fields.get("incomplete_details"))
@@ -149,7 +175,7 @@ def _is_call(item: Mapping[str, Any]) -> bool:
     kind = item.get("type")
     if kind in _OWN_TYPES:
         return True
-    if kind == "tool_search_call":
+    if kind == _SEARCH_CALL:
         return item.get("execution") == "client"
     if kind == "shell_call":
         return bool(read(item.get("environment"), "type", "local") == "local")
@@ -171,6 +197,8 @@ def _read_call(id: str, item: Any, problem: str | None) -> ToolCall:
     data["type"] = kind
     if kind == "custom_tool_call":
         return ToolCall(id, name_of(item), {"input": read_text(item, "input")}, problem=problem, data=data)
+    if kind == _SEARCH_CALL:
+        return ToolCall(id, _SEARCH, arguments(item.get("arguments")), problem=problem, data=data)
     given = plain({key: value for key, value in item.items() if key not in _NOT_ASKED})
     problem = problem or foreign_problem(f"a {kind} of OpenAI's")
     return ToolCall(id, kind, given, problem=problem + _unacknowledged(given), data=data)
@@ -183,9 +211,7 @@ def _unacknowledged(given: Mapping[str, Any]) -> str:
 
 
 _APPROVAL = "mcp_approval_request"
-_FOREIGN_CALLS = frozenset(
-    {"shell_call", "local_shell_call", "computer_call", "apply_patch_call", "tool_search_call", _APPROVAL}
-)
+_FOREIGN_CALLS = frozenset({"shell_call", "local_shell_call", "computer_call", "apply_patch_call", _APPROVAL})
 _NOT_ASKED = frozenset({"id", "type", "call_id", "status", "caller", "namespace"})
 """What an item says besides what it asks for."""
 
@@ -242,8 +268,9 @@ state = no_state
 
 
 def results(results: Iterable[ToolResult]) -> list[ResponseInputItemParam]:
-    """One `function_call_output` or `custom_tool_call_output` item for each result; of what else was left to the
-    program, the item that says in its own form that nothing was run."""
+    """One `function_call_output` or `custom_tool_call_output` item for each result; of a tool search the
+    `tool_search_output` with the definitions of what was found; of what else was left to the program, the item that
+    says in its own form that nothing was run."""
     return [_result(result) for result in results]
 
 
@@ -253,6 +280,9 @@ def _result(result: ToolResult) -> Any:
     kind = data.get("type", "function_call")
     if kind in _FOREIGN_CALLS:
         item = _not_run(kind, call.id, error_text(result))
+    elif kind == _SEARCH_CALL:
+        item = {"type": "tool_search_output", "execution": "client", "status": "completed", "call_id": call.id}
+        item["tools"] = _DEFINITIONS.write_found(result)
     else:
         item = {"type": f"{kind}_output", "call_id": call.id, "output": text_or_parts_of(result, _content)}
     if data.get("caller"):
@@ -280,9 +310,20 @@ def _not_run(kind: str, id: str, why: str) -> dict[str, Any]:
         "local_shell_call": {"id": id, "output": why},
         "computer_call": {"output": {"type": "computer_screenshot", "image_url": _NO_PICTURE}},
         "apply_patch_call": {"status": "failed", "output": why},
-        "tool_search_call": {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []},
     }
     return {"type": f"{kind}_output", "call_id": id, **fields[kind]}
+
+
+def referred(messages: Iterable[Any]) -> list[str]:
+    """The names of the tools whose definitions stand in the messages, because a client's tool search found them, each
+    once: they can be called without a definition in the request's `tools`."""
+    found: list[str] = []
+    for item in fields_of_each(list(messages)):
+        if item.get("type") == "tool_search_output" and item.get("execution") == "client":
+            for tool in fields_of_each(item.get("tools")):
+                group = fields_of_each(tool.get("tools")) if tool.get("type") == "namespace" else [tool]
+                found += [name_of(one) for one in group if one.get("type") == "function"]
+    return list(dict.fromkeys(found))
 
 
 def _content(block: Block) -> dict[str, Any]:

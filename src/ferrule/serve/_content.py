@@ -24,13 +24,13 @@ def call_result(result: ToolResult, tool: Tool, *, structured: bool) -> dict[str
         structured: Whether the client was told an output schema for this tool.
     """
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
-    if not structured or not result.success:
-        return _complete(content, is_error=not result.success)
+    if not structured or result.status != "ok":
+        return _complete(content, is_error=result.status != "ok")
     try:
         value = _shown_value(result, tool)
     except ValueError:
         return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
-    return {"structuredContent": value, **_complete(content, is_error=False)}
+    return {"content": content, "structuredContent": value, "isError": False, "resultType": "complete"}
 
 
 def _complete(content: list[dict[str, Any]], *, is_error: bool) -> dict[str, Any]:

@@ -35,7 +35,10 @@ class Listing:
     def __init__(self, tools: Toolset, *, seconds: float, public: bool, structured: bool) -> None:
         self._tools = tools
         # A result says no null beside its content: clients refuse one that has none where a schema was told.
-        self._structured = {tool.name for tool in tools if structured and _never_null(tool)}
+        schemas = {t.name: t.output_schema for t in tools if structured and _never_null(t)}
+        told = {name: schema for name, schema in schemas.items() if schema is not None}
+        self._structured = frozenset(told)
+        self._structured_legacy = frozenset(name for name, schema in told.items() if schema.get("type") == "object")
         self._ttl = int(seconds * 1000)
         self._scope: Any = "public" if public else "private"
         self._modern = [self._written(tool, modern=True) for tool in tools]
@@ -60,8 +63,7 @@ class Listing:
     def is_structured(self, tool: Tool, *, modern: bool) -> bool:
         """Whether a client of that era was told what this tool's result looks like; it is never null, and before 2026
         an object."""
-        schema = tool.output_schema if tool.name in self._structured else None
-        return schema is not None and (modern or schema.get("type") == "object")
+        return tool.name in (self._structured if modern else self._structured_legacy)
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
         """The input schema of a tool, for the headers that mirror arguments."""

@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import mcp_types as wire
@@ -47,7 +47,6 @@ from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps, same
 
 Request = ServerRequestContext[Any, Any]
-_K = TypeVar("_K")
 _Said = tuple[float, float | None, str]
 _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
@@ -96,16 +95,25 @@ class LowLevelServer(Server[Any]):
         return super().create_initialization_options(told, experimental_capabilities, extensions)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Served:
-    """One runner and its list of tools; a call keeps the one that it began with."""
+    """One runner and its list of tools; a call keeps the one that it began with.
+
+    Attributes:
+        calls: How many calls of it are under way.
+    """
 
     runner: Runner
     listing: Listing
+    calls: int = 0
 
 
 class _Client:
-    """The client of one call: it is asked, and told of progress; of much the oldest is dropped."""
+    """The client of one call: it is asked, and told of progress; of much the oldest is dropped.
+
+    Attributes:
+        telling: What tells of progress, where there was any.
+    """
 
     def __init__(self, request: Request, settings: Settings, ahead: Mapping[str, object]) -> None:
         self._request = request
@@ -116,7 +124,7 @@ class _Client:
         self._loop = asyncio.get_running_loop()
         self._told = -math.inf
         self._waiting: deque[_Said] = _NOTHING_SAID  # most calls tell of no progress
-        self._telling: asyncio.Task[None] | None = None
+        self.telling: asyncio.Task[None] | None = None
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -188,8 +196,8 @@ class _Client:
         if self._waiting is _NOTHING_SAID:
             self._waiting = deque(maxlen=_MOST_PROGRESS)
         self._waiting.append(said)
-        if self._telling is None or self._telling.done():
-            self._telling = self._loop.create_task(self._tell())
+        if self.telling is None or self.telling.done():
+            self.telling = self._loop.create_task(self._tell())
 
     async def _tell(self) -> None:
         while self._waiting:
@@ -198,20 +206,15 @@ class _Client:
                 self._told = done
                 await self._request.session.report_progress(done, total, message or None)
 
-    @property
-    def tells(self) -> bool:
-        """Whether there was any progress."""
-        return self._telling is not None
-
     async def all_told(self) -> None:
         """Wait until all is told, which has to be before the result is."""
-        if self._telling is not None:
-            await asyncio.wait({self._telling})
+        if self.telling is not None:
+            await asyncio.wait({self.telling})
 
     def stop_telling(self) -> None:
         """Tell nothing more."""
-        if self._telling is not None:
-            self._telling.cancel()
+        if self.telling is not None:
+            self.telling.cancel()
 
 
 class _Room:
@@ -225,16 +228,19 @@ class _Room:
 
     def enter(self, who: str | None) -> bool:
         """Count one more, where there is room for it."""
-        if self._all >= self._most or self._each.get(who, 0) >= self._most_each:
+        each = self._each.get(who, 0)
+        if self._all >= self._most or each >= self._most_each:
             return False
         self._all += 1
-        _add_to(self._each, who, 1)
+        self._each[who] = each + 1
         return True
 
     def leave(self, who: str | None) -> None:
         """Count one less."""
         self._all -= 1
-        _add_to(self._each, who, -1)
+        each = self._each[who] = self._each[who] - 1
+        if not each:
+            del self._each[who]
 
 
 class RunnerServer:
@@ -248,7 +254,7 @@ class RunnerServer:
         self._settings = settings
         self._calls = _Room(settings.in_flight, settings.in_flight_each)
         self._listeners = _Room(settings.in_flight, settings.in_flight_each)
-        self._running: dict[Runner, int] = {}
+        self._before: set[_Served] = set()  # what was served, and has calls under way
         self._clients: dict[str, _Client] = {}
         self._followed: set[str | int] = set()
         self._bus = InMemorySubscriptionBus()
@@ -272,6 +278,8 @@ class RunnerServer:
     async def use(self, runner: Runner) -> None:
         """Serve another runner from now on; calls under way go on, and clients are told where the tools are others."""
         before, self._served, self.runner = self._served, self._serve(runner), runner
+        if before.calls:
+            self._before.add(before)
         if before.listing.digest != self._served.listing.digest:
             await self._bus.publish(ToolsListChanged())
 
@@ -279,7 +287,7 @@ class RunnerServer:
         """Take no new calls, and wait for those under way, as leaving a runner does; end the streams on which clients
         listen for changes."""
         self._listen.close()
-        await asyncio.gather(*[_leave(runner) for runner in {self._served.runner, *self._running}])
+        await asyncio.gather(*[_leave(served.runner) for served in (self._served, *self._before)])
 
     def _serve(self, runner: Runner) -> _Served:
         if not isinstance(runner, Runner):
@@ -329,33 +337,36 @@ class RunnerServer:
     async def _call_tool(
         self, request: Request, params: wire.CallToolRequestParams
     ) -> dict[str, Any] | wire.CallToolResult | wire.InputRequiredResult:
-        served, who = self._served, identity(request)
+        served, principal, modern = self._served, _principal(request), _is_modern(request)
+        who = None if principal is None else principal.client_id
         tool = served.runner.tools.find(params.name)
         if tool is None:
             raise MCPError(wire.INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}")
         if not self._calls.enter(who):
             return _refused_call(_BUSY)
-        _add_to(self._running, served.runner, 1)
-        state = params.request_state if _is_modern(request) else None
+        served.calls += 1
+        state = params.request_state if modern else None
         client = _Client(request, self._settings, (params.input_responses or {}) if state is None else {})
         try:
+            context = self._context(request, principal)
             if state is None:
                 call = ToolCall(new_id(), tool.name, dumps(params.arguments or {}))
-                result = await self._run(client, call.id, served.runner.run(call, self._context(request)))
+                result = await self._run(client, call.id, served.runner.run(call, context))
             else:
                 form, record = _carried(state)
                 given = (params.input_responses or {}).get(form.key)
                 if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                run = served.runner.resume(record, answer_of(form, given), self._context(request), by=who)
+                run = served.runner.resume(record, answer_of(form, given), context, by=who)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
             self._calls.leave(who)
-            _add_to(self._running, served.runner, -1)
+            served.calls -= 1
+            if not served.calls:
+                self._before.discard(served)
         if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
             return _asked(asked, result)
-        structured = served.listing.is_structured(tool, modern=_is_modern(request))
-        return call_result(result, tool, structured=structured)
+        return call_result(result, tool, structured=served.listing.is_structured(tool, modern=modern))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
@@ -368,7 +379,7 @@ class RunnerServer:
         try:
             if not task.done():
                 await asyncio.wait({task})
-            if client.tells:
+            if client.telling is not None:
                 await client.all_told()
         except asyncio.CancelledError:
             task.cancel()
@@ -379,7 +390,8 @@ class RunnerServer:
             raise
         finally:
             CALLER.reset(token)
-            client.stop_telling()
+            if client.telling is not None:
+                client.stop_telling()
             if self._clients.get(call_id) is client:  # a question that was answered twice has one call
                 del self._clients[call_id]
         return task.result()
@@ -388,9 +400,8 @@ class RunnerServer:
         if event.kind == "tool:progress" and (client := self._clients.get(event.call.id)) is not None:
             client.note(event.data)
 
-    def _context(self, request: Request) -> ToolContext:
+    def _context(self, request: Request, principal: Principal | None) -> ToolContext:
         """The context of a call: of its token, or the server's own, with the session of its connection."""
-        principal = _principal(request)
         context: ToolContext = self._settings.context if principal is None else principal.context
         if context.session is not None:
             return context
@@ -399,13 +410,6 @@ class RunnerServer:
             return context
         # The id lets its bearer use the session: no event and no record holds it.
         return context.replace(session=f"mcp_{hashlib.sha256(connection.encode()).hexdigest()[:24]}")
-
-
-def _add_to(counts: dict[_K, int], key: _K, number: int) -> None:
-    """Count, and keep no zero."""
-    counts[key] = counts.get(key, 0) + number
-    if not counts[key]:
-        del counts[key]
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

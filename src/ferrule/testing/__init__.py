@@ -6,5 +6,6 @@ from ferrule.testing.clock import ManualClock
 from ferrule.testing.fake import fake
 from ferrule.testing.faults import faults
 from ferrule.testing.recorder import Recorder
+from ferrule.testing.selector_contract import SelectorContract
 
-__all__ = ["ManualClock", "Recorder", "fake", "faults"]
+__all__ = ["ManualClock", "Recorder", "SelectorContract", "fake", "faults"]

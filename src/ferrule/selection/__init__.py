@@ -1,0 +1,47 @@
+"""Selection: the few tools out of many that a model is offered. A file is one selector.
+
+A selector is anything of this shape, and one that ranks has `rank` beside it:
+
+    class Newest:
+        async def select(self, messages, tools):
+            return list(tools)[-10:]
+
+Selectors compose: what takes a selector is one again.
+
+    chain(pinned("read_*"), keyword(8))                    these always, and those that fit best
+    by_budget(8_000, hybrid(keyword(), embedding(embed)))  as many as there are tokens for
+"""
+
+from __future__ import annotations
+
+from ferrule.selection.by_budget import by_budget
+from ferrule.selection.chain import chain
+from ferrule.selection.embedding import Embed, embedding
+from ferrule.selection.evaluation import LabelledQuery, evaluate, read_queries, read_tools
+from ferrule.selection.hybrid import hybrid
+from ferrule.selection.keyword import keyword
+from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
+from ferrule.selection.named import named
+from ferrule.selection.pinned import pinned
+from ferrule.selection.search_tool import found, search_tool
+
+__all__ = [
+    "Embed",
+    "LabelledQuery",
+    "Match",
+    "Query",
+    "Ranker",
+    "ToolSelector",
+    "by_budget",
+    "chain",
+    "embedding",
+    "evaluate",
+    "found",
+    "hybrid",
+    "keyword",
+    "named",
+    "pinned",
+    "read_queries",
+    "read_tools",
+    "search_tool",
+]

@@ -1,0 +1,107 @@
+"""What selectors that are made of others share: the checks of what they are given, and of what these answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
+
+Tools: TypeAlias = Toolset | list[Tool] | tuple[Tool, ...]
+"""Tools that can be read twice. A toolset stays the one that it is: rankers keep what they know of it."""
+
+
+def as_tools(tools: Iterable[Tool]) -> Tools:
+    """The tools themselves where they can be read twice, else a list of them."""
+    return tools if isinstance(tools, Toolset | list | tuple) else list(tools)
+
+
+def as_count(who: str, name: str, value: object) -> int:
+    """
+    Raises:
+        DefinitionError: for what is no whole number above 0.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise DefinitionError(f"{who}: {name} is a whole number from 1, not {value!r}")
+    return value
+
+
+def as_selector(who: str, thing: object) -> ToolSelector:
+    """
+    Raises:
+        DefinitionError: for what is no selector, or a class that nobody has called yet.
+    """
+    if isinstance(thing, type) or not isinstance(thing, ToolSelector):
+        raise DefinitionError(f"{who} takes selectors, such as pinned('read_*') or keyword(8), not {thing!r}")
+    return thing
+
+
+def as_ranker(who: str, thing: object) -> Ranker:
+    """
+    Raises:
+        DefinitionError: for what is no ranker.
+    """
+    if isinstance(thing, type) or not isinstance(thing, Ranker):
+        raise DefinitionError(
+            f"{who} takes rankers, which have rank(tools, query, limit=…), such as keyword(), not {thing!r}"
+        )
+    return thing
+
+
+def always_offered(selector: object, tools: Tools) -> list[Tool]:
+    """The tools that a selector gives for whatever messages there are: what `pinned` pins."""
+    always = getattr(selector, "always", None)
+    return list(always(tools)) if callable(always) else []
+
+
+async def chosen(selector: ToolSelector, messages: Query, tools: Tools) -> list[Tool]:
+    """What a selector gives, each tool once.
+
+    Raises:
+        DefinitionError: where that is something else than tools, or one that is not among `tools`.
+    """
+    asked: Any = selector.select(messages, tools)
+    if not inspect.isawaitable(asked):
+        raise DefinitionError(f"{selector!r} gave {repr(asked)[:200]}: select is `async def`, and is awaited")
+    given: Any = await asked
+    return _among(selector, given, tools)
+
+
+async def ranked(ranker: Ranker, tools: Tools, query: Query, limit: int) -> list[Match]:
+    """What a ranker finds, by `rank_async` where it has one.
+
+    Raises:
+        DefinitionError: as `checked_matches` does.
+    """
+    rank_async = getattr(ranker, "rank_async", None)
+    if rank_async is None:
+        return checked_matches(ranker, ranker.rank(tools, query, limit=limit), tools)
+    return checked_matches(ranker, await rank_async(tools, query, limit=limit), tools)
+
+
+def checked_matches(ranker: Ranker, matches: Iterable[Match], tools: Tools) -> list[Match]:
+    """A ranker's answer, each tool once.
+
+    Raises:
+        DefinitionError: where it has a tool that is not among `tools`.
+    """
+    found: dict[Tool, Match] = {}
+    for match in matches:
+        found.setdefault(match.tool, match)
+    return [found[tool] for tool in _among(ranker, found, tools)]
+
+
+def _among(selector: object, given: Any, tools: Tools) -> list[Tool]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{selector!r} gave {repr(given)[:200]}; a selector gives some of the tools that it got")
+    known = set(tools)
+    found: dict[Tool, None] = {}
+    for tool in given:
+        if not isinstance(tool, Tool) or tool not in known:
+            raise DefinitionError(f"{selector!r} gave {repr(tool)[:200]}, which is not one of the tools that it got")
+        found[tool] = None
+    return list(found)

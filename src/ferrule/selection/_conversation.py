@@ -1,0 +1,158 @@
+"""What a conversation is about: the texts in a query, whatever API's messages it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ferrule.selection.matching import Query
+from ferrule.values.content import clean
+
+
+class Conversation(NamedTuple):
+    """The texts of a conversation, the newest first in each list."""
+
+    last_user: str
+    """The last thing that the user said: at most 4,000 characters, the middle left out of what is longer."""
+    earlier_users: list[str]
+    """What the user said before; this list and those below hold at most 8 texts of 2,000 characters."""
+    assistant: list[str]
+    """What the model said, with the plan that Cohere's models write beside their calls; no thoughts, no calls."""
+    results: list[str]
+    """What calls came to: the text blocks, and the strings in structured values."""
+
+
+def text_of_query(query: Query) -> str:
+    """The text itself, or what the user said last in these messages; empty where nobody said anything."""
+    return read_conversation(query, _FIRST_ONLY).last_user
+
+
+def read_conversation(query: Query, most: int = 8) -> Conversation:
+    """Who said what, in the messages of any API that Ferrule knows; what is no message is left out.
+
+    Args:
+        most: The most texts in each list.
+    """
+    said: dict[str, list[str]] = {"user": [], "assistant": [], "result": []}
+    wanted = {"user": most + 1, "assistant": most, "result": most}
+    for who, value in _newest_first(query):
+        longest = _LONGEST_LAST if who == "user" and not said["user"] else _LONGEST_OTHER
+        if len(said[who]) < wanted[who] and (text := _text_in(value, longest)):
+            said[who].append(text)
+            if all(len(said[one]) == wanted[one] for one in said):
+                break
+    users = said["user"]
+    return Conversation(users[0] if users else "", users[1:], said["assistant"], said["result"])
+
+
+_FIRST_ONLY = 0
+_LONGEST_LAST, _LONGEST_OTHER = 4_000, 2_000
+_MOST_MESSAGES, _MOST_NODES = 10_000, 1_000
+_ROLES = {
+    "user": "user",
+    "assistant": "assistant",
+    "model": "assistant",
+    "tool": "result",
+    "function": "result",
+    # What Gemini's Interactions and OpenAI's Responses have in place of a role.
+    "user_input": "user",
+    "model_output": "assistant",
+    "function_result": "result",
+    "function_call_output": "result",
+    "custom_tool_call_output": "result",
+}
+_RESULT_FIELDS = ("content", "output", "result", "response")
+_RESULT_PARTS = ("toolResult", "functionResponse", "function_response")
+_TEXT_PARTS = (None, "text", "input_text", "output_text")
+# Base64, addresses and words of the API, in the blocks of a result; `tool_name` stands in Anthropic's references.
+_NO_TEXT = frozenset({"data", "bytes", "type", "mime_type", "media_type", "uri", "url", "image_url", "id", "tool_name"})
+
+
+def _newest_first(query: Any) -> Iterator[tuple[str, Any]]:
+    """Who said something, and what: a text, or the texts and other values that it is made of."""
+    if isinstance(query, str):
+        yield "user", query
+        return
+    messages = [query] if isinstance(query, Mapping) else query
+    if not isinstance(messages, Sequence) or isinstance(messages, bytes | bytearray):
+        return
+    for message in islice(reversed(messages), _MOST_MESSAGES):
+        if isinstance(message, str):
+            yield "user", message
+        else:
+            yield from _said(_fields_of(message))
+
+
+def _said(message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    role = message.get("role") or message.get("type") or ("user" if "parts" in message else None)
+    who = _ROLES.get(role) if isinstance(role, str) else None
+    if who == "result":
+        yield "result", _first_of(message, _RESULT_FIELDS)
+    elif who is not None:
+        yield from _said_in_parts(who, message)
+
+
+def _said_in_parts(who: str, message: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Some APIs send results in a message of the user's; then what the user adds is newer than they are."""
+    content = _first_of(message, ("content", "parts"))
+    plan = [message["tool_plan"]] if isinstance(message.get("tool_plan"), str) else []
+    texts: list[str] = []
+    results: list[Any] = []
+    for part in _parts_of([content] if isinstance(content, str | Mapping) else content):
+        fields = {"text": part} if isinstance(part, str) else _fields_of(part)
+        kind = fields.get("type")
+        if isinstance(kind, str) and kind.endswith("tool_result"):
+            results.append(_first_of(fields, _RESULT_FIELDS))
+        elif (result := _first_of(fields, _RESULT_PARTS)) is not None:
+            results.append(_first_of(_fields_of(result), _RESULT_FIELDS))
+        elif kind in _TEXT_PARTS and isinstance(fields.get("text"), str) and not fields.get("thought"):
+            texts.append(fields["text"])
+    yield who, plan + texts
+    for result in reversed(results):
+        yield "result", result
+
+
+def _first_of(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def _parts_of(value: Any) -> Sequence[Any]:
+    return value[:_MOST_NODES] if isinstance(value, list | tuple) else ()
+
+
+def _fields_of(value: Any) -> Mapping[str, Any]:
+    """What a dict or an SDK's object says by name."""
+    if isinstance(value, Mapping):
+        return value
+    return getattr(value, "__dict__", {}) if hasattr(type(value), "model_fields") else {}
+
+
+def _text_in(value: Any, most: int) -> str:
+    """The strings in `value`, the outer ones of nested values in their order; the middle left out where it is long."""
+    pieces: list[str] = []
+    waiting = [value]
+    for _ in range(_MOST_NODES):
+        if not waiting:
+            break
+        item = waiting.pop()
+        if isinstance(item, str):
+            pieces.append(_ends(item.strip(), most))
+        elif isinstance(item, list | tuple):
+            waiting += reversed(item[:_MOST_NODES])
+        elif fields := _fields_of(item):
+            waiting += reversed(
+                [found for name, found in islice(fields.items(), _MOST_NODES) if _may_be_text(name, found)]
+            )
+    return clean(_ends("\n".join(filter(None, pieces)), most))
+
+
+def _may_be_text(name: Any, value: Any) -> bool:
+    return name not in _NO_TEXT or not isinstance(value, str)
+
+
+def _ends(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = (most - 3) // 2
+    return f"{text[:half]} … {text[-half:]}"

@@ -1,0 +1,141 @@
+"""What a tool says of itself, as weighted terms: the text that a request is compared with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ferrule.definition.tool import Tool
+from ferrule.selection._words import add_terms, terms_of
+
+WEIGHTS = {
+    "name": 30,
+    "first sentence": 14,
+    "description": 12,
+    "parameter names": 10,
+    "parameter descriptions": 8,
+    "values": 10,
+    "tags": 20,
+    "examples": 8,
+    "worked examples": 6,
+}
+"""In tenths, by field: whole numbers, so that sums are the same in every order. Found by coordinate ascent on the data
+of `benchmarks/selection.py`; 0.7 or 1.4 times one of them changes the means by less than half a point."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_LONGEST_FIELD = 20_000
+_MOST_NODES = 2_000
+_MOST_NESTED = 8
+_LONGEST_VALUE = 100
+_MOST_ALIKE = 4
+"""How often a term counts that stands in so many worked examples of one tool."""
+_EXAMPLES_IN_LENGTH = 0.75
+"""The share of the worked examples that counts as the length of a tool: wholly, those with many would be punished."""
+_ALTERNATIVES = frozenset({"anyOf", "oneOf", "allOf"})
+
+
+def fields_of(tool: Tool) -> Iterator[tuple[str, str]]:
+    """The name of a field, and its text: what each of the weights counts for."""
+    yield "name", tool.name
+    description = tool.description[:_LONGEST_FIELD].strip()
+    end = _SENTENCE_END.search(description)
+    yield "first sentence", description[: end.start()] if end else description
+    yield "description", description[end.end() :] if end else ""
+    schema = _Schema(tool.input_schema)
+    yield "parameter names", " ".join(schema.names)[:_LONGEST_FIELD]
+    yield "parameter descriptions", " ".join(schema.descriptions)[:_LONGEST_FIELD]
+    yield "values", " ".join(schema.values)[:_LONGEST_FIELD]
+    yield "tags", " ".join(tool.tags)
+    if tool.examples:
+        yield "examples", " ".join(_strings_in(tool.examples))
+
+
+class Document(NamedTuple):
+    """What an index keeps of a tool."""
+
+    terms: dict[str, int]
+    """The weights of each term, added up, in tenths."""
+    length: int
+    """In the same tenths."""
+
+
+def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
+    """What a tool says of itself, and what people said who needed it."""
+    terms: dict[str, int] = {}
+    for field, text in fields_of(tool):
+        if text:
+            add_terms(text, WEIGHTS[field], terms)
+    length = sum(terms.values())
+    added = terms_of_examples(worked_examples)
+    for term, weight in added.items():
+        terms[term] = terms.get(term, 0) + weight
+    return Document(terms, length + int(_EXAMPLES_IN_LENGTH * sum(added.values())))
+
+
+def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
+    """The terms of worked examples with their weights: once for each example, four times at most."""
+    found: dict[str, int] = {}
+    for text in texts:
+        for term in dict.fromkeys(terms_of(text)):
+            found[term] = min(found.get(term, 0) + 1, _MOST_ALIKE)
+    return {term: count * WEIGHTS["worked examples"] for term, count in found.items()}
+
+
+class _Schema:
+    """The names and descriptions of parameters and the values that they may have, the outer ones first.
+
+    References are read once each, where they are pointed at; so recursive schemas come to an end.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.names: list[str] = []
+        self.descriptions: list[str] = []
+        self.values: list[str] = []
+        self._definitions = schema.get("$defs")
+        self._seen: set[str] = set()
+        self._left = _MOST_NODES
+        self._read(schema, 0)
+
+    def _read(self, node: dict[str, Any], level: int) -> None:
+        self._left -= 1
+        if self._left < 0 or level > _MOST_NESTED:
+            return
+        inner: list[Any] = []
+        for key, value in node.items():
+            if key == "description":
+                if level and isinstance(value, str):
+                    self.descriptions.append(value)
+            elif key == "properties":
+                if isinstance(value, dict):
+                    self.names += value
+                    inner += value.values()
+            elif key == "enum" and isinstance(value, list | tuple):
+                self.values += [one[:_LONGEST_VALUE] for one in value if isinstance(one, str)]
+            elif key == "const" and isinstance(value, str):
+                self.values.append(value[:_LONGEST_VALUE])
+            elif key == "items":
+                inner.append(value)
+            elif key in _ALTERNATIVES and isinstance(value, list | tuple):
+                inner += value
+            elif key == "$ref" and isinstance(value, str) and isinstance(self._definitions, dict):
+                if value not in self._seen:
+                    self._seen.add(value)
+                    inner.append(self._definitions.get(value.rpartition("/")[2]))
+        for one in inner:
+            if isinstance(one, dict):
+                self._read(one, level + 1)
+
+
+def _strings_in(values: Any) -> Iterator[str]:
+    """The strings in JSON values."""
+    waiting = [values]
+    for _ in range(_MOST_NODES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value[:_LONGEST_VALUE]
+        elif isinstance(value, dict):
+            waiting += reversed([*value.values()])
+        elif isinstance(value, list | tuple):
+            waiting += reversed(value)

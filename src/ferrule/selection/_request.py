@@ -1,0 +1,63 @@
+"""What is looked for: a conversation as weighted terms, all together and each thing that is asked for by itself."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ferrule.selection._conversation import read_conversation
+from ferrule.selection._synonyms import synonyms_of
+from ferrule.selection._words import terms_of
+from ferrule.selection.matching import Query
+
+_CLAUSE_END = re.compile(
+    r"(?<=[.!?])\s+|\n+|;\s|,\s(?=and |then |also )"
+    r"|\b(?:and then|and also|then|also|additionally|furthermore|finally|after that|lastly|moreover)\b",
+    re.IGNORECASE,
+)
+_MOST_CLAUSES = 8
+_MOST_TERMS = 120
+_BEFORE, _BEFORE_A_SHORT_ONE = 0.1, 0.3
+"""What the terms of the turns before count for. A last message of fewer terms than `_FEW_TERMS` is about them."""
+_FEW_TERMS = 3
+_MOST_BEFORE = 60
+
+
+class Request(NamedTuple):
+    """Terms with their weights; a term that was said in the last message counts 1."""
+
+    whole: dict[str, float]
+    clauses: list[dict[str, float]]
+    """Where the last message asks for several things, each of them; empty where it asks for one."""
+    said: list[str]
+    """The terms of the last message."""
+
+
+def request_of(query: Query) -> Request:
+    """The terms of a text, or of a conversation: the last message, weakly what stands for its words, and weaker what
+    was said before it, what the model said last and what its last calls came to."""
+    spoken = read_conversation(query, _TURNS_READ)
+    said = list(dict.fromkeys(terms_of(spoken.last_user)))[:_MOST_TERMS]
+    whole = _with_synonyms(said)
+    before = [*spoken.earlier_users, *spoken.assistant, *spoken.results]
+    weight = _BEFORE_A_SHORT_ONE if len(said) < _FEW_TERMS else _BEFORE
+    for text in before:
+        for term in terms_of(text)[:_MOST_BEFORE]:
+            whole.setdefault(term, weight)
+    parts = [terms for one in _CLAUSE_END.split(spoken.last_user) if (terms := list(dict.fromkeys(terms_of(one))))]
+    known = set(said)
+    clauses = [_with_synonyms([term for term in terms if term in known]) for terms in parts[:_MOST_CLAUSES]]
+    return Request(whole, [one for one in clauses if one] if len(clauses) > 1 else [], said)
+
+
+_TURNS_READ = 1
+
+
+def _with_synonyms(said: list[str]) -> dict[str, float]:
+    found = dict.fromkeys(said, 1.0)
+    for term in said:
+        others, weight = synonyms_of(term)
+        for other in others:
+            if found.get(other, 0.0) < weight:
+                found[other] = weight
+    return found

@@ -1,0 +1,186 @@
+"""Vectors of an embedding model: read from what it gives, kept on disk, compared."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import logging
+import sqlite3
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from math import fsum, hypot, isfinite
+from operator import mul
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.selection._numeric import numpy
+
+log = logging.getLogger("ferrule")
+
+Vector: TypeAlias = "array[float]"
+"""Of length 1, as 32-bit floats; or of zeros alone, which is like nothing."""
+
+_ROUNDED = 6
+"""The decimals of a score: services give numbers that differ by less for the same text, and equal scores are a tie."""
+_MOST_KEYS = 500  # SQLite takes 999 parameters in its oldest builds
+_SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+_WAIT = 10.0  # seconds for another process, which writes for milliseconds
+
+
+class Reader:
+    """Makes vectors of an embedding's answers; all have to have one length.
+
+    Args:
+        who: Names the embedding in errors.
+    """
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+        self._length: int | None = None
+
+    def vectors(self, answer: Any, texts: Sequence[str]) -> list[Vector]:
+        """One vector for each text.
+
+        Raises:
+            DefinitionError: for what is no list of vectors, or not one for each text, and as `vector` does.
+        """
+        if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
+            raise DefinitionError(
+                f"{self._who} gave {type(answer).__name__}; it gives a list of vectors, one for a text"
+            )
+        rows = list(answer)
+        if len(rows) != len(texts):
+            raise DefinitionError(f"{self._who} gave {len(rows)} vectors for {len(texts)} texts; it gives one for each")
+        return [self._vector(row) for row in rows]
+
+    def _vector(self, row: Any) -> Vector:
+        try:
+            if isinstance(row, str | bytes | bytearray | Mapping):
+                raise TypeError(f"{type(row).__name__}, not numbers")
+            values = array("d", row)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DefinitionError(f"{self._who} gave a vector that is no list of numbers: {error}") from None
+        length = hypot(*values)
+        if not isfinite(length):
+            raise DefinitionError(f"{self._who} gave a vector with NaN or infinity in it")
+        return self.fitting(array("f", [value / length for value in values] if length else values))
+
+    def fitting(self, vector: Vector) -> Vector:
+        """The vector, where it is as long as those before it.
+
+        Raises:
+            DefinitionError: where it is not.
+        """
+        if not vector:
+            raise DefinitionError(f"{self._who} gave an empty vector")
+        if self._length is None:
+            self._length = len(vector)
+        if len(vector) != self._length:
+            raise DefinitionError(
+                f"{self._who} gave a vector of {len(vector)} numbers, and of {self._length} before; another model "
+                "needs another embedding(…), and another name= where there is a cache"
+            )
+        return vector
+
+
+class Disk:
+    """Vectors in an SQLite file, which several processes may use at once and which survives a crash of each (WAL).
+
+    Texts are not kept, only a hash of the model's name and the text.
+
+    Args:
+        path: The file; it is made where there is none.
+        model: The name of the model.
+    """
+
+    def __init__(self, path: Path, model: str) -> None:
+        self._path = path
+        self._model = hashlib.sha256(model.encode("utf-8", "replace")).digest()
+
+    def read(self, texts: Iterable[str]) -> dict[str, Vector]:
+        """Those vectors that there are, by text.
+
+        Raises:
+            DefinitionError: where the file is no cache.
+        """
+        by_key = {self._key(text): text for text in texts}
+        found: dict[str, Vector] = {}
+        keys = list(by_key)
+        try:
+            with closing(self._open()) as database:
+                for start in range(0, len(keys), _MOST_KEYS):
+                    some = keys[start : start + _MOST_KEYS]
+                    marks = ",".join("?" * len(some))
+                    rows = database.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some)
+                    found.update((by_key[key], array("f", vector)) for key, vector in rows)
+        except sqlite3.Error as error:
+            self._go_without(error)
+        return found
+
+    def write(self, vectors: Mapping[str, Vector]) -> None:
+        """Keep these, by text.
+
+        Raises:
+            DefinitionError: where the file is no cache.
+        """
+        rows = [(self._key(text), vector.tobytes()) for text, vector in vectors.items()]
+        try:
+            with closing(self._open()) as database, database:
+                database.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+        except sqlite3.Error as error:
+            self._go_without(error)
+
+    def _open(self) -> sqlite3.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(self._path, timeout=_WAIT)
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute(_SCHEMA)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _key(self, text: str) -> bytes:
+        return hashlib.sha256(self._model + text.encode("utf-8", "replace")).digest()
+
+    def _go_without(self, error: sqlite3.Error) -> None:
+        """A cache that is full, locked or read-only costs time, and is no reason to end a conversation."""
+        if not isinstance(error, sqlite3.OperationalError):
+            raise DefinitionError(
+                f"embedding: the cache {str(self._path)!r} cannot be used: {error}; name another file, or delete it"
+            ) from error
+        log.warning("embedding: the cache %r is left out: %s", str(self._path), error)
+
+
+class Rows:
+    """Vectors to compare with others: by numpy where it is installed, else in Python, with the same answers.
+
+    Each score is the exact sum of the exact products, rounded. numpy sums in 32 bits and in an order of its own, and
+    only says which rows can be among the best.
+    """
+
+    def __init__(self, rows: Sequence[Vector]) -> None:
+        self._rows = rows
+        self._numpy = numpy()
+        self._matrix: Any = None
+        if self._numpy is not None and rows:
+            self._matrix = self._numpy.frombuffer(b"".join(rows), self._numpy.float32).reshape(len(rows), -1)
+
+    def best(self, asked: Vector, limit: int) -> list[tuple[int, float]]:
+        """The positions of the rows that are most like `asked`, the best first, and their cosines. Those of 0 or less
+        are left out, and equal ones stand in their order."""
+        scores = ((at, round(fsum(map(mul, self._rows[at], asked)), _ROUNDED)) for at in self._candidates(asked, limit))
+        return heapq.nsmallest(limit, (one for one in scores if one[1] > 0), key=lambda one: (-one[1], one[0]))
+
+    def _candidates(self, asked: Vector, limit: int) -> Iterable[int]:
+        if self._matrix is None or limit >= len(self._rows):
+            return range(len(self._rows))
+        scores = self._matrix @ self._numpy.frombuffer(asked, self._numpy.float32)
+        least = self._numpy.partition(scores, -limit)[-limit]
+        # The sum of n products of 32-bit floats, of vectors of length 1, is wrong by at most about n * 2**-24. What is
+        # to be among the best is at most twice that below the last of numpy's best, and twice what rounding takes.
+        slack = len(asked) * 2**-22 + 2 * 10**-_ROUNDED
+        return self._numpy.flatnonzero(scores >= least - slack).tolist()  # type: ignore[no-any-return]

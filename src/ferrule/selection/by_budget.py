@@ -1,0 +1,99 @@
+"""`by_budget`: as many tools as there are tokens for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from weakref import WeakKeyDictionary
+
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import SEARCH_TAG
+from ferrule.errors import DefinitionError
+from ferrule.selection._asked import always_offered, as_count, as_selector, as_tools, chosen
+from ferrule.selection._tokens import definition_tokens
+from ferrule.selection.keyword import keyword
+from ferrule.selection.matching import Query, ToolSelector
+
+_MOST_RANKED = 200
+"""How many tools the default selector gives, from which those are taken that fit."""
+
+
+def by_budget(
+    tokens: int, selector: ToolSelector | None = None, *, count: Callable[[Tool], int] | None = None
+) -> ToolSelector:
+    """Tools whose definitions take at most so many tokens. See docs/selection.md#by_budget.
+
+        selector = by_budget(8_000, chain(pinned("read_*"), keyword(50)))
+
+    Where all tools fit, all are offered, in the order of the toolset, and no search tool (one with the tag
+    `tool_search`). Where they do not, the search tools come first, then what `selector` gives, in its order; a tool
+    that is too large for what is left is passed over, and smaller ones behind it may fit. Search tools, and what
+    `pinned` pins in a `chain`, always have their place.
+
+    Args:
+        tokens: How many all definitions together may take.
+        selector: What is offered first; `keyword()` where it is left out.
+        count: The tokens of a tool's definition; a quarter of the characters of its JSON where it is left out. It is
+            asked once for each tool.
+
+    Raises:
+        DefinitionError: for a wrong `tokens`, what is no selector, and a `count` that cannot be called.
+
+    Its `select` raises `DefinitionError` where the search tools and the pinned ones alone take more than `tokens`,
+    where `selector` gives a tool that it did not get, and where `count` gives no whole number from 0.
+    """
+    if count is not None and not callable(count):
+        raise DefinitionError(f"by_budget: count is a function of a tool that gives its tokens, not {count!r}")
+    inner = keyword(_MOST_RANKED) if selector is None else as_selector("by_budget", selector)
+    return _ByBudget(as_count("by_budget", "tokens", tokens), inner, count or definition_tokens)
+
+
+class _ByBudget:
+    def __init__(self, tokens: int, selector: ToolSelector, count: Callable[[Tool], int]) -> None:
+        self._tokens = tokens
+        self._selector = selector
+        self._count = count
+        self._counted: WeakKeyDictionary[Tool, int] = WeakKeyDictionary()
+
+    async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+        every = as_tools(tools)
+        others = list(dict.fromkeys(tool for tool in every if SEARCH_TAG not in tool.tags))
+        if sum(map(self._tokens_of, others)) <= self._tokens:
+            return others
+        search = list(dict.fromkeys(tool for tool in every if SEARCH_TAG in tool.tags))
+        reserved = dict.fromkeys([*search, *always_offered(self._selector, every)])
+        left = self._left_after(list(reserved))
+        offered = dict.fromkeys(search)
+        for tool in await chosen(self._selector, messages, every):
+            if tool not in reserved:
+                if self._tokens_of(tool) > left:
+                    continue
+                left -= self._tokens_of(tool)
+            offered[tool] = None
+        return list(offered)
+
+    def always(self, tools: Iterable[Tool]) -> list[Tool]:
+        """The tools that are offered for whatever messages there are."""
+        return always_offered(self._selector, as_tools(tools))
+
+    def _left_after(self, reserved: list[Tool]) -> int:
+        needed = sum(map(self._tokens_of, reserved))
+        if needed > self._tokens:
+            which = ", ".join(f"{tool.name} ({self._tokens_of(tool):,})" for tool in reserved[:10])
+            more = f" and {len(reserved) - 10} more" if len(reserved) > 10 else ""
+            raise DefinitionError(
+                f"by_budget({self._tokens}): the search tools and those that are pinned take {needed:,} tokens: "
+                f"{which}{more}; give at least as many, or pin fewer"
+            )
+        return self._tokens - needed
+
+    def _tokens_of(self, tool: Tool) -> int:
+        tokens = self._counted.get(tool)
+        if tokens is None:
+            tokens = self._count(tool)
+            if not isinstance(tokens, int) or tokens < 0:  # type: ignore[redundant-expr]
+                raise DefinitionError(f"by_budget: count gave {tokens!r} for {tool!r}; it gives a whole number from 0")
+            self._counted[tool] = tokens
+        return tokens
+
+    def __repr__(self) -> str:
+        return f"by_budget({self._tokens}, {self._selector!r})"

@@ -1,0 +1,45 @@
+"""`chain`: what one selector gives, then what the next one adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.selection._asked import always_offered, as_selector, as_tools, chosen
+from ferrule.selection.matching import Query, ToolSelector
+
+
+def chain(*selectors: ToolSelector) -> ToolSelector:
+    """What each of these gives, in their order, each tool once. See docs/selection.md#chain.
+
+        selector = chain(pinned("read_*"), keyword(8))
+
+    Raises:
+        DefinitionError: for what is no selector, and where there is none.
+
+    Its `select` raises `DefinitionError` where a selector gives a tool that it did not get.
+    """
+    if not selectors:
+        raise DefinitionError("chain() selects nothing: give it selectors, such as chain(pinned('read_*'), keyword(8))")
+    return _Chain(tuple(as_selector("chain", one) for one in selectors))
+
+
+class _Chain:
+    def __init__(self, selectors: tuple[ToolSelector, ...]) -> None:
+        self._selectors = selectors
+
+    async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+        every = as_tools(tools)
+        found: dict[Tool, None] = {}
+        for selector in self._selectors:
+            found.update(dict.fromkeys(await chosen(selector, messages, every)))
+        return list(found)
+
+    def always(self, tools: Iterable[Tool]) -> list[Tool]:
+        """The tools that are offered for whatever messages there are."""
+        every = as_tools(tools)
+        return list(dict.fromkeys(tool for one in self._selectors for tool in always_offered(one, every)))
+
+    def __repr__(self) -> str:
+        return f"chain({', '.join(map(repr, self._selectors))})"

@@ -1,0 +1,168 @@
+"""`embedding`: the tools whose texts an embedding model finds most like what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ferrule.definition.handler import is_async
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError
+from ferrule.own_loop import OwnLoop, wait
+from ferrule.selection._asked import as_count
+from ferrule.selection._conversation import text_of_query
+from ferrule.selection._vectors import Disk, Reader, Rows, Vector
+from ferrule.selection.matching import Match, Query, Ranker
+
+Vectors: TypeAlias = Iterable[Iterable[float]]
+"""What an embedding gives: a list of lists, or an array of two dimensions. See docs/selection.md#embedding."""
+Embed: TypeAlias = Callable[[list[str]], Vectors] | Callable[[list[str]], Awaitable[Vectors]]
+"""What gives a vector for each text, sync or async. See docs/selection.md#embedding."""
+
+_LONGEST_TEXT = 8_000
+_NO_SCHEMAS = frozenset({"default", "const", "enum", "examples"})
+_MOST_ASKED = 64
+"""Questions whose vectors are kept: a loop asks the same one turn after turn."""
+
+
+def embedding(
+    embed: Embed,
+    *,
+    limit: int = 8,
+    cache: str | os.PathLike[str] | None = None,
+    batch: int = 256,
+    name: str | None = None,
+) -> Ranker:
+    """The tools whose texts are most like the last thing that the user said, by the cosine of their vectors.
+    See docs/selection.md#embedding.
+
+    Each tool's text (its name, its description, and its parameters' names and descriptions) is embedded once, and
+    so is the question. `select` awaits an async `embed`, and runs a sync one in a thread; `rank` does the same in a
+    loop of its own, and waits for it. Scores are rounded to 6 decimals, and tools with equal ones stand in the order
+    of the toolset. numpy (`pip install ferrule[selection]`) makes it faster; the answers are the same.
+
+    Args:
+        embed: Gives a vector for each of a list of texts, sync or async.
+        limit: How many tools `select` gives at most.
+        cache: An SQLite file that keeps the vectors of tools; several processes may use it at once. What users say is
+            not kept there.
+        batch: How many texts `embed` gets at most.
+        name: The model's name, which a cache needs: vectors of another name are not used.
+
+    Raises:
+        DefinitionError: for an `embed` that cannot be called, wrong numbers, and a `cache` without a `name`.
+
+    Its `select` and `rank` raise `DefinitionError` where `embed` gives something else than one vector for each text,
+    all of one length, without NaN or infinity; and for a cache that is no SQLite file. What `embed` raises, they raise.
+    """
+    if not callable(embed):
+        raise DefinitionError(f"embedding: embed is a function of a list of texts, not {embed!r}")
+    if cache is not None and not name:
+        raise DefinitionError(
+            "embedding: a cache needs the model's name, such as name='text-embedding-3-small', so that the vectors of "
+            "one model are not taken for those of another"
+        )
+    disk = None if cache is None else Disk(Path(cache), name or "")
+    return _Embedding(embed, as_count("embedding", "limit", limit), disk, as_count("embedding", "batch", batch), name)
+
+
+class _Embedding:
+    def __init__(self, embed: Embed, limit: int, disk: Disk | None, batch: int, name: str | None) -> None:
+        self._embed: Callable[[list[str]], Any] = embed
+        self._is_async = is_async(embed)
+        self._limit = limit
+        self._disk = disk
+        self._batch = batch
+        self._name = name or getattr(embed, "__qualname__", type(embed).__qualname__)
+        self._reader = Reader(f"embedding: {self._name}")
+        self._known: WeakKeyDictionary[Tool, Vector] = WeakKeyDictionary()
+        self._asked: dict[str, Vector] = {}
+        self._rows: tuple[list[Tool], Rows] = ([], Rows([]))
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._own_loop = OwnLoop(self)
+
+    async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+        return [match.tool for match in await self.rank_async(tools, messages, limit=self._limit)]
+
+    def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
+        return wait(self._own_loop.get(), lambda: self.rank_async(tools, query, limit=limit))
+
+    async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
+        """What `rank` gives, without keeping the loop waiting."""
+        every, text = list(dict.fromkeys(tools)), text_of_query(query)
+        if not every or not text:
+            return []
+        if every != self._rows[0]:
+            async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                await self._learn(every)
+        return self._nearest(every, await self._vector_of(text), limit)
+
+    async def _learn(self, tools: list[Tool]) -> None:
+        """Embed what is new among the tools."""
+        texts = {tool: text_of_tool(tool) for tool in tools if tool not in self._known}
+        if not texts:
+            return
+        vectors = self._disk.read(set(texts.values())) if self._disk else {}
+        self._keep(texts, vectors)
+        left = list(dict.fromkeys(text for text in texts.values() if text not in vectors))
+        for start in range(0, len(left), self._batch):
+            some = left[start : start + self._batch]
+            made = dict(zip(some, await self._vectors_of(some), strict=True))
+            if self._disk:
+                self._disk.write(made)
+            self._keep(texts, made)
+
+    def _keep(self, texts: Mapping[Tool, str], vectors: Mapping[str, Vector]) -> None:
+        for tool, text in texts.items():
+            if text in vectors:
+                self._known[tool] = self._reader.fitting(vectors[text])
+
+    async def _vector_of(self, text: str) -> Vector:
+        """The vector of a question."""
+        vector = self._asked.get(text)
+        if vector is None:
+            (vector,) = await self._vectors_of([text])
+            if len(self._asked) >= _MOST_ASKED:
+                self._asked.clear()
+            self._asked[text] = vector
+        return vector
+
+    async def _vectors_of(self, texts: list[str]) -> list[Vector]:
+        answer = self._embed(texts) if self._is_async else await asyncio.to_thread(self._embed, texts)
+        return self._reader.vectors(await answer if inspect.isawaitable(answer) else answer, texts)
+
+    def _nearest(self, tools: list[Tool], asked: Vector, limit: int) -> list[Match]:
+        known, rows = self._rows
+        if known != tools:
+            rows = Rows([self._known[tool] for tool in tools])
+            self._rows = (tools, rows)
+        return [Match(tools[at], score) for at, score in rows.best(asked, limit)]
+
+    def __repr__(self) -> str:
+        return f"embedding({self._name}, limit={self._limit})"
+
+
+def text_of_tool(tool: Tool) -> str:
+    """What of a tool is embedded: its name, its description, and its parameters, those within others too."""
+    lines = [f"{tool.name}: {tool.description}", *_parameter_lines(tool.input_schema)]
+    return "\n".join(lines)[:_LONGEST_TEXT]
+
+
+def _parameter_lines(schema: Any) -> Iterator[str]:
+    if isinstance(schema, list | tuple):
+        for item in schema:
+            yield from _parameter_lines(item)
+    elif isinstance(schema, Mapping):
+        for key, value in schema.items():
+            if key == "properties" and isinstance(value, Mapping):
+                for name, inner in value.items():
+                    said = inner.get("description", "") if isinstance(inner, Mapping) else ""
+                    yield f"{name}: {said}" if said else name
+                    yield from _parameter_lines(inner)
+            elif key not in _NO_SCHEMAS:
+                yield from _parameter_lines(value)

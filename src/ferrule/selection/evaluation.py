@@ -1,0 +1,270 @@
+"""How well a ranker finds what was labelled as right: recall, NDCG, what it mixes up, and what a prompt would cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ferrule.definition.mapping import build_tool
+from ferrule.definition.tool import Tool
+from ferrule.errors import DefinitionError, ToolError
+from ferrule.selection._asked import as_ranker, as_tools
+from ferrule.selection._tokens import definition_tokens
+from ferrule.selection.matching import Query, Ranker
+
+_DEPTH = 10
+"""Places that NDCG looks at."""
+_MOST_NEAR = 3
+
+
+@dataclass(frozen=True)
+class LabelledQuery:
+    """A request, and the tools that are right for it. See docs/selection.md#measuring."""
+
+    text: str
+    relevant: tuple[str, ...]
+    """Names of tools, or the `id` of their rows where they come from a tools.jsonl."""
+    id: str = ""
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    """The conversation that ends with the request, where there is one; it is ranked instead of the text."""
+
+    @property
+    def asked(self) -> Query:
+        """What a ranker is given."""
+        return self.text if self.messages is None else self.messages
+
+
+class Ranks(NamedTuple):
+    """Where the right tools of one query stand. See docs/selection.md#measuring."""
+
+    query: LabelledQuery
+    places: Mapping[str, int | None]
+    """For each right tool its place, from 1; `None` where it was not among those found."""
+    found: tuple[str, ...]
+    """The names of the tools found, the best first."""
+
+
+class Confusion(NamedTuple):
+    """A wrong tool that stands above the right one. See docs/selection.md#measuring."""
+
+    right: str
+    wrong: str
+    queries: int
+    """In how many queries."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a ranker did on labelled queries; all measures are means over the queries, from 0 to 1.
+
+    See docs/selection.md#measuring.
+    """
+
+    tools: int
+    recall: Mapping[int, float]
+    """For each k, the share of a query's right tools that are among the first k."""
+    ndcg: float
+    """NDCG of the first 10, where a tool is right or wrong and nothing between."""
+    ranks: tuple[Ranks, ...]
+    """One for each query, in their order."""
+    confusable: tuple[Confusion, ...]
+    """The most frequent first; a right tool that was not found stands below all that were."""
+    tokens: int
+    """An estimate of what the definitions of all tools cost in a prompt."""
+    tokens_of_first: Mapping[int, float]
+    """For each k, what the definitions of the first k cost, as the mean over the queries."""
+
+
+def evaluate(
+    ranker: Ranker, tools: Iterable[Tool], queries: Iterable[LabelledQuery], *, k: Sequence[int] = (1, 5, 10)
+) -> Evaluation:
+    """Rank `tools` for each of `queries`, and say how well that went. See docs/selection.md#measuring.
+
+    Args:
+        ranker: Anything with `rank(tools, query, limit=…)`.
+        tools: A toolset, or tools that need not be one: two may have names that look alike.
+        queries: See `read_queries`.
+        k: How many of the first places recall and costs are given for.
+
+    Raises:
+        DefinitionError: where there is no query, one has no right tool or names a tool that is not there, and for what
+            is no ranker.
+    """
+    ranker, offered = as_ranker("evaluate(…)", ranker), as_tools(tools)
+    names = _names_by_label(offered)
+    if not k or min(k) < 1:
+        raise DefinitionError(f"evaluate(k={k!r}): give one or more numbers of places, each at least 1")
+    limit = max(*k, _DEPTH)
+    ranks, costs = [], []
+    for query in queries:
+        right = _right_names(query, names)
+        found = [match.tool for match in ranker.rank(offered, query.asked, limit=limit)][:limit]
+        ranks.append(_ranks(query, right, found))
+        costs.append([definition_tokens(tool) for tool in found])
+    if not ranks:
+        raise DefinitionError("evaluate(…): there are no queries")
+    return Evaluation(
+        tools=len(offered),
+        recall={few: _mean(_recall(one, few) for one in ranks) for few in k},
+        ndcg=_mean(map(_ndcg, ranks)),
+        ranks=tuple(ranks),
+        confusable=_mixed_up(ranks),
+        tokens=sum(map(definition_tokens, offered)),
+        tokens_of_first={few: _mean(sum(each[:few]) for each in costs) for few in k},
+    )
+
+
+def read_queries(path: str | os.PathLike[str]) -> list[LabelledQuery]:
+    """The labelled queries of a JSONL file, one object a line. See docs/selection.md#measuring.
+
+    `{"text": "…", "relevant": ["read_file"], "id": "q1", "messages": […]}`; `id` and `messages` may be left out.
+
+    Raises:
+        DefinitionError: naming file and line.
+        OSError: where the file cannot be read.
+    """
+    return [_query_of_row(row, where) for where, row in read_rows(path)]
+
+
+def read_tools(path: str | os.PathLike[str]) -> list[Tool]:
+    """The tools of a JSONL file, one definition a line, to be looked for and not run. See docs/selection.md#measuring.
+
+    `{"id": "fs:read_file", "name": "read_file", "description": "…", "parameters": {…}}`, or in any form that
+    `build_tool` takes. An `id` goes into the tool's metadata. Two tools may have names that look alike, so it is no
+    toolset.
+
+    Raises:
+        DefinitionError: naming file and line.
+        OSError: where the file cannot be read.
+    """
+    return [_tool_of_row(row, where) for where, row in read_rows(path)]
+
+
+def read_rows(path: str | os.PathLike[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSONL file, each with the words that say where it stands; empty lines are passed over.
+
+    Raises:
+        DefinitionError: naming file and line.
+        OSError: where the file cannot be read.
+    """
+    # Of bytes, because a text's splitlines() also splits at U+2028, which JSON may hold.
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{os.fspath(path)}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DefinitionError(f"{where}: this is no JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise DefinitionError(f"{where}: a line is one JSON object, and this is {line[:80]!r}")
+        yield where, row
+
+
+def _tool_of_row(row: Mapping[str, Any], where: str) -> Tool:
+    definition = {key: value for key, value in row.items() if key != "id"}
+    if "parameters" in definition:
+        definition["input_schema"] = definition.pop("parameters")
+    try:
+        return build_tool(definition, _only_read, metadata={"id": row["id"]} if "id" in row else {})
+    except DefinitionError as error:
+        raise DefinitionError(f"{where}: {error}") from None
+
+
+def _only_read(**_: object) -> None:
+    raise ToolError("this tool was read from a list of definitions: there is nothing that could run it")
+
+
+def _query_of_row(row: Mapping[str, Any], where: str) -> LabelledQuery:
+    messages = row.get("messages")
+    if messages is not None and not (_is_list_of(messages, Mapping) and messages):
+        raise DefinitionError(f'{where}: "messages" is a list of messages, each an object, or is left out')
+    text = row.get("text")
+    if not isinstance(text, str) or not text.strip():
+        raise DefinitionError(f'{where}: "text" is what a person asks for, and has to be there')
+    relevant = row.get("relevant")
+    if not _is_list_of(relevant, str) or not relevant:
+        raise DefinitionError(f'{where}: "relevant" is a list of one or more names of tools, not {relevant!r}')
+    return LabelledQuery(
+        text,
+        tuple(dict.fromkeys(relevant)),
+        str(row.get("id", "")) or where,
+        None if messages is None else tuple(messages),
+    )
+
+
+def _is_list_of(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(one, kind) for one in value)
+
+
+def _names_by_label(tools: Iterable[Tool]) -> dict[str, str]:
+    """The names of tools by what a query may call them: the id of a row, the wire name, above all the name."""
+    labels: dict[str, str] = {}
+    for label in (_id, lambda tool: tool.wire_name, lambda tool: tool.name):
+        labels.update((found, tool.name) for tool in tools if (found := label(tool)) is not None)
+    return labels
+
+
+def _id(tool: Tool) -> str | None:
+    found = tool.metadata.get("id")
+    return found if isinstance(found, str) else None
+
+
+def _right_names(query: LabelledQuery, names: Mapping[str, str]) -> list[str]:
+    about = f"the query {query.id or query.text!r}"
+    if not query.relevant:
+        raise DefinitionError(f"{about} says of no tool that it is right")
+    for label in query.relevant:
+        if label not in names:
+            raise DefinitionError(
+                f"{about} says that {label!r} is right, and no tool is called so{_near(label, names)}"
+            )
+    return list(dict.fromkeys(names[label] for label in query.relevant))
+
+
+def _near(label: str, names: Mapping[str, str]) -> str:
+    """Those that hold the same words in another case or with another prefix; difflib is slow over ten thousands."""
+    end = label.lower().replace(":", ".").rpartition(".")[2]
+    near = list(dict.fromkeys(name for name in names.values() if end and name.lower().endswith(end)))[:_MOST_NEAR]
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _ranks(query: LabelledQuery, right: Sequence[str], found: Sequence[Tool]) -> Ranks:
+    places: dict[str, int] = {}
+    for place, tool in enumerate(found, 1):
+        places.setdefault(tool.name, place)
+    return Ranks(query, {name: places.get(name) for name in right}, tuple(tool.name for tool in found))
+
+
+def _recall(ranks: Ranks, few: int) -> float:
+    return sum(1 for place in ranks.places.values() if place is not None and place <= few) / len(ranks.places)
+
+
+def _ndcg(ranks: Ranks) -> float:
+    gain = sum(_discount(place) for place in ranks.places.values() if place is not None and place <= _DEPTH)
+    return gain / sum(_discount(place) for place in range(1, min(len(ranks.places), _DEPTH) + 1))
+
+
+def _discount(place: int) -> float:
+    return 1 / math.log2(place + 1)
+
+
+def _mixed_up(ranks: Iterable[Ranks]) -> tuple[Confusion, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for one in ranks:
+        for right, place in one.places.items():
+            above = one.found if place is None else one.found[: place - 1]
+            counts.update((right, wrong) for wrong in above if wrong not in one.places)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Confusion(right, wrong, count) for (right, wrong), count in ordered)
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)

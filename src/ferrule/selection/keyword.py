@@ -1,0 +1,306 @@
+"""`keyword`: the tools whose words fit best."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from operator import is_
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import ref
+
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
+from ferrule.selection._asked import Tools, as_count, as_tools
+from ferrule.selection._document import WEIGHTS, document_of, fields_of, terms_of_examples
+from ferrule.selection._index import Index, Scores, best, combined, highest_of
+from ferrule.selection._request import Request, request_of
+from ferrule.selection._synonyms import SYNONYMS_SHARE, synonyms_of
+from ferrule.selection._words import terms_of
+from ferrule.selection.matching import Match, Query
+
+_CLAUSES = 0.5
+"""The share of the score that is for the best of the things that were asked for, and not for all together."""
+_EVENNESS = 0.8
+"""How far each of them counts as much as the others, whatever is known of its words: 0 not at all, 1 wholly."""
+_RERANKED = 60
+"""How many of the best are looked at again."""
+_WHOLE_NAME, _INSIDE = 0.1, 0.3
+"""What it counts, in parts of the best score, that all of a tool's name was said, and that what was said stands inside
+the words of its name."""
+_SHORTEST_INSIDE = 4
+_MOST_INDEXES = 8
+_LOW = 1 / 3
+_FEW_CHANGES = 16
+"""So many tools, and one in twenty, may come and go before a toolset gets an index of its own."""
+_INEXACT = 1e-9
+
+
+class Contribution(NamedTuple):
+    """A part of a score: what a term in one field of a tool added to it. See docs/selection.md#why."""
+
+    term: str
+    field: str
+    score: float
+
+
+class Explanation(NamedTuple):
+    """A match, and what its score comes from, the largest first. See docs/selection.md#why."""
+
+    match: Match
+    parts: list[Contribution]
+
+
+def keyword(limit: int = 8, *, examples: Mapping[str, Iterable[str]] | None = None, least: float = 0.0) -> Keyword:
+    """The tools whose words fit best; the default ranker. See docs/selection.md#keyword.
+
+        matches = keyword().rank(tools, "What is the weather in Oslo?", limit=3)
+
+    It compares names, descriptions, parameters, the values that they may have, tags and worked examples with what the
+    user asks for. Nothing is learned from use, and the same question has the same answer.
+
+    Args:
+        limit: How many tools `select` gives at most.
+        examples: Requests as people word them, by the name of the tool that is right for them.
+        least: The share of what was said, by how telling its words are, that a tool has to have: 0 to 1. Above 0, what
+            has less than a third of the best score is left out too. It suits short requests, such as a model's:
+            `search_tool` takes 0.2. Of a story that somebody tells, tools have less.
+
+    Raises:
+        DefinitionError: for a wrong `limit` or `least`, and examples that are not lists of texts by name.
+    """
+    given: Any = least
+    if not isinstance(given, int | float) or not 0 <= given <= 1:
+        raise DefinitionError(f"keyword: least is a share from 0 to 1, not {least!r}")
+    return Keyword(as_count("keyword", "limit", limit), _as_examples({} if examples is None else examples), least)
+
+
+def _as_examples(given: Any) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for name, texts in given.items() if isinstance(given, Mapping) else [(None, given)]:
+        listed = texts if isinstance(texts, str) or not isinstance(texts, Iterable) else tuple(texts)
+        if not (isinstance(name, str) and isinstance(listed, tuple) and all(isinstance(one, str) for one in listed)):
+            raise DefinitionError(
+                "keyword: examples are lists of requests by the name of a tool, such as "
+                f"{{'get_weather': ['Will it rain in Oslo?']}}, not {texts!r}" + (f" for {name!r}" if name else "")
+            )
+        found[name] = listed
+    return found
+
+
+class Keyword:
+    """What `keyword` makes. See docs/selection.md#keyword.
+
+    It keeps an index for each toolset that it was given, the last eight of them; a toolset that has nearly all
+    its tools in common with one of these changes that index, by the tools that came and went.
+    """
+
+    def __init__(self, limit: int, examples: dict[str, tuple[str, ...]], least: float) -> None:
+        self._limit = limit
+        self._examples = examples
+        self._least = least
+        self._kept: list[_Catalogue] = []
+        self._lock = Lock()
+
+    async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
+        """The `limit` tools that fit best, the best first; ranked in a thread, because a first index takes long."""
+        every = as_tools(tools)
+        return [match.tool for match in await asyncio.to_thread(self.rank, every, messages, limit=self._limit)]
+
+    def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
+        """The `limit` tools that fit best, the best first; equal ones in the order of `tools`."""
+        as_count("keyword", "limit", limit)
+        request = request_of(query)
+        with self._lock:
+            catalogue = self._catalogue(as_tools(tools))
+            return catalogue.rank(request, limit) if request.whole else []
+
+    def explain(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Explanation]:
+        """What `rank` gives, with what each score comes from."""
+        as_count("keyword", "limit", limit)
+        request = request_of(query)
+        with self._lock:
+            catalogue = self._catalogue(as_tools(tools))
+            matches = catalogue.rank(request, limit) if request.whole else []
+            return [Explanation(match, catalogue.parts(request, match)) for match in matches]
+
+    def _catalogue(self, tools: Tools) -> _Catalogue:
+        found = next((one for one in self._kept if one.is_of(tools)), None)
+        if found is None:
+            listed = list(tools)
+            found = next((one for one in self._kept if one.is_near(listed)), _Catalogue(self._examples, self._least))
+            found.become(tools, listed)
+        self._kept = [found, *(one for one in self._kept if one is not found)][:_MOST_INDEXES]
+        return found
+
+    def __repr__(self) -> str:
+        return f"keyword({self._limit})"
+
+
+class _Catalogue:
+    """The index of some tools."""
+
+    def __init__(self, examples: dict[str, tuple[str, ...]], least: float) -> None:
+        self._examples = examples
+        self._least = least
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index = Index()
+        self._numbers: dict[Tool, int] = {}
+        self._tools: list[Tool | None] = []
+        self._names: list[tuple[tuple[str, ...], str]] = []
+        self._places: dict[Tool, int] = {}
+        self._order: list[Tool] = []
+        self._given: Callable[[], object] = _no_toolset
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def is_of(self, tools: Tools) -> bool:
+        if isinstance(tools, Toolset):
+            return self._given() is tools
+        return len(tools) == len(self._order) and all(map(is_, tools, self._order))
+
+    def is_near(self, tools: list[Tool]) -> bool:
+        """Whether few tools would have to come and go."""
+        if tools[: len(self._order)] == self._order and self._order:
+            changes = len(tools) - len(self._order)
+        else:
+            changes = len(tools) + len(self) - 2 * sum(tool in self._numbers for tool in tools)
+        return changes <= _FEW_CHANGES + len(tools) // 20
+
+    def become(self, given: Tools, tools: list[Tool]) -> None:
+        """Have these tools, by adding and removing what is not the same."""
+        before = len(self._order)
+        if not before or tools[:before] != self._order:  # to look at each of 100,000 tools takes 50 ms
+            before, wanted = 0, set(tools)
+            for tool in [tool for tool in self._numbers if tool not in wanted]:
+                self.remove(tool)
+            if len(self._index) > 2 * len(wanted) + _RERANKED:
+                self._clear()
+            self._places.clear()
+        for place, tool in enumerate(tools[before:], before):
+            if tool not in self._numbers:
+                self.add(tool)
+            self._places.setdefault(tool, place)
+        self._order = tools
+        self._given = ref(given) if isinstance(given, Toolset) else _no_toolset
+
+    def add(self, tool: Tool) -> None:
+        self._numbers[tool] = self._index.add(document_of(tool, self._examples.get(tool.name, ())))
+        self._tools.append(tool)
+        self._names.append((tuple(dict.fromkeys(terms_of(tool.name))), _letters(tool.name)))
+
+    def remove(self, tool: Tool) -> None:
+        number = self._numbers.pop(tool)
+        self._index.remove(number)
+        self._tools[number] = None
+
+    def rank(self, request: Request, limit: int) -> list[Match]:
+        scores = self._scores(request)
+        again = self._looked_at_again(request, scores, best(scores, _RERANKED))
+        if limit > _RERANKED:
+            again = {number: float(scores[number]) for number in best(scores, limit)} | again
+        if self._least:
+            low = _LOW * max(again.values(), default=0.0)
+            again = {n: score for n, score in again.items() if score >= low and self._fits(request, n)}
+        order = sorted(again, key=lambda number: (-again[number], self._place(number)))
+        return [Match(self._tool(number), again[number]) for number in order[:limit]]
+
+    def _tool(self, number: int) -> Tool:
+        tool = self._tools[number]
+        assert tool is not None
+        return tool
+
+    def _place(self, number: int) -> int:
+        return self._places[self._tool(number)]
+
+    def _scores(self, request: Request) -> Scores:
+        lists = self._index.scores([request.whole, *request.clauses])
+        factors = _factors(list(map(highest_of, lists)))
+        return combined(lists, factors, _CLAUSES) if factors else lists[0]
+
+    def _looked_at_again(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
+        """The scores of some tools, with what their names add."""
+        top = max((float(scores[number]) for number in numbers), default=0.0)
+        telling = {term: self._index.idf(term) for term in request.said}
+        total = sum(sorted(telling.values(), reverse=True)[:8])
+        inside = [(term, value) for term, value in telling.items() if len(term) >= _SHORTEST_INSIDE]
+        found = {}
+        for number in numbers:
+            terms, letters = self._names[number]
+            named = sum([telling[term] for term in terms if term in telling])
+            share = _WHOLE_NAME * named / sum(map(self._index.idf, terms)) if named else 0.0
+            if within := sum([value for term, value in inside if term in letters and term not in terms]):
+                share += _INSIDE * within / total
+            found[number] = float(scores[number]) + top * share
+        return found
+
+    def _fits(self, request: Request, number: int) -> bool:
+        """Whether a tool has enough of what was said, or of what stands for it."""
+        whole = held = 0.0
+        for term in request.said:
+            value = self._index.idf(term)
+            whole += value
+            if self._index.has(number, term):
+                held += value
+            elif any(self._index.has(number, other) for other in synonyms_of(term)[0]):
+                held += SYNONYMS_SHARE * value
+        return held >= self._least * whole
+
+    def parts(self, request: Request, match: Match) -> list[Contribution]:
+        """What a score comes from: each term by the fields that it stands in, the name, and the worked examples."""
+        number = self._numbers[match.tool]
+        highest = list(map(highest_of, self._index.scores([request.whole, *request.clauses])))
+        factors = _factors(highest)
+        by_term = self._by_term(request, number, factors)
+        weights = self._weights(match.tool, by_term)
+        found = [part for term, score in by_term.items() for part in _shared(term, score, weights[term])]
+        rest = match.score - sum(by_term.values())
+        if rest > _INEXACT * match.score:
+            found.append(Contribution("", "whole name", rest))
+        return sorted(found, key=lambda part: -part.score)
+
+    def _by_term(self, request: Request, number: int, factors: list[float]) -> dict[str, float]:
+        one = {term: self._index.added_by(term, number) for term in request.whole}
+        whole = {term: weight * one[term] for term, weight in request.whole.items() if one[term]}
+        if not factors:
+            return whole
+        asked = [
+            {term: factor * weight * one[term] for term, weight in clause.items()}
+            for clause, factor in zip(request.clauses, factors, strict=True)
+        ]
+        best_clause = max(asked, key=lambda parts: sum(parts.values()))
+        return {term: (1 - _CLAUSES) * score + _CLAUSES * best_clause.get(term, 0.0) for term, score in whole.items()}
+
+    def _weights(self, tool: Tool, terms: Iterable[str]) -> dict[str, dict[str, int]]:
+        """The weights of terms in a tool, by its fields."""
+        fields = [(field, terms_of(text)) for field, text in fields_of(tool)]
+        asked = terms_of_examples(self._examples.get(tool.name, ()))
+        return {
+            term: {field: WEIGHTS[field] * listed.count(term) for field, listed in fields}
+            | {"worked examples": asked.get(term, 0)}
+            for term in terms
+        }
+
+
+def _factors(highest: list[float]) -> list[float]:
+    """By what the scores of each clause are multiplied, so that each has its say."""
+    whole, *clauses = highest
+    return [(whole / one) ** _EVENNESS if one else 0.0 for one in clauses]
+
+
+def _no_toolset() -> None:
+    return None
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def _shared(term: str, score: float, weights: dict[str, int]) -> list[Contribution]:
+    """The part of a term in a score, by the fields that it stands in."""
+    whole = sum(weights.values())
+    return [Contribution(term, field, score * weight / whole) for field, weight in weights.items() if weight]

@@ -1,0 +1,128 @@
+"""`named`: a selector by a text, as a command line has it; plug-ins by their entry points."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+
+from ferrule.arguments.names import Names
+from ferrule.errors import DefinitionError
+from ferrule.selection.by_budget import by_budget
+from ferrule.selection.keyword import keyword
+from ferrule.selection.matching import ToolSelector
+from ferrule.selection.pinned import pinned
+
+_GROUP = "ferrule.selectors"
+_WRITTEN_AS = "'keyword:8', 'pinned:read_*,write', 'by_budget:8000', the name of a plug-in, or 'module:attribute'"
+
+
+def named(text: str) -> ToolSelector:
+    """The selector that a text names. See docs/selection.md#by-name.
+
+        selector = chain(named("pinned:read_*"), named("keyword:8"))
+
+    Args:
+        text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, `by_budget:TOKENS`; the name of an
+            entry point of the group `ferrule.selectors`; or `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a
+            selector, or what makes one when it is called without arguments. Nothing else is imported.
+
+    Raises:
+        DefinitionError: for a name that nobody has, which names the nearest; a number that is none; what cannot be
+            imported, and what is no selector.
+    """
+    if not isinstance(text, str) or not text.strip():  # type: ignore[redundant-expr]
+        raise DefinitionError(f"a selector is named by {_WRITTEN_AS}, not {text!r}")
+    name, colon, rest = text.strip().partition(":")
+    if name in _BUILT_IN:
+        return _BUILT_IN[name](rest)
+    if name in _NEED_CODE:
+        raise DefinitionError(
+            f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
+        )
+    return _made(text, _from_module(text, name, rest) if colon else _plug_in(name))
+
+
+def _whole_number(form: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise DefinitionError(f"{form} is written with a whole number, not {text!r}")
+    return int(text)
+
+
+def _keyword(rest: str) -> ToolSelector:
+    return keyword(_whole_number("'keyword:8'", rest)) if rest else keyword()
+
+
+def _pinned_by_name(rest: str) -> ToolSelector:
+    return pinned(*(name.strip() for name in rest.split(",") if name.strip()))
+
+
+def _by_budget_by_name(rest: str) -> ToolSelector:
+    return by_budget(_whole_number("'by_budget:8000'", rest))
+
+
+_BUILT_IN: dict[str, Callable[[str], ToolSelector]] = {
+    "keyword": _keyword,
+    "pinned": _pinned_by_name,
+    "by_budget": _by_budget_by_name,
+}
+_NEED_CODE = ("chain", "embedding", "hybrid")
+
+
+def _plug_in(name: str) -> object:
+    points = tuple(entry_points(group=_GROUP))
+    found = [point for point in points if point.name == name]
+    if not found:
+        known = [*_BUILT_IN, *sorted({point.name for point in points})]
+        near = Names(known).nearest(name)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, known))}"
+        raise DefinitionError(f"there is no selector {name!r}; {hint} A selector is named by {_WRITTEN_AS}")
+    if len({point.value for point in found}) > 1:
+        raise DefinitionError(
+            f"several packages offer a selector {name!r}: {_origins(found)}; name one of them 'module:attribute'"
+        )
+    try:
+        return found[0].load()
+    except Exception as error:
+        raise DefinitionError(f"the plug-in {name!r} ({found[0].value}) cannot be imported: {_said(error)}") from error
+
+
+def _origins(points: Iterable[EntryPoint]) -> str:
+    return ", ".join(f"{point.value}{f' of {point.dist.name}' if point.dist else ''}" for point in points)
+
+
+def _from_module(text: str, module: str, path: str) -> object:
+    try:
+        found: object = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise DefinitionError(
+                f"{text!r}: there is no module {module!r}; a selector is named by {_WRITTEN_AS}"
+            ) from None
+        raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
+    except Exception as error:
+        raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise DefinitionError(f"{text!r}: {found!r} has no attribute {part!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _made(text: str, found: object) -> ToolSelector:
+    """The selector itself, or what a class or a function makes."""
+    made = found
+    if isinstance(found, type) or (callable(found) and not isinstance(found, ToolSelector)):
+        try:
+            made = found()
+        except Exception as error:
+            raise DefinitionError(
+                f"{text!r}: {found!r} is called without arguments, and raised {type(error).__name__}: {error}"
+            ) from error
+    if isinstance(made, type) or not isinstance(made, ToolSelector):
+        raise DefinitionError(f"{text!r} is {made!r}, and no selector: it has no async select(messages, tools)")
+    return made

@@ -1,0 +1,174 @@
+"""`search_tool`: one small tool with which a model finds the others."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import islice
+from threading import Lock
+
+from ferrule.arguments.names import folded
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import SEARCH_TAG, Toolset
+from ferrule.errors import DefinitionError
+from ferrule.selection._asked import as_ranker
+from ferrule.selection.keyword import keyword
+from ferrule.selection.matching import Ranker
+from ferrule.values.content import clean, cut
+from ferrule.values.frozen import thaw
+from ferrule.values.result import ToolResult
+
+_MOST_FOUND = 50
+_LONGEST_QUERY = 1000
+_LONGEST_SENTENCE = 300
+_SHORTEST_BEGINNING = 3
+_LEAST_SHARE = 0.2
+"""Of queries for tools of another catalogue, the best match has less in one half of the cases; of queries for one of
+these tools, the right one has less in one of thirty."""
+_NAME_WORD = re.compile(r"[\w.-]*\w")
+_WRITTEN_AS_NAME = re.compile(r"[\w]*[_.-]\w")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s|\n\s*\n")
+
+
+def search_tool(
+    toolset: Toolset | Iterable[Tool], ranker: Ranker | None = None, *, name: str = "search_tools", limit: int = 5
+) -> Tool:
+    """A tool with which a model finds others by words; see docs/selection.md#the-search-tool.
+
+        tools = Toolset([*catalogue, search_tool(catalogue)])
+        await run(model, messages, Runner(tools), selector=keyword(8))
+
+    It has one parameter, `query`. A tool whose name is in the query, or begins with it, always gets a place. Where
+    nothing fits, it says so. What was found stands in the result's `metadata["found"]`, as a list of
+    `{"name", "description", "input_schema"}`, and `found` has the tools themselves.
+
+    Args:
+        toolset: What it searches: nothing else, and no tool that searches.
+        ranker: What ranks them, in a thread, one query at a time; `keyword(least=0.2)` where it is left out.
+        name: Its name. OpenAI's Responses API gets one that is called `search_tools` as its own tool search.
+        limit: How many it finds at most: 1 to 50.
+
+    Raises:
+        DefinitionError: for what is no toolset or no ranker, a wrong name, and another `limit`.
+    """
+    if limit not in range(1, _MOST_FOUND + 1):
+        raise DefinitionError(f"search_tool: limit is a whole number from 1 to {_MOST_FOUND}, not {limit!r}")
+    ranker = keyword(least=_LEAST_SHARE) if ranker is None else as_ranker("search_tool", ranker)
+    given = toolset if isinstance(toolset, Toolset) else Toolset(toolset)  # which says what is wrong
+    searched = Toolset(tool for tool in given if not finds_tools(tool)) if any(map(finds_tools, given)) else given
+    handler = SearchTools(searched, ranker, limit)
+    return Tool(name, handler, read_only=True, idempotent=True, open_world=False, tags=[SEARCH_TAG])
+
+
+def finds_tools(tool: Tool) -> bool:
+    """Whether `search_tool` made it, also where it was renamed, bound or mounted since. See docs/selection.md."""
+    return isinstance(tool.handler, SearchTools)
+
+
+def found(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
+    """The tools that search tools among `tools` found, in the order of `results`: what they made callable.
+
+    For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without those that are
+    offered already. What other tools write into their results counts for nothing, and so does the name of a tool that
+    is not among `tools`. See docs/selection.md#the-search-tool.
+    """
+    known = tools if isinstance(tools, Toolset) else Toolset(tools)
+    return list(dict.fromkeys(tool for result in results for tool in _found_by(result, known)))
+
+
+def _found_by(result: ToolResult, known: Toolset) -> Iterator[Tool]:
+    searched = known.find(result.tool_name)
+    if searched is None or not finds_tools(searched) or not result.success:
+        return
+    for one in result.metadata.get("found", ()):
+        tool = known.find(one["name"])
+        if tool is not None and not finds_tools(tool):
+            yield tool
+
+
+class SearchTools:
+    # No docstring: the one of `__call__` is what models read.
+
+    def __init__(self, toolset: Toolset, ranker: Ranker, limit: int) -> None:
+        self.toolset = toolset
+        self._ranker = ranker
+        self._limit = limit
+        self._lock = Lock()
+
+    def __call__(self, query: str) -> ToolResult:
+        """Find tools that you cannot call yet. What it finds can be called from your next turn on.
+
+        Args:
+            query: What the tool should do, in a few words, or its name.
+        """
+        query = clean(query)[:_LONGEST_QUERY]
+        with self._lock:
+            tools = self._search(query)
+        if not tools:
+            asked = cut(" ".join(query.split()), 200)
+            return ToolResult(f"No tool fits {asked!r}; try other words, or answer without.", metadata={"found": []})
+        lines = [f"- {tool.wire_name}: {_first_sentence(tool)}".rstrip(": ") for tool in tools]
+        which = "This tool fits, and" if len(tools) == 1 else f"These {len(tools)} tools fit, and"
+        return ToolResult(
+            "\n".join([f"{which} can be called from your next turn on:", *lines]),
+            metadata={"found": [_definition(tool) for tool in tools]},
+        )
+
+    def _search(self, query: str) -> list[Tool]:
+        words = _NAME_WORD.findall(query)
+        if not words:
+            return []
+        ranked = (match.tool for match in self._ranker.rank(self.toolset, query, limit=self._limit))
+        named, begun = self._names.named(words), self._names.begun(words, self._limit)
+        first, rest = [tools[0] for tools in begun], [tool for tools in begun for tool in tools[1:]]
+        order = [*named, *first, *(tool for tool in ranked if tool in self.toolset), *rest]
+        return list(islice(dict.fromkeys(order), self._limit))
+
+    @cached_property
+    def _names(self) -> _ByName:
+        return _ByName(self.toolset)
+
+
+class _ByName:
+    """The tools by their names, read without case and without what stands between words."""
+
+    def __init__(self, toolset: Toolset) -> None:
+        self._tools: dict[str, list[Tool]] = {}
+        for tool in toolset:
+            for key in dict.fromkeys(map(_squeezed, (tool.name, tool.wire_name))):
+                self._tools.setdefault(key, []).append(tool)
+        self._sorted = sorted(self._tools)
+
+    def named(self, words: list[str]) -> list[Tool]:
+        """Those whose whole name is one of the words, or all of them together."""
+        keys = dict.fromkeys(map(_squeezed, ("".join(words), *words)))
+        return [tool for key in keys for tool in self._tools.get(key, ())]
+
+    def begun(self, words: list[str], most: int) -> list[list[Tool]]:
+        """Those whose name begins with all the words together, and with each word that is written as names are; none
+        of these lists is empty."""
+        written = ("".join(words), *(word for word in words if _WRITTEN_AS_NAME.match(word)))
+        keys = [key for key in dict.fromkeys(map(_squeezed, written)) if len(key) >= _SHORTEST_BEGINNING]
+        begun = ([tool for name in self._beginning(key, most) for tool in self._tools[name]] for key in keys)
+        return [tools for tools in begun if tools]
+
+    def _beginning(self, key: str, most: int) -> list[str]:
+        """Names that begin with `key`, the shortest first."""
+        at = bisect_left(self._sorted, key)
+        names = [name for name in self._sorted[at : at + 20 * most] if name.startswith(key)]
+        return sorted(names, key=len)[:most]
+
+
+def _squeezed(name: str) -> str:
+    return folded(name).replace("_", "").replace(".", "")
+
+
+def _first_sentence(tool: Tool) -> str:
+    return cut(" ".join(_SENTENCE_END.split(tool.description.strip(), 1)[0].split()), _LONGEST_SENTENCE)
+
+
+def _definition(tool: Tool) -> dict[str, object]:
+    """What a provider needs to define it in a result."""
+    return {"name": tool.wire_name, "description": tool.description, "input_schema": thaw(tool.input_schema)}

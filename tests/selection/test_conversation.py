@@ -1,0 +1,177 @@
+"""What is read from a query: who said what, in the messages of every API, and nothing of what is no message."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from google.genai.types import Content
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import Text, ToolCall, ToolResult
+from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
+from ferrule.selection._conversation import Conversation, read_conversation, text_of_query
+
+ASKED, PLAN, FOUND = "Refund the order", "I look for the order.", "order 7 is paid"
+ARGUMENTS = {"words": "secret"}
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    return {"role": role, "content": text}
+
+
+def chat(module: ModuleType = openai_chat) -> tuple[Any, Any, ToolCall]:
+    asked = {"id": "call_1", "type": "function", "function": {"name": "find", "arguments": '{"words": "secret"}'}}
+    call = ToolCall("call_1", "find", ARGUMENTS)
+    return said("user", ASKED), {"role": "assistant", "content": PLAN, "tool_calls": [asked]}, call
+
+
+def of_anthropic() -> tuple[Any, Any, ToolCall]:
+    asked = {"type": "tool_use", "id": "call_1", "name": "find", "input": ARGUMENTS}
+    thought = {"type": "thinking", "thinking": "A thought.", "signature": "s"}
+    content = [thought, {"type": "text", "text": PLAN}, asked]
+    user = {"role": "user", "content": [{"type": "image", "source": {}}, {"type": "text", "text": ASKED}]}
+    return user, {"role": "assistant", "content": content}, ToolCall("call_1", "find", ARGUMENTS)
+
+
+def of_responses() -> tuple[Any, Any, ToolCall]:
+    user = {"role": "user", "content": [{"type": "input_text", "text": ASKED}]}
+    content = [{"type": "output_text", "text": PLAN, "annotations": []}]
+    plan = {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content": content}
+    return user, plan, ToolCall("call_1", "find", ARGUMENTS, data={"type": "function_call"})
+
+
+def of_bedrock() -> tuple[Any, Any, ToolCall]:
+    asked = {"toolUse": {"toolUseId": "call_1", "name": "find", "input": ARGUMENTS}}
+    user = {"role": "user", "content": [{"text": ASKED}]}
+    return user, {"role": "assistant", "content": [{"text": PLAN}, asked]}, ToolCall("call_1", "find", ARGUMENTS)
+
+
+def of_gemini() -> tuple[Any, Any, ToolCall]:
+    parts = [{"text": "A thought.", "thought": True}, {"text": PLAN}, {"functionCall": {"name": "find"}}]
+    user = {"role": "user", "parts": [{"text": ASKED}]}
+    return user, {"role": "model", "parts": parts}, ToolCall("call_1", "find", ARGUMENTS)
+
+
+def of_gemini_sdk() -> tuple[Any, Any, ToolCall]:
+    user, plan, call = of_gemini()
+    return Content.model_validate(user), Content.model_validate(plan), call
+
+
+def of_interactions() -> tuple[Any, Any, ToolCall]:
+    user = {"type": "user_input", "content": [{"type": "text", "text": ASKED}]}
+    plan = {"type": "model_output", "content": [{"type": "text", "text": PLAN}]}
+    return user, plan, ToolCall("call_1", "find", ARGUMENTS, data={"type": "function_call"})
+
+
+def of_cohere() -> tuple[Any, Any, ToolCall]:
+    user, plan, call = chat()
+    plan["tool_plan"] = plan.pop("content")
+    return user, plan, call
+
+
+APIS: dict[str, tuple[ModuleType, tuple[Any, Any, ToolCall]]] = {
+    "anthropic": (anthropic, of_anthropic()),
+    "openai_responses": (openai_responses, of_responses()),
+    "openai_chat": (openai_chat, chat()),
+    "gemini": (gemini, of_gemini()),
+    "gemini sdk": (gemini, of_gemini_sdk()),
+    "interactions": (gemini, of_interactions()),
+    "bedrock": (bedrock, of_bedrock()),
+    "mistral": (mistral, chat()),
+    "cohere": (cohere, of_cohere()),
+    "ollama": (ollama, chat()),
+}
+
+
+@pytest.mark.parametrize("name", APIS)
+def test_who_said_what_is_read_from_the_messages_of_every_api(name: str) -> None:
+    module, (user, plan, call) = APIS[name]
+    results = module.results([ToolResult(FOUND, call=call, content=[Text(FOUND)])])
+    messages = [said("system", "Be kind."), user, plan, *results]
+    assert read_conversation(messages) == Conversation(ASKED, [], [PLAN], [FOUND])
+    assert text_of_query(messages) == ASKED
+
+
+def test_the_newest_comes_first() -> None:
+    messages = [
+        *(said("user", "a"), said("assistant", "b"), said("tool", "c")),
+        *(said("user", "d"), said("assistant", "e"), said("tool", "f"), said("tool", "g")),
+    ]
+    assert read_conversation(messages) == Conversation("d", ["a"], ["e", "b"], ["g", "f", "c"])
+
+
+def test_the_results_of_one_message_come_newest_first_and_are_not_what_the_user_said() -> None:
+    results = [{"type": "tool_result", "tool_use_id": id, "content": f"result {id}"} for id in "ab"]
+    both = {"role": "user", "content": [*results, {"type": "text", "text": "and this?"}]}
+    only = {"role": "user", "content": results[:1]}
+    assert read_conversation([said("user", "first"), only]) == Conversation("first", [], [], ["result a"])
+    assert read_conversation([said("user", "first"), both]) == Conversation(
+        "and this?", ["first"], [], ["result b", "result a"]
+    )
+
+
+def test_a_structured_result_gives_its_strings_and_neither_the_data_of_an_image_nor_references() -> None:
+    response = {"rows": [{"city": "Oslo", "size": 3}, {"city": "Rome"}]}
+    part = {"functionResponse": {"name": "find", "response": response}}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
+    result = {"type": "tool_result", "content": [image, {"type": "text", "text": "a picture"}]}
+    reference = {"type": "tool_result", "content": [{"type": "tool_reference", "tool_name": "refund"}]}
+    assert read_conversation([{"role": "user", "content": [reference]}]).results == []
+    assert read_conversation([{"role": "user", "parts": [part]}]).results == ["Oslo\nRome"]
+    assert read_conversation([{"role": "user", "content": [result]}]).results == ["a picture"]
+
+
+def test_a_text_is_what_the_user_said() -> None:
+    assert read_conversation("refund\ud800") == Conversation("refund�", [], [], [])
+    assert text_of_query("refund") == "refund"
+
+
+def test_lists_and_texts_are_bounded_and_both_ends_of_a_long_text_are_kept() -> None:
+    messages = [
+        said(role, f"{number} {'x' * 9_000} end") for number in range(40) for role in ("user", "assistant", "tool")
+    ]
+    found = read_conversation(messages)
+    assert found.last_user.startswith("39 x") and found.last_user.endswith("x end")
+    assert 3_900 < len(found.last_user) <= 4_000
+    for texts, newest in ((found.earlier_users, 38), (found.assistant, 39), (found.results, 39)):
+        assert [text.split()[0] for text in texts] == [str(newest - older) for older in range(8)]
+        assert all(1_900 < len(text) <= 2_000 for text in texts)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        *(None, 7, b"text", [], {}, (), [None], [[]], [7], [{}], [b"x"], object(), [object()]),
+        *([{"role": ["user"], "content": "x"}], [{"role": "user"}], [{"role": "user", "content": 7}]),
+        *([{"role": "user", "content": [None, 7, {"type": ["text"], "text": "x"}, {"type": "text", "text": 7}]}],),
+        *([{"role": "tool", "content": {"a": None}}], [{"role": "critic", "content": "x"}], [said("user", "  ")]),
+        *([{"role": "user", "content": [{"toolResult": 7}, {"type": "tool_result"}]}], {1: 2}),
+    ],
+)
+def test_what_is_no_message_says_nothing(junk: Any) -> None:
+    assert read_conversation(junk) == Conversation("", [], [], [])
+
+
+def test_a_result_that_holds_itself_is_read_once_through() -> None:
+    loop: dict[str, Any] = {"text": "round"}
+    loop["again"] = [loop] * 50
+    (text,) = read_conversation([{"role": "tool", "content": loop}]).results
+    assert text.startswith("round\nround") and len(text) <= 2_000
+
+
+WORDS = st.sampled_from(["role", "type", "content", "parts", "text", "user", "tool", "model", "output", "toolResult"])
+JUNK = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5) | WORDS | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=30,
+)
+
+
+@given(JUNK)
+def test_nothing_that_json_can_say_breaks_it(junk: Any) -> None:
+    found = read_conversation(junk)
+    assert all(isinstance(text, str) and text for text in (*found.earlier_users, *found.assistant, *found.results))
+    assert text_of_query(junk) == found.last_user

@@ -1,0 +1,259 @@
+"""`embedding`: what it asks for and how often, what it answers, and what it refuses of an embedding."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy
+import pytest
+from catalogue import SHOP, made, names
+from hypothesis import given
+from hypothesis import strategies as st
+from rankers import Embedder, vector
+
+from ferrule import DefinitionError, Tool, Toolset
+from ferrule.selection import Ranker, embedding
+from ferrule.selection.embedding import text_of_tool
+
+
+def found(ranker: Ranker, query: Any, tools: Iterable[Tool] = SHOP, limit: int = 10) -> list[tuple[str, float]]:
+    return [(match.tool.name, match.score) for match in ranker.rank(tools, query, limit=limit)]
+
+
+def selected(ranker: Ranker, messages: Any, tools: Iterable[Tool] = SHOP) -> list[str]:
+    return names(asyncio.run(ranker.select(messages, tools)))
+
+
+def table(**vectors: list[float]) -> Any:
+    """An embedding of tools by the names with which their texts begin, and of anything else."""
+    return lambda texts: [vectors.get(text.partition(":")[0], vectors.get("asked")) for text in texts]
+
+
+def test_what_points_in_the_same_direction_comes_first_and_what_points_elsewhere_not_at_all() -> None:
+    vectors = {"refund_order": [5, 0], "read_order": [1, 1], "read_parcel": [0, 3], "send_email": [-1, 0]}
+    ranker = embedding(table(**vectors, weather=[0, 0], asked=[0.1, 0]))
+    assert found(ranker, "x") == [("refund_order", 1.0), ("read_order", 0.707107)]
+
+
+def test_equal_scores_stand_in_the_order_of_the_toolset() -> None:
+    ranker = embedding(lambda texts: [[1.0, 2.0] for _ in texts])
+    assert found(ranker, "x", limit=3) == [("refund_order", 1.0), ("read_order", 1.0), ("read_parcel", 1.0)]
+    assert [name for name, _ in found(ranker, "x", reversed(list(SHOP)), limit=2)] == ["weather", "send_email"]
+
+
+@pytest.mark.parametrize("form", ["sync", "async", "a function that gives a coroutine"])
+@pytest.mark.parametrize("way", ["rank", "rank in a loop", "select"])
+def test_an_embedding_may_be_sync_or_async_wherever_it_is_asked(form: str, way: str) -> None:
+    embedder = Embedder()
+    forms = {"sync": embedder, "async": embedder.later}
+    ranker = embedding(forms.get(form, lambda texts: embedder.later(texts)))
+
+    async def in_a_loop() -> list[str]:
+        return [name for name, _ in found(ranker, "the weather", limit=8)]
+
+    ways = {"rank": lambda: [name for name, _ in found(ranker, "the weather", limit=8)]}
+    ways["rank in a loop"] = lambda: asyncio.run(in_a_loop())
+    ways["select"] = lambda: selected(ranker, "the weather")
+    assert ways[way]()[0] == "weather" and ways[way]()[0] == "weather"
+
+
+def test_a_sync_embedding_runs_in_a_thread_and_an_async_one_in_the_loop() -> None:
+    threads: list[bool] = []
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return list(map(vector, texts))
+
+    async def embed_later(texts: list[str]) -> list[list[float]]:
+        return embed(texts)
+
+    selected(embedding(embed), "x")
+    selected(embedding(embed_later), "x")
+    assert threads == [False, False, True, True]
+
+
+def test_each_tool_and_each_question_is_embedded_once_in_batches() -> None:
+    embedder = Embedder()
+    ranker = embedding(embedder, batch=2)
+    for _ in range(3):
+        selected(ranker, "the weather")
+        found(ranker, [{"role": "user", "content": "the weather"}])
+    assert [len(texts) for texts in embedder.asked] == [2, 2, 1, 1]
+    assert embedder.texts == [*map(text_of_tool, SHOP), "the weather"]
+
+
+def test_only_new_tools_are_embedded_when_a_toolset_grows_and_none_when_it_shrinks() -> None:
+    embedder = Embedder()
+    ranker = embedding(embedder)
+    selected(ranker, "x")
+    del embedder.asked[:]
+    selected(ranker, "x", SHOP.without("weather"))
+    selected(ranker, "x", SHOP.register(made("now", "The time.")))
+    selected(ranker, "x", SHOP.register(made("now", "The date.")))
+    assert embedder.asked == [["now: The time."], ["now: The date."]]
+
+
+def test_tools_of_one_text_are_embedded_as_one() -> None:
+    embedder = Embedder()
+    ranker = embedding(embedder)
+    found(ranker, "x", [made("a", "Same."), made("a", "Same.")])
+    assert embedder.asked == [["a: Same."], ["x"]]
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_questions_at_once_embed_the_tools_once(form: str) -> None:
+    embedder = Embedder()
+
+    async def slow(texts: list[str]) -> list[list[float]]:
+        await asyncio.sleep(0)
+        return embedder(texts)
+
+    ranker = embedding(slow if form == "async" else embedder)
+
+    async def at_once() -> None:
+        await asyncio.gather(*(ranker.select(f"question {number}", SHOP) for number in range(5)))
+
+    asyncio.run(at_once())
+    assert len(embedder.texts) == len(SHOP) + 5
+
+
+def test_without_a_question_or_tools_nothing_is_embedded() -> None:
+    embedder = Embedder()
+    ranker = embedding(embedder)
+    assert found(ranker, "") == found(ranker, []) == found(ranker, "weather", []) == []
+    assert selected(ranker, [{"role": "assistant", "content": "Hello."}]) == []
+    assert embedder.asked == []
+
+
+def test_the_text_of_a_tool_has_its_parameters_and_theirs() -> None:
+    address = {"type": "object", "properties": {"city": {"type": "string", "description": "A city."}, "zip": {}}}
+    schema = {
+        "type": "object",
+        "properties": {"to": {"description": "Who.", **address}, "by": {"default": {"properties": {"x": {}}}}},
+    }
+    tool = made("ship", "Ship an order.").replace(input_schema=schema)
+    assert text_of_tool(tool) == "ship: Ship an order.\nto: Who.\ncity: A city.\nzip\nby"
+    assert len(text_of_tool(made("long", "x" * 50_000))) == 8_000
+
+
+def test_what_an_embedding_raises_is_raised_and_the_next_call_goes_on() -> None:
+    embedder, failures = Embedder(), [OSError("no service")]
+
+    def flaky(texts: list[str]) -> list[list[float]]:
+        if failures and len(embedder.asked) == 1:
+            raise failures.pop()
+        return embedder(texts)
+
+    ranker = embedding(flaky, batch=3)
+    with pytest.raises(OSError, match="no service"):
+        selected(ranker, "the weather")
+    assert selected(ranker, "the weather")[0] == "weather"
+    assert [len(texts) for texts in embedder.asked] == [3, 2, 1]
+
+
+NOT_VECTORS: list[tuple[Any, str]] = [
+    (None, "gave NoneType; it gives a list of vectors"),
+    ("text", "gave str; it gives a list"),
+    ({"data": []}, "gave dict; it gives a list"),
+    ([], "gave 0 vectors for 5 texts"),
+    ([[1.0]] * 4, "gave 4 vectors for 5 texts"),
+    ([[1.0]] * 6, "gave 6 vectors for 5 texts"),
+    ([1.0] * 5, "a vector that is no list of numbers: 'float' object is not iterable"),
+    ([["1.0"]] * 5, "a vector that is no list of numbers"),
+    (["abc"] * 5, "a vector that is no list of numbers: str"),
+    ([b"\0" * 8] * 5, "a vector that is no list of numbers: bytes"),
+    ([None] * 5, "a vector that is no list of numbers"),
+    ([[]] * 5, "gave an empty vector"),
+    ([[1.0, float("nan")]] * 5, "NaN or infinity"),
+    ([[1.0, float("inf")]] * 5, "NaN or infinity"),
+    ([[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], "gave a vector of 2 numbers, and of 1 before"),
+]
+
+
+@pytest.mark.parametrize(("answer", "said"), NOT_VECTORS)
+def test_what_is_no_vector_for_each_text_is_an_error_that_names_the_embedding(answer: Any, said: str) -> None:
+    ranker = embedding(lambda texts: answer, name="my-model")
+    with pytest.raises(DefinitionError, match=f"^embedding: my-model .*{said}"):
+        ranker.rank(SHOP, "x")
+    with pytest.raises(DefinitionError, match=said):
+        selected(ranker, "x")
+
+
+def test_a_question_of_another_length_than_the_tools_is_an_error() -> None:
+    ranker = embedding(lambda texts: [[1.0] * (2 if texts == ["x"] else 3) for _ in texts])
+    with pytest.raises(
+        DefinitionError, match="gave a vector of 2 numbers, and of 3 before; another model needs another"
+    ):
+        ranker.rank(SHOP, "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"embed": "model"}, "embed is a function"),
+        ({"limit": 0}, "embedding: limit is a whole number"),
+        ({"batch": 0}, "embedding: batch is a whole number"),
+        ({"cache": "vectors.db"}, "a cache needs the model's name"),
+        ({"cache": "vectors.db", "name": ""}, "a cache needs the model's name"),
+    ],
+)
+def test_what_it_cannot_be_made_of_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        embedding(**{"embed": Embedder(), **options})
+
+
+# numpy and Python
+
+
+def answers(seed: int, count: int, length: int, limit: int) -> list[list[tuple[str, float]]]:
+    """Of vectors near each other, some of them equal, in the way that this interpreter has."""
+    numbers = random.Random(seed)
+    known = [[numbers.choice((0.5, 1.0, 1.0 + 1e-6, 2.0)) for _ in range(length)] for _ in range(count)]
+    tools = [made(f"t{at}") for at in range(count)]
+    asked = [[numbers.gauss(1, 0.3) for _ in range(length)] for _ in range(3)]
+    vectors = dict(zip([text_of_tool(tool) for tool in tools], known, strict=True))
+    vectors |= dict(zip("abc", asked, strict=True))
+    ranker = embedding(lambda texts: [vectors[text] for text in texts])
+    return [found(ranker, query, tools, limit) for query in "abc"]
+
+
+@given(st.integers(), st.integers(1, 60), st.integers(1, 8), st.integers(1, 12))
+def test_numpy_and_python_give_the_same_answers(seed: int, count: int, length: int, limit: int) -> None:
+    assert sys.modules["numpy"] is numpy
+    with_numpy = answers(seed, count, length, limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numpy", None)
+        assert answers(seed, count, length, limit) == with_numpy
+
+
+def test_numpy_and_python_give_the_same_answers_of_long_vectors() -> None:
+    with_numpy = answers(1, 300, 1536, 10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numpy", None)
+        assert answers(1, 300, 1536, 10) == with_numpy
+
+
+def test_arrays_of_numpy_are_vectors() -> None:
+    rows = embedding(lambda texts: numpy.array([vector(text) for text in texts], dtype="float32"))
+    lists = embedding(Embedder())
+    assert found(rows, "the weather of a city") == found(lists, "the weather of a city")
+
+
+def test_a_toolset_and_its_tools_are_forgotten_with_the_next_one() -> None:
+    ranker = embedding(Embedder())
+    gone: list[str] = []
+
+    first = Toolset([made("first", "weather")])
+    weakref.finalize(next(iter(first)), gone.append, "first")
+    found(ranker, "weather", first)
+    del first
+    found(ranker, "weather", SHOP)
+    gc.collect()
+    assert gone == ["first"]

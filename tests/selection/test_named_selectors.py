@@ -1,0 +1,145 @@
+"""`named`: the selectors that a text can name, real entry points among them; nothing is imported that was not named."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from catalogue import SHOP, names
+
+from ferrule import DefinitionError
+from ferrule.selection import named
+
+MODULE = """
+class Newest:
+    async def select(self, messages, tools):
+        return list(tools)[-1:]
+
+class Needs(Newest):
+    def __init__(self, count):
+        pass
+
+def make():
+    return Newest()
+
+newest = Newest()
+number = 7
+
+class nested:
+    newest = Newest()
+"""
+POINTS = """
+[ferrule.selectors]
+newest = plugged_newest:Newest
+newest_made = plugged_newest:make
+newest_itself = plugged_newest:newest
+number = plugged_newest:number
+broken = plugged_broken:Newest
+absent = plugged_newest:Absent
+"""
+
+
+@pytest.fixture
+def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with a package that has entry points, and one whose module breaks."""
+    (tmp_path / "plugged_newest.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "plugged_broken.py").write_text("raise OSError('no disk')", encoding="utf-8")
+    (tmp_path / "plugged_needs.py").write_text("import not_installed", encoding="utf-8")
+    distribution(tmp_path, "plugged", POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("plugged_newest", "plugged_broken"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path
+
+
+def distribution(folder: Path, name: str, points: str) -> None:
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+
+
+def selected(text: str) -> list[str]:
+    return names(asyncio.run(named(text).select("the weather", SHOP)))
+
+
+def test_keyword_has_a_limit_or_its_own() -> None:
+    assert (repr(named("keyword")), repr(named(" keyword:3 "))) == ("keyword(8)", "keyword(3)")
+
+
+def test_by_budget_selects_by_keyword() -> None:
+    assert selected("by_budget:40") == ["weather"]
+    assert selected("by_budget:8000") == names(SHOP)
+
+
+def test_pinned_has_names_with_commas_between() -> None:
+    assert selected("pinned:read_*, weather") == ["read_order", "read_parcel", "weather"]
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize("name", ["newest", "newest_made", "newest_itself"])
+def test_an_entry_point_is_a_class_a_function_or_a_selector(name: str) -> None:
+    assert selected(name) == ["weather"]
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize("path", ["Newest", "make", "newest", "nested.newest"])
+def test_an_attribute_of_a_module_is_a_class_a_function_or_a_selector(path: str) -> None:
+    assert selected(f"plugged_newest:{path}") == ["weather"]
+
+
+@pytest.mark.usefixtures("plugged")
+def test_no_plug_in_is_imported_that_was_not_named() -> None:
+    named("pinned:weather")
+    assert "plugged_newest" not in sys.modules
+    named("newest")
+    assert "plugged_newest" in sys.modules and "plugged_broken" not in sys.modules
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "a selector is named by 'keyword:8'"),
+        (None, "a selector is named by 'keyword:8'"),
+        ("keyword:many", "'keyword:8' is written with a whole number, not 'many'"),
+        ("by_budget", "'by_budget:8000' is written with a whole number, not ''"),
+        ("by_budget:0", "by_budget: tokens is a whole number from 1"),
+        ("pinned:", "pins nothing"),
+        ("hybrid", "takes what a text cannot say: make it in a module of your own"),
+        ("embedding:x", "takes what a text cannot say"),
+        ("newset", r"there is no selector 'newset'; did you mean 'newest'.* A selector is named by"),
+        ("broken", r"the plug-in 'broken' \(plugged_broken:Newest\) cannot be imported: OSError: no disk"),
+        ("absent", r"the plug-in 'absent' .* cannot be imported: AttributeError"),
+        ("number", "'number' is 7, and no selector"),
+        ("plugged_newest:number", "'plugged_newest:number' is 7, and no selector: it has no async select"),
+        ("plugged_newest:Needs", "is called without arguments, and raised TypeError"),
+        ("plugged_newest:absent", "has no attribute 'absent'"),
+        ("plugged_newest:", "has no attribute ''"),
+        ("plugged_broken:Newest", "'plugged_broken:Newest' cannot be imported: OSError: no disk"),
+        (
+            "plugged_needs:x",
+            "'plugged_needs:x' cannot be imported: ModuleNotFoundError: No module named 'not_installed'",
+        ),
+        ("not_there:x", "there is no module 'not_there'"),
+        ("not_there.inner:x", "there is no module 'not_there.inner'"),
+        (".relative:x", "cannot be imported"),
+    ],
+)
+def test_what_names_no_selector_is_an_error_that_says_why(text: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        named(text)
+
+
+def test_a_name_of_two_packages_is_an_error_that_names_both(plugged: Path) -> None:
+    distribution(plugged, "another", "[ferrule.selectors]\nnewest = another_module:Newest\n")
+    with pytest.raises(DefinitionError, match=r"several packages offer a selector 'newest': .*of another"):
+        named("newest")
+
+
+def test_a_built_in_name_is_nobody_else_s(plugged: Path) -> None:
+    distribution(plugged, "thief", "[ferrule.selectors]\npinned = plugged_broken:Newest\n")
+    assert selected("pinned:weather") == ["weather"]
