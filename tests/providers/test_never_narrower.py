@@ -7,11 +7,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, note, settings
+from hypothesis import assume, example, given, note, settings
 from hypothesis import strategies as st
 from test_plain import ALL, Schema, accepted, closed, made, sent, taking
 
 from ferrule.errors import DefinitionError
+from ferrule.providers import anthropic, ollama
 
 pytestmark = pytest.mark.slow
 
@@ -120,5 +121,43 @@ def test_a_parameter_takes_what_the_tool_takes(module: Any, schema: Any) -> None
 @given(schema=keywords(schemas()))
 @settings(max_examples=60, deadline=None)
 def test_all_parameters_take_what_the_tool_takes(module: Any, schema: Schema) -> None:
+    whole = {**schema, "type": "object", "$defs": DEFINITIONS}
+    takes_what_the_tool_takes(module, whole, OBJECTS, closed(whole))
+
+
+def unions_at_the_root() -> st.SearchStrategy[Schema]:
+    """Unions whose forms name a parameter or do not, beside each other and beside what may take it too."""
+    types = st.sampled_from([{"type": "integer"}, {"type": "string"}])
+    form = types.map(lambda kind: {"properties": {"a": kind}})
+    around: dict[str, Any] = {
+        "if": form | st.just({"$ref": "#/$defs/D"}),
+        "dependentSchemas": form.map(lambda found: {"a": found}),
+        "patternProperties": types.map(lambda kind: {"^[ab]": kind}),
+        "additionalProperties": types | st.booleans(),
+        "unevaluatedProperties": types | st.just(False),
+        "properties": st.dictionaries(st.sampled_from(NAMES), types, max_size=1),
+        "required": st.just(["b"]),
+    }
+
+    def grown(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
+        several = st.lists(inner, min_size=2, max_size=2)
+        return st.fixed_dictionaries({}, optional={"anyOf": several, "oneOf": several, "allOf": several, **around})
+
+    return grown(st.recursive(st.just({}) | form, grown, max_leaves=4))
+
+
+OF_TEXT = {"properties": {"a": {"type": "string"}}}
+OF_NUMBER = {"properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("module", [anthropic, ollama], ids=["anthropic", "ollama"])
+@given(schema=unions_at_the_root())
+@example({"if": OF_NUMBER, "anyOf": [{}, {"anyOf": [{}, OF_TEXT]}]})
+@example({"anyOf": [OF_TEXT, {"if": OF_NUMBER, "unevaluatedProperties": {"type": "string"}}]})
+@example({"anyOf": [OF_TEXT, {"anyOf": [{}, {"if": OF_NUMBER}]}]})
+@example({"allOf": [{"anyOf": [{}, OF_TEXT]}, {"anyOf": [{}, OF_NUMBER]}]})
+@example({"additionalProperties": {"type": "integer"}, "anyOf": [{}, OF_TEXT]})
+@settings(max_examples=300, deadline=None)
+def test_a_form_that_names_a_parameter_narrows_nothing_that_stands_around_it(module: Any, schema: Schema) -> None:
     whole = {**schema, "type": "object", "$defs": DEFINITIONS}
     takes_what_the_tool_takes(module, whole, OBJECTS, closed(whole))

@@ -861,10 +861,14 @@ def closed(root: Schema) -> Schema:
     return found | ({"$schema": "https://json-schema.org/draft/2019-09/schema"} if "$schema" in root else {})
 
 
+OF_OTHERS = ("additionalProperties", "unevaluatedProperties")
+
+
 def without_open_forms(form: Any) -> Any:
     if not isinstance(form, dict):
         return form
-    kept = {key: item for key, item in form.items() if (key, item) != ("additionalProperties", True)}
+    is_open = form.get("additionalProperties") is True  # then nothing is left for `unevaluatedProperties`
+    kept = {key: item for key, item in form.items() if not (is_open and key in OF_OTHERS)}
     for key in kept.keys() & {"anyOf", "oneOf", "allOf"}:
         kept[key] = [without_open_forms(item) for item in kept[key]]
     return kept

@@ -179,10 +179,10 @@ class _Loosening(Walk[PlainRules]):
     # The root as one object
 
     def folded(
-        self, given: Any, path: str, inside: frozenset[str], known: frozenset[str] = frozenset()
+        self, given: Any, path: str, inside: frozenset[str], known: frozenset[str] | None = frozenset()
     ) -> Schema | None:
         """An object that takes every object that `given` takes; `None` where it takes none. `known` are the parameters
-        that are declared around it."""
+        that are declared around it; `None` where that may be any."""
         base: Schema = {}
         unions = []
         parts = [(given, path)]
@@ -202,8 +202,10 @@ class _Loosening(Walk[PlainRules]):
                 followed.add(reference)
                 parts.append((self.resolved(reference, at), reference.replace("#", "$").replace("/", ".")))
             base = self.both(base, schema, at)
+        if len(unions) > 1 or base.keys() & _MAY_DECLARE or isinstance(_others(base), Mapping):
+            known = None
         for branches, at in unions:
-            known |= base.get("properties", {}).keys()
+            known = None if known is None else known | base.get("properties", {}).keys()
             found = self.joined(branches, at, inside | followed, known)
             if found is None:
                 return None
@@ -217,7 +219,9 @@ class _Loosening(Walk[PlainRules]):
             self.dropped.setdefault("allOf", []).append(other)
             return one
 
-    def joined(self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str]) -> Schema | None:
+    def joined(
+        self, branches: list[Any], path: str, inside: frozenset[str], known: frozenset[str] | None
+    ) -> Schema | None:
         """An object that takes what one of the branches takes; which fields go together is told."""
         all_forms = [self.folded(branch, f"{path}[{n}]", inside, known) for n, branch in enumerate(branches)]
         forms = [form for form in all_forms if form is not None]
@@ -227,11 +231,16 @@ class _Loosening(Walk[PlainRules]):
         more = f"; and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
         self.forms.append(f"One of these forms, where '?' may be left out: {'; '.join(told[:_MOST_TOLD])}{more}.")
         found: Schema = {"properties": {}}
+        if self.dropped or any(form.keys() & _MAY_DECLARE for form in forms):
+            known = None
         for name in dict.fromkeys(name for form in forms for name in form.get("properties", {})):
             said = [_said_of(form, name) for form in forms]
-            found["properties"][name] = _either(chain(*said)) if all(said) or name not in known else {}
-        others = [True if self.dropped or form.keys() & _MAY_DECLARE else _others(form) for form in forms]
-        if any(others) or {} in others:
+            is_narrow = all(said) or (known is not None and name not in known)
+            found["properties"][name] = _either(chain(*said)) if is_narrow else {}
+        others = [{} if self.dropped or form.keys() & _MAY_DECLARE else _others(form) for form in forms]
+        if any(isinstance(one, Mapping) for one in others):
+            found["additionalProperties"] = {}
+        elif True in others:
             found["additionalProperties"] = True
         elif None not in others:
             found["additionalProperties"] = False
@@ -392,7 +401,9 @@ def _said_of(form: Schema, name: str) -> list[Any]:
     if name in form.get("properties", {}):
         return [form["properties"][name]]
     others = _others(form)
-    return [*form.get("patternProperties", {}).values(), *([others] if isinstance(others, Mapping) else [])]
+    if form.keys() & {"if", "dependentSchemas"} or not (others is False or isinstance(others, Mapping)):
+        return []
+    return [*form.get("patternProperties", {}).values(), *([] if others is False else [others])]
 
 
 def _others(form: Schema) -> Any:
