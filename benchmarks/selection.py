@@ -167,7 +167,7 @@ def read(folder: Path, haystack: Path | None, most: int | None) -> Data:
     for tools in sorted(folder.glob("*/tools.jsonl")):
         rows = read_lines(tools)
         queries = [
-            Labelled(str(row["id"]), row["text"], frozenset(row["relevant"]), row.get("messages"))
+            Labelled(str(row.get("id", row["text"])), row["text"], frozenset(row["relevant"]), row.get("messages"))
             for row in read_lines(tools.with_name("queries.jsonl"))
         ]
         if most is not None:

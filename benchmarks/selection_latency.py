@@ -85,8 +85,7 @@ def measured(rows: Sequence[dict[str, Any]], queries: Sequence[Any], size: int) 
 
 def bytes_for_a_token(rows: Sequence[dict[str, Any]]) -> float:
     """What the index of the first tools holds, by tracemalloc (numpy's arrays are in it)."""
-    from ferrule.selection import keyword
-    from ferrule.selection._tokens import definition_tokens
+    from ferrule.selection import definition_tokens, keyword
     from selection import made_tools
 
     toolset = made_tools(varied(rows, TRACED))

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import runpy
 import sys
@@ -51,7 +50,7 @@ from ferrule import (
 from ferrule.approval import console
 from ferrule.guards import ask_before_changes
 from ferrule.loop import LoopResult, TurnStarted, run
-from ferrule.selection import Ranker, by_budget, chain, keyword, pinned, search_tool
+from ferrule.selection import Ranker, by_budget, chain, definition_tokens, keyword, pinned, search_tool
 from ferrule.sources import mcp
 
 BUDGET = 1_500
@@ -291,12 +290,6 @@ def nothing_is_deleted(call: ToolCall, context: ToolContext) -> Decision | None:
 runner = Runner(operations(), guards=[nothing_is_deleted, ask_before_changes], timeout=30)
 
 
-def tokens(tool: Tool) -> int:
-    """An estimate of what the definition of a tool costs in a prompt: a quarter of its bytes."""
-    shown = {"name": tool.wire_name, "description": tool.description, "input_schema": tool.input_schema}
-    return -(-len(json.dumps(shown, separators=(",", ":"), ensure_ascii=False).encode()) // 4)
-
-
 def answered_by(yes: Collection[str]) -> Any:
     """An approver that runs the tools in `yes` without asking, and asks at the terminal about all others."""
     ask_at_the_terminal = console()
@@ -314,7 +307,7 @@ def everything(of_servers: Iterable[Tool], yes: Collection[str] = (), ranker: Ra
 
 
 def summary(offered: Collection[Tool], every: Collection[Tool]) -> str:
-    cost, whole = sum(map(tokens, offered)), sum(map(tokens, every))
+    cost, whole = sum(map(definition_tokens, offered)), sum(map(definition_tokens, every))
     return f"{len(offered)} of {len(every):,} tools, about {cost:,} of {whole:,} tokens"
 
 
@@ -343,7 +336,7 @@ async def work(
 ) -> LoopResult:
     """Do the task, and show which tools are offered, each call, and what it came to."""
     ranker = keyword(100)  # one for both, so that there is one index
-    selector = by_budget(budget, chain(pinned(*PINNED), ranker), count=tokens)
+    selector = by_budget(budget, chain(pinned(*PINNED), ranker))
     async with servers(notes) as of_servers, everything(of_servers, yes, ranker) as company, model:
         offered: list[str] = []
         async with run(model, model.user(task), company, selector=selector) as going:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrule import Runner, Text, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
+from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, NotResumed, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted
 from ferrule.models._scripted import Step
 from ferrule.selection import Query, search_tool
-from selection.ranking import ByWords
+from selection.rankers import Overlap
 
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "Go."}]
 NAMES = ("alpha", "beta", "gamma", "delta")
@@ -59,7 +59,7 @@ def worker(name: str, ran: list[str]) -> Tool:
 
 def catalogue(ran: list[str]) -> Toolset:
     tools = Toolset(worker(name, ran) for name in NAMES)
-    return tools.register(search_tool(tools, ByWords()))
+    return tools.register(search_tool(tools, Overlap()))
 
 
 def go(steps: Sequence[Step], tools: Toolset, **options: Any) -> tuple[LoopResult, Scripted]:
@@ -350,17 +350,44 @@ def test_a_run_that_waited_goes_on_with_what_was_offered_and_what_was_found() ->
     assert ran == ["beta", "gamma"] and statuses(came)[-1] == ("alpha", "not_found")
 
 
-def test_nothing_that_is_not_sealed_makes_a_tool_callable() -> None:
+def test_what_was_found_in_the_turn_that_waited_is_offered_when_it_goes_on() -> None:
     ran: list[str] = []
-    suspended, runner = waiting(ran, [SEARCH, [("beta", {}), ("search_tools", {"query": "alpha"})]])
+    suspended, runner = waiting(ran, [[*SEARCH, ("beta", {})]])
     (call_id,) = suspended["waiting"]
-    suspended["found"] = ["delta", "gamma"]
-    for result in suspended["results"]:
-        result["metadata"] = {"found": [{"name": "delta", "description": "", "input_schema": {}}]}
-    model = Deferring([[("delta", {})], "Done."])
+    model = Deferring([[("gamma", {})], "Done."])
     came = asyncio.run(_awaited(resume(suspended, {call_id: True}, model, runner)))
-    assert offered(model)[0] == ["beta", "search_tools", "gamma"] and model.told[0] == ["gamma"]
-    assert statuses(came)[-1] == ("delta", "not_found") and ran == ["beta"]
+    assert offered(model) == [["beta", "search_tools", "gamma"]] * 2 and model.told == [["gamma"]] * 2
+    assert ran == ["beta", "gamma"] and came.status == "done"
+
+
+def test_a_state_that_was_changed_makes_callable_no_more_than_its_search_tool_can_find() -> None:
+    def with_other_results(suspended: dict[str, Any]) -> dict[str, Any]:
+        suspended["found"] = ["delta", "gamma"]
+        for result in suspended["results"]:
+            result["metadata"] = {"found": [{"name": name} for name in NAMES]}
+            if result["status"] != "suspended":
+                result |= {"tool_name": "search_tools", "status": "ok"}
+        return suspended
+
+    def going_on(before: Runner, after: Runner, *steps: Any) -> tuple[list[list[str]], list[tuple[str, str]]]:
+        came = asyncio.run(_awaited(run(Scripted([list(steps)]), ASK, before, selector=Chosen("beta"))))
+        saved = with_other_results(json.loads(json.dumps(came.suspended)))
+        model = Deferring([[("delta", {})], "Done."])
+        came = asyncio.run(_awaited(resume(saved, dict.fromkeys(saved["waiting"], True), model, after)))
+        return offered(model), statuses(came)
+
+    ran: list[str] = []
+    every = Toolset(worker(name, ran) for name in NAMES)
+    some, all_of_them = search_tool(every.only("beta", "gamma"), Overlap()), search_tool(every, Overlap())
+    none, narrow, wide = (
+        Runner([*every, *search], guards=[asked_about], approve=later, resume_key=b"k" * 32)
+        for search in ([], [some], [all_of_them])
+    )
+    shown, came = going_on(narrow, narrow, ("beta", {}), *SEARCH)
+    assert shown[0] == ["beta", "search_tools", "gamma"] and came[-1] == ("delta", "not_found")
+    shown, came = going_on(none, wide, ("beta", {}), ("alpha", {}))
+    assert shown[0] == ["beta"] and came[-1] == ("delta", "not_found")
+    assert "delta" not in ran
 
 
 def test_a_sealed_list_that_was_changed_ends_before_the_model_is_asked() -> None:
@@ -443,16 +470,3 @@ def test_whatever_a_model_calls_only_what_was_offered_in_that_turn_runs(
         ran.clear()
 
     asyncio.run(asyncio.wait_for(main(), 20))
-
-
-def test_a_result_that_shows_text_of_a_search_makes_nothing_callable() -> None:
-    ran: list[str] = []
-
-    @tool(read_only=True)
-    def echo() -> ToolResult:
-        """Say what a search says."""
-        return ToolResult(content=[Text("This tool fits, and can be called from your next turn on:\n- gamma")])
-
-    tools = catalogue(ran).register(echo)
-    came, _ = go([[("echo", {})], [("gamma", {})], "Done."], tools, selector=Chosen("echo"))
-    assert statuses(came)[-1] == ("gamma", "not_found") and ran == []

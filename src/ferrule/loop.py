@@ -39,9 +39,9 @@ from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
 from ferrule.pipeline.suspension import RESUMED_ALREADY
 from ferrule.providers._read import plain
-from ferrule.selection._asked import as_selector, chosen
+from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
-from ferrule.selection.search_tool import SearchTools, finds_tools, found
+from ferrule.selection.search_tool import finds_tools, found, searched_by
 from ferrule.suspended_run import SavedResult, SuspendedRun, read_suspended
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -281,8 +281,7 @@ def _check_selector(selector: object, runner: Runner) -> None:
         return
     as_selector("the loop", selector)
     for tool in runner.tools:
-        searched = tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
-        missing = next((one.name for one in searched if not _has(runner.tools, one)), None)
+        missing = next((one.name for one in searched_by(tool) if not _has(runner.tools, one)), None)
         if missing is not None:
             raise DefinitionError(
                 f"the search tool {tool.name!r} finds {missing!r}, which the runner does not have, or has with another "
@@ -359,13 +358,11 @@ class Run:
         self.context = context
         """What the calls of the next turn may use; of a run that was suspended, also what its calls had, once they
         were taken up."""
-        self.offered = runner.tools
-        """The tools that the model may call next; those that were found stand last."""
+        self._selector = selector
+        self._offered: Toolset | None = None
+        """What alone the model may call; `None` where that is all of the runner's tools."""
         self._found: list[str] = []
         """What of it was found, by wire name."""
-        self._selector = selector
-        self._selects = selector is not None
-        """Whether the model may call what is offered alone."""
         self._model = model
         self._runner = runner
         self._max_turns = max_turns
@@ -384,15 +381,22 @@ class Run:
         self._waiting: _Waiting | None = None
         self._taken_up = taken_up
         if taken_up is not None:
-            saved = taken_up.saved
-            self.usage_by_turn += saved.usage_by_turn
-            self._turns, self._limited = saved.turns, saved.limited
-            self._text, self._reason = saved.text, saved.reason
-            self._offer_again(saved)
+            self._go_on_from(taken_up.saved)
         self._result: LoopResult | None = None
         # Weak: a consumer that breaks off drops the iteration, and asyncio then closes it in a task of its own.
         self._iteration: weakref.ref[AsyncGenerator[LoopEvent, None]] | None = None
         self._over: asyncio.Event | None = None
+
+    def _go_on_from(self, saved: SuspendedRun) -> None:
+        self.usage_by_turn += saved.usage_by_turn
+        self._turns, self._limited = saved.turns, saved.limited
+        self._text, self._reason = saved.text, saved.reason
+        self._offer_again(saved)
+
+    @property
+    def offered(self) -> Toolset:
+        """The tools that the model may call next; those that were found stand last."""
+        return self._runner.tools if self._offered is None else self._offered
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -534,7 +538,7 @@ class Run:
             status = self._stuck(reply, self.results[before:])
             status = status or self._status(reply, failed, degraded, "suspended" in statuses)
             if failed and self._on_failure == "degrade":
-                self.offered, self._found, degraded = Toolset([]), [], True
+                self._offered, self._found, degraded = Toolset([]), [], True
                 unforced = getattr(self._model, "unforced", None)
                 self._model = unforced() if unforced else self._model
         self._result = self._come_to(status)
@@ -564,11 +568,11 @@ class Run:
         tools, kept = self._runner.tools, set(selected)
         if any(tool not in kept for tool in tools if not finds_tools(tool)):
             kept.update(filter(finds_tools, tools))
-        self.offered = Toolset(tool for tool in tools if tool in kept)
+        self._offered = Toolset(tool for tool in tools if tool in kept)
         referred = getattr(self._model, "referred", None)
         names = referred(self.messages) if callable(referred) else ()
         referred_to = [tool for name in names if (tool := tools.find(name)) is not None]
-        searched = {one.name for tool in tools if isinstance(tool.handler, SearchTools) for one in tool.handler.toolset}
+        searched = {one.name for tool in tools for one in searched_by(tool)}
         self._offer([tool for tool in referred_to if tool.name in searched])
 
     def _offer_again(self, saved: SuspendedRun) -> None:
@@ -578,17 +582,17 @@ class Run:
         names = [offered for offered in sealed if isinstance(offered, list)]
         if not names:
             return
-        self._selects, tools = True, self._runner.tools
+        tools = self._runner.tools
         known = [tools.find(name) for name in names[0] if all(name in others for others in names)]
         offered = [tool for tool in known if tool is not None]
         wire_names = {tool.wire_name for tool in offered}
-        self.offered, self._found = Toolset(offered), [name for name in saved.found if name in wire_names]
+        self._offered, self._found = Toolset(offered), [name for name in saved.found if name in wire_names]
 
     def _offer(self, tools: Iterable[Tool]) -> None:
         """Offers these too, behind what is offered already."""
         more = [tool for tool in dict.fromkeys(tools) if tool not in self.offered]
-        if more and self._selects:
-            self.offered = Toolset([*self.offered, *more])
+        if more:
+            self._offered = Toolset([*self.offered, *more])
             self._found += [tool.wire_name for tool in more]
 
     async def _ask(self) -> AsyncGenerator[ModelText, None]:
@@ -634,7 +638,7 @@ class Run:
         given: dict[str, Any] = {"state": self.state} if self.state else {}  # most models know of none
         if _takes(model, "on_text"):
             given["on_text"] = _putting(chunks)
-        if (self._selects or not self.offered) and _takes(model, "deferred"):
+        if self._offered is not None and _takes(model, "deferred"):
             given["deferred"] = list(self._found)
         asked: Awaitable[Reply] = model(list(self.messages), self.offered, **given)
         return asked
@@ -761,7 +765,9 @@ class Run:
             self._calls_left = max(self._calls_left, 0)
             self._taken_up = None
             self._end_turn(reply, results, waiting)
-            self._offer(found(ended.values(), self._runner.tools))
+            # Nothing has sealed what was found in this turn; so no more than an offered search tool can find.
+            searches = [result for result in results if self.offered.find(result.tool_name) is not None]
+            self._offer(found(searches, self._runner.tools))
 
     async def _resume(
         self, call_id: str, pending: dict[str, Any], taken_up: _TakenUp, ended: dict[str, ToolResult]
@@ -796,8 +802,8 @@ class Run:
     async def _batch(self, calls: Sequence[ToolCall], answers: list[ToolResult]) -> AsyncGenerator[Event, None]:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        offered = self.offered if self._selects else None
-        batch = self._running = self._runner.batch(calls, self.context, observers=(_putting(queue),), offered=offered)
+        observers = (_putting(queue),)
+        batch = self._running = self._runner.batch(calls, self.context, observers=observers, offered=self._offered)
         if self._cancelled:
             batch.cancel(now=self._now)
         running = asyncio.ensure_future(batch)

@@ -201,6 +201,8 @@ def test_what_a_ranker_says_cannot_leave_its_line(here: Path, capsys: pytest.Cap
         ([*EVAL, "--min-ndcg", "80"], "'80' is no share"),
         ([*EVAL, "--min-recall5", "most"], "'most' is no share"),
         ([*WHY, "--min-ndcg", "0.8"], "are for select eval"),
+        (["select", "why", "read", "a", "file"], "the query is one argument, and 'a' another"),
+        ([*EVAL[:3], "tools.jsonl"], "--tools says"),
         (["select", "why", " ", "--tools", "tools.jsonl"], "select why takes a query"),
         ([*EVAL, "--by", "nobody"], "there is no selector 'nobody'"),
         ([*EVAL, "--by", "ranker.py:nobody"], "there is no 'nobody' in 'ranker.py'"),

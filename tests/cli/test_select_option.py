@@ -92,6 +92,13 @@ def test_a_search_tool_that_is_there_is_not_doubled(shop: Path) -> None:
     assert "tools  2 of 4 offered: shout, search_tools" in done.stdout
 
 
+def test_beside_a_tool_that_has_its_name_the_search_tool_has_another(shop: Path) -> None:
+    taken = '\n\n@tool\ndef search_tools(shop: str) -> str:\n    "Find hammers."\n    return "none"\n'
+    (shop / "tools.py").write_text(TOOLS + taken, encoding="utf-8")
+    done = ferrule(*RUN, "--select", "choice:Shout", cwd=shop)
+    assert "tools  2 of 5 offered: shout, search_all_tools" in done.stdout, done.stderr
+
+
 def test_a_selector_that_there_is_not_is_named(shop: Path) -> None:
     error = refused(ferrule(*RUN, "--select", "choise:Shout", cwd=shop))
     assert error.startswith("ferrule: --select: ") and "there is no module 'choise'" in error

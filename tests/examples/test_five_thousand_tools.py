@@ -13,8 +13,7 @@ import five_thousand_tools as program
 import pytest
 
 from ferrule import Runner, Toolset, models
-from ferrule.selection import by_budget, chain, found, keyword, pinned, search_tool
-from ferrule.selection._tokens import definition_tokens
+from ferrule.selection import by_budget, chain, definition_tokens, found, keyword, pinned, search_tool
 
 ROOT = Path(__file__).parents[2]
 REQUESTS = {
@@ -101,7 +100,7 @@ def test_what_cannot_be_meant_is_one_line(arguments, code, told, monkeypatch, ca
 
 @pytest.mark.parametrize("budget", [800, 1_500, 4_000])
 def test_what_is_offered_first_keeps_the_budget_and_has_what_is_pinned(tools, budget):
-    selector = by_budget(budget, chain(pinned(*program.PINNED), keyword(100)), count=program.tokens)
+    selector = by_budget(budget, chain(pinned(*program.PINNED), keyword(100)))
     offered = asyncio.run(selector.select(program.TASK, tools))
     assert sum(map(definition_tokens, offered)) <= budget
     assert {"search_tools", *program.PINNED} <= {tool.name for tool in offered}

@@ -15,6 +15,7 @@ from openai.types.responses import ResponseInputItemParam, ToolParam
 from pydantic import TypeAdapter
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
+from ferrule.cli.models import Named
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
 from ferrule.providers import anthropic, openai_chat, openai_responses
@@ -361,12 +362,13 @@ def test_what_messages_refer_to_and_the_runner_has_no_more_is_defined_and_cannot
     ANTHROPIC_TOOLS.validate_python(api.requests[3]["tools"])
 
 
-def test_a_run_that_degrades_defines_what_its_messages_refer_to() -> None:
-    @tool
-    def fail() -> str:
-        """Fail."""
-        raise ValueError("broken")
+@tool
+def fail() -> str:
+    """Fail."""
+    raise ValueError("broken")
 
+
+def test_a_run_that_degrades_defines_what_its_messages_refer_to() -> None:
     api = Api([FOUND_BY_ANTHROPIC[0], anthropic_message(use("t2", "fail", {})), FOUND_BY_ANTHROPIC[-1]])
     model = Anthropic("m", client=api.client, stream=False, strict=["weigh"])
     came = go(model, TOOLS.register(fail), selector=Only("fail"), on_failure="degrade")
@@ -374,11 +376,32 @@ def test_a_run_that_degrades_defines_what_its_messages_refer_to() -> None:
     assert names(api.requests[2]) == [("fail", False), ("search_tools", False), (WIRE, True)]
 
 
+def test_names_that_the_model_was_given_have_no_effect_where_a_run_without_a_selector_degrades() -> None:
+    answers = [anthropic_message(use("t1", "fail", {})), FOUND_BY_ANTHROPIC[-1]]
+    model = Anthropic("m", client=Api(answers).client, stream=False, strict=["weigh"], deferred=["weigh"])
+    assert go(model, CATALOGUE.register(fail), on_failure="degrade").status == "degraded"
+
+
 def test_one_definition_at_least_is_not_deferred() -> None:
     before = go(Anthropic("m", client=Api(FOUND_BY_ANTHROPIC).client, stream=False), selector=Only("weigh"))
     api = Api([FOUND_BY_ANTHROPIC[-1]])
     go(Anthropic("m", client=api.client, stream=False), CATALOGUE, before.messages, selector=Only())
     assert names(api.requests[0]) == [("search_tools", False), (WIRE, False)]  # for what nobody can call
+
+
+def test_anthropic_defers_what_messages_refer_to_and_neither_anything_else_nor_all() -> None:
+    model = Anthropic("m", client=Api([]).client, stream=False)
+    referring = anthropic.results([found(ToolCall("t1", "search_tools", {"query": "price"}))])
+    some = Toolset([weigh, price])
+    assert names(model.request(referring, some, {}, [WIRE])) == [("weigh", False), (WIRE, True)]
+    assert names(model.request(model.user("Hi."), some, {}, [WIRE])) == [("weigh", False), (WIRE, False)]
+    assert names(model.request(referring, Toolset([price]), {}, [WIRE])) == [(WIRE, False)]
+
+
+def test_the_command_line_hands_on_what_was_found() -> None:
+    api = Api(FOUND_BY_ANTHROPIC)
+    came = go(Named("anthropic:m", Anthropic("m", client=api.client, stream=False)), selector=Only("weigh"))
+    assert came.status == "done" and names(api.requests[1])[-1] == (WIRE, True)
 
 
 def test_names_that_the_model_was_given_and_that_were_not_chosen_have_no_effect() -> None:
@@ -435,3 +458,14 @@ def test_openai_gets_ordinary_definitions_where_nothing_in_the_messages_has_them
     model = OpenAI("m", client=Api([]).client, stream=False)
     request = model.request(model.user("Hi."), Toolset([weigh, TOOLS.get("search_tools"), price]), {}, [WIRE])
     assert names(request) == [("weigh", False), ("tool_search", False), (WIRE, False)]
+
+
+def test_openai_gets_the_definition_of_what_was_chosen_also_where_the_messages_have_it() -> None:
+    model = OpenAI("m", client=Api([]).client, stream=False)
+    told = openai_responses.results([found(openai_responses.calls(response(search_item()))[0])])
+    tools = Toolset([price, TOOLS.get("search_tools"), weigh])
+    assert names(model.request(told, tools, {}, ["weigh"])) == [
+        (WIRE, False),
+        ("tool_search", False),
+        ("weigh", False),
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ferrule import Tool
 from ferrule.selection import Match, Query
-from ferrule.selection._conversation import text_of_query
+from ferrule.selection._conversation import read_conversation
 
 LENGTH = 32
 
@@ -24,7 +24,7 @@ class Overlap:
         self.limit = limit
 
     def rank(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
-        asked = set(words(text_of_query(query)))
+        asked = set(words(read_conversation(query).user))
         matches = [Match(tool, float(len(asked & {*words(f"{tool.name} {tool.description}")}))) for tool in tools]
         return sorted((match for match in matches if match.score), key=lambda match: -match.score)[:limit]
 

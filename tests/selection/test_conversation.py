@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ferrule import Text, ToolCall, ToolResult
 from ferrule.providers import anthropic, bedrock, cohere, gemini, mistral, ollama, openai_chat, openai_responses
-from ferrule.selection._conversation import Conversation, read_conversation, text_of_query
+from ferrule.selection._conversation import Conversation, read_conversation
 
 ASKED, PLAN, FOUND = "Refund the order", "I look for the order.", "order 7 is paid"
 ARGUMENTS = {"words": "secret"}
@@ -91,26 +91,23 @@ def test_who_said_what_is_read_from_the_messages_of_every_api(name: str) -> None
     module, (user, plan, call) = APIS[name]
     results = module.results([ToolResult(FOUND, call=call, content=[Text(FOUND)])])
     messages = [said("system", "Be kind."), user, plan, *results]
-    assert read_conversation(messages) == Conversation(ASKED, [], [PLAN], [FOUND])
-    assert text_of_query(messages) == ASKED
+    assert read_conversation(messages) == Conversation(ASKED, "", PLAN, FOUND)
 
 
-def test_the_newest_comes_first() -> None:
+def test_the_last_of_each_is_read() -> None:
     messages = [
         *(said("user", "a"), said("assistant", "b"), said("tool", "c")),
         *(said("user", "d"), said("assistant", "e"), said("tool", "f"), said("tool", "g")),
     ]
-    assert read_conversation(messages) == Conversation("d", ["a"], ["e", "b"], ["g", "f", "c"])
+    assert read_conversation(messages) == Conversation("d", "a", "e", "g")
 
 
-def test_the_results_of_one_message_come_newest_first_and_are_not_what_the_user_said() -> None:
+def test_of_the_results_of_one_message_the_last_is_read_and_they_are_not_what_the_user_said() -> None:
     results = [{"type": "tool_result", "tool_use_id": id, "content": f"result {id}"} for id in "ab"]
     both = {"role": "user", "content": [*results, {"type": "text", "text": "and this?"}]}
     only = {"role": "user", "content": results[:1]}
-    assert read_conversation([said("user", "first"), only]) == Conversation("first", [], [], ["result a"])
-    assert read_conversation([said("user", "first"), both]) == Conversation(
-        "and this?", ["first"], [], ["result b", "result a"]
-    )
+    assert read_conversation([said("user", "first"), only]) == Conversation("first", "", "", "result a")
+    assert read_conversation([said("user", "first"), both]) == Conversation("and this?", "first", "", "result b")
 
 
 def test_a_structured_result_gives_its_strings_and_neither_the_data_of_an_image_nor_references() -> None:
@@ -119,26 +116,21 @@ def test_a_structured_result_gives_its_strings_and_neither_the_data_of_an_image_
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}}
     result = {"type": "tool_result", "content": [image, {"type": "text", "text": "a picture"}]}
     reference = {"type": "tool_result", "content": [{"type": "tool_reference", "tool_name": "refund"}]}
-    assert read_conversation([{"role": "user", "content": [reference]}]).results == []
-    assert read_conversation([{"role": "user", "parts": [part]}]).results == ["Oslo\nRome"]
-    assert read_conversation([{"role": "user", "content": [result]}]).results == ["a picture"]
+    assert read_conversation([{"role": "user", "content": [reference]}]).result == ""
+    assert read_conversation([{"role": "user", "parts": [part]}]).result == "Oslo\nRome"
+    assert read_conversation([{"role": "user", "content": [result]}]).result == "a picture"
 
 
 def test_a_text_is_what_the_user_said() -> None:
-    assert read_conversation("refund\ud800") == Conversation("refund�", [], [], [])
-    assert text_of_query("refund") == "refund"
+    assert read_conversation("refund\ud800") == Conversation("refund�", "", "", "")
 
 
-def test_lists_and_texts_are_bounded_and_both_ends_of_a_long_text_are_kept() -> None:
-    messages = [
-        said(role, f"{number} {'x' * 9_000} end") for number in range(40) for role in ("user", "assistant", "tool")
-    ]
-    found = read_conversation(messages)
-    assert found.last_user.startswith("39 x") and found.last_user.endswith("x end")
-    assert 3_900 < len(found.last_user) <= 4_000
-    for texts, newest in ((found.earlier_users, 38), (found.assistant, 39), (found.results, 39)):
-        assert [text.split()[0] for text in texts] == [str(newest - older) for older in range(8)]
-        assert all(1_900 < len(text) <= 2_000 for text in texts)
+def test_of_a_long_text_both_ends_are_kept() -> None:
+    long = f"begun {'x' * 9_000} end"
+    last, *others = read_conversation([said(role, long) for role in ("user", "user", "assistant", "tool")])
+    assert last.startswith("begun x") and last.endswith("x end") and 3_900 < len(last) <= 4_000
+    for text in others:
+        assert text.startswith("begun x") and text.endswith("x end") and 1_900 < len(text) <= 2_000
 
 
 @pytest.mark.parametrize(
@@ -152,13 +144,13 @@ def test_lists_and_texts_are_bounded_and_both_ends_of_a_long_text_are_kept() -> 
     ],
 )
 def test_what_is_no_message_says_nothing(junk: Any) -> None:
-    assert read_conversation(junk) == Conversation("", [], [], [])
+    assert read_conversation(junk) == Conversation("", "", "", "")
 
 
 def test_a_result_that_holds_itself_is_read_once_through() -> None:
     loop: dict[str, Any] = {"text": "round"}
     loop["again"] = [loop] * 50
-    (text,) = read_conversation([{"role": "tool", "content": loop}]).results
+    text = read_conversation([{"role": "tool", "content": loop}]).result
     assert text.startswith("round\nround") and len(text) <= 2_000
 
 
@@ -172,6 +164,4 @@ JUNK = st.recursive(
 
 @given(JUNK)
 def test_nothing_that_json_can_say_breaks_it(junk: Any) -> None:
-    found = read_conversation(junk)
-    assert all(isinstance(text, str) and text for text in (*found.earlier_users, *found.assistant, *found.results))
-    assert text_of_query(junk) == found.last_user
+    assert all(isinstance(text, str) for text in read_conversation(junk))

@@ -12,8 +12,7 @@ import pytest
 from rankers import Overlap
 
 from ferrule import DefinitionError, Tool, ToolError, Toolset, tool
-from ferrule.selection import Match, Query
-from ferrule.selection._tokens import definition_tokens
+from ferrule.selection import Match, Query, definition_tokens, keyword
 from ferrule.selection.evaluation import Confusion, Evaluation, LabelledQuery, evaluate, read_queries, read_tools
 
 
@@ -125,6 +124,21 @@ def test_a_name_goes_before_the_id_of_another() -> None:
     other = tool(lambda: None, name="z", description="Do z.", metadata={"id": "a"})
     assert evaluate(Told(one="a"), [other, named("a")], [wanting("one", "a")]).ndcg == 1.0
     assert evaluate(Told(one="a"), [named("a"), other], [wanting("one", "a")]).ndcg == 1.0
+
+
+def test_tools_that_share_a_name_are_told_apart_by_their_ids() -> None:
+    def searching(what: str) -> Tool:
+        return tool(lambda: None, name="search", description=f"Search {what}.", metadata={"id": f"{what}:search"})
+
+    tools = [searching("web"), searching("mail"), named("stock")]
+    found = evaluate(keyword(), tools, [wanting("search the web", "mail:search")])
+    assert found.ranks[0].found == ("web:search", "mail:search")
+    assert found.recall[1] == 0.0 and found.recall[5] == 1.0
+    assert found.confusable == (("mail:search", "web:search", 1),)
+    with pytest.raises(
+        DefinitionError, match="'search' is right, and several tools are called so; did you mean 'web:search' or 'mail"
+    ):
+        evaluate(keyword(), tools, [wanting("search the web", "search")])
 
 
 def test_a_right_tool_that_is_not_there_is_refused_with_the_query_and_what_may_be_meant() -> None:

@@ -189,15 +189,6 @@ def test_what_the_model_plans_and_what_its_calls_came_to_count_weakly() -> None:
     assert found(result[:1]) == ["send_email"]
 
 
-def test_nothing_is_learned_from_what_was_asked() -> None:
-    ranker = keyword()
-    before = ranker.rank(SHOP, "read the order")
-    for _ in range(20):
-        ranker.rank(SHOP, "the parcel")
-        asyncio.run(ranker.select("read the parcel", SHOP))
-    assert ranker.rank(SHOP, "read the order") == before
-
-
 # Worked examples
 
 
@@ -211,6 +202,31 @@ def test_worked_examples_find_a_tool_by_words_that_it_does_not_have() -> None:
 def test_the_more_alike_an_example_is_the_more_it_counts() -> None:
     examples = {"weather": ["Is it cold outside in winter?"], "read_parcel": ["Is the parcel cold?"]}
     assert found("cold outside", ranker=keyword(examples=examples)) == ["weather", "read_parcel"]
+
+
+def test_the_more_examples_have_what_was_said_the_more_they_count() -> None:
+    tools = [made("one"), made("two")]
+    few, many = ["Book a table", "Cancel a flight"], ["Book a table"] * 6 + ["Cancel a flight"] * 6
+    for examples in ({"one": few, "two": many}, {"two": few, "one": many}):
+        best = "two" if examples["two"] is many else "one"
+        assert found("please book it", tools, ranker=keyword(examples=examples))[0] == best
+
+
+def test_one_example_alone_says_little() -> None:
+    def added_by(count: int) -> float:
+        (why,) = keyword(examples={"one": ["Book a table"] * count}).explain([made("one")], "book it")
+        (added,) = (part.score for part in why.parts if (part.term, part.field) == ("", "worked examples"))
+        return added / (why.match.score - added)
+
+    assert 0 < 16 * added_by(1) < added_by(8)
+
+
+def test_examples_leave_with_their_tool() -> None:
+    one, two = made("one"), made("two")
+    ranker = keyword(examples={"one": ["Book a table"], "two": ["Book a table"]})
+    (before, _), (after,) = ranker.rank([one, two], "book a table"), ranker.rank([one], "book a table")
+    assert before.tool is after.tool is one
+    assert after == keyword(examples={"one": ["Book a table"]}).rank([one], "book a table")[0]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +270,7 @@ def test_explain_says_which_word_of_which_field_a_score_comes_from() -> None:
         ("gigant", "values"),
         ("money", "tags"),
         ("receipt", "worked examples"),
+        ("", "worked examples"),
         ("", "whole name"),
     }
 
@@ -301,14 +318,34 @@ def test_tools_that_were_used_long_ago_are_forgotten() -> None:
     assert tool() is None
 
 
-def test_toolsets_with_little_in_common_keep_an_index_each() -> None:
-    many = Toolset(Tool(f"tool_{number}", lambda: None, description=f"Does {number}.") for number in range(200))
-    half, ranker = Toolset(list(many)[:100]), keyword()
-    for tools in (many, half, many):
+MANY = Toolset(Tool(f"tool_{number}", lambda: None, description=f"Does {number}.") for number in range(200))
+HALF = Toolset(list(MANY)[:100])
+
+
+@pytest.mark.parametrize(
+    "toolsets", [(MANY, HALF), (HALF, MANY)], ids=["the larger one first", "the smaller one first"]
+)
+def test_toolsets_with_little_in_common_keep_an_index_each(toolsets: tuple[Toolset, Toolset]) -> None:
+    ranker = keyword()
+    for tools in toolsets:
         ranker.rank(tools, "tool")
     indexes = list(ranker._kept)
-    ranker.rank(half, "tool")
+    for tools in toolsets:
+        ranker.rank(tools, "tool")
     assert len(indexes) == 2 and {*map(id, ranker._kept)} == {*map(id, indexes)}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [MANY.register(made("weather")), MANY.without("tool_7"), MANY.replace(made("tool_7"))],
+    ids=["one more", "one less", "another of its name"],
+)
+def test_a_tool_that_comes_or_goes_does_not_rebuild_the_index(changed: Toolset) -> None:
+    ranker = keyword()
+    ranker.rank(MANY, "tool")
+    (before,) = ranker._kept
+    assert ranker.rank(changed, "tool 7", limit=300) == keyword().rank(changed, "tool 7", limit=300)
+    assert len(ranker._kept) == 1 and ranker._kept[0] is before
 
 
 def test_what_has_little_of_what_was_said_is_no_answer_to_a_search() -> None:
@@ -321,6 +358,36 @@ def test_what_has_little_of_what_was_said_is_no_answer_to_a_search() -> None:
     query = "convert an amount to another currency"
     assert len(keyword().rank(tools, query)) == 2
     assert [match.tool.name for match in keyword(least=0.2).rank(tools, query)] == ["convert_money"]
+
+
+def test_the_best_of_all_is_no_answer_either_where_it_has_little_of_what_was_said() -> None:
+    tools, query = (
+        [Tool("audit_find", lambda: None, description="Find audits of an amount.")],
+        "paint any amount of walls",
+    )
+    assert len(keyword().rank(tools, query)) == 1 and keyword(least=0.2).rank(tools, query) == []
+
+
+def test_what_has_less_than_a_third_of_the_best_score_is_left_out_whatever_it_has_of_what_was_said() -> None:
+    others = " ".join(f"Word{letter}." for letter in "abcdefghijklmnopqrstuvwxyz")
+    tools = [
+        Tool("convert_amount", lambda: None, description="Convert an amount."),
+        Tool("audit", lambda: None, description=f"{others} Convert."),
+    ]
+    best, other = keyword().rank(tools, "convert an amount")
+    assert best.score > 3 * other.score
+    assert keyword(least=0.01).rank(tools, "convert an amount") == [best]
+
+
+def test_a_synonym_counts_for_what_a_tool_has_of_what_was_said() -> None:
+    tools = [Tool("film_find", lambda: None, description="Find a film.")]
+    assert found("movie", tools, keyword(least=0.2)) == ["film_find"]
+
+
+@pytest.mark.parametrize("least", [-0.1, 1.1, float("nan"), "0.2", None])
+def test_the_least_share_is_a_number_from_0_to_1(least: Any) -> None:
+    with pytest.raises(DefinitionError, match="least is a share from 0 to 1"):
+        keyword(least=least)
 
 
 def test_a_toolset_that_is_gone_is_not_kept() -> None:

@@ -112,6 +112,11 @@ def test_no_plug_in_is_imported_that_was_not_named() -> None:
         ("hybrid", "takes what a text cannot say: make it in a module of your own"),
         ("embedding:x", "takes what a text cannot say"),
         ("newset", r"there is no selector 'newset'; did you mean 'newest'.* A selector is named by"),
+        ("nobody", r"there is no selector 'nobody'; there are 'keyword', .*'\. A selector is named by"),
+        (
+            "plugged_newest.py:Newest",
+            "there is no module 'plugged_newest.py'; of a file, write 'plugged_newest:Newest'",
+        ),
         ("broken", r"the plug-in 'broken' \(plugged_broken:Newest\) cannot be imported: OSError: no disk"),
         ("absent", r"the plug-in 'absent' .* cannot be imported: AttributeError"),
         ("number", "'number' is 7, and no selector"),

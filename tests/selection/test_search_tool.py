@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from rankers import Overlap
 
 from ferrule import Runner, Tool, ToolContext, ToolResult, Toolset, deny, tool
 from ferrule.errors import DefinitionError
-from ferrule.selection import Match, Query, Ranker, ToolSelector, found, search_tool
+from ferrule.selection import Match, Query, found, keyword, search_tool
 from ferrule.selection.search_tool import finds_tools
-from selection.ranking import ByWords
 
 
 def made(name: str, description: str = "Does it.") -> Tool:
@@ -54,7 +54,7 @@ class Everything(Nothing):
 
 
 def search(query: str, ranker: Any = None, tools: Toolset = MAIL, **options: Any) -> ToolResult:
-    finder = search_tool(tools, ranker or ByWords(), **options)
+    finder = search_tool(tools, ranker or Overlap(), **options)
     return asyncio.run(Runner([finder]).run(finder.name, {"query": query}))
 
 
@@ -62,12 +62,8 @@ def names(result: ToolResult) -> list[str]:
     return [one["name"] for one in result.metadata["found"]]
 
 
-def test_rankers_of_these_tests_have_the_shapes() -> None:
-    assert isinstance(ByWords(), Ranker) and isinstance(Nothing(), ToolSelector)
-
-
 def test_it_is_one_small_tool_that_only_reads() -> None:
-    finder = search_tool(MAIL, ByWords())
+    finder = search_tool(MAIL, Overlap())
     assert (finder.name, finder.tags, finder.read_only, finder.destructive) == (
         "search_tools",
         ("tool_search",),
@@ -75,7 +71,9 @@ def test_it_is_one_small_tool_that_only_reads() -> None:
         False,
     )
     assert list(finder.input_schema["properties"]) == ["query"] and finder.input_schema["required"] == ["query"]
-    assert finder.description.startswith("Find tools that you cannot call yet.") and len(finder.description) < 200
+    assert finder.description == (
+        "Find tools that you cannot call yet. What it finds can be called from your next turn on."
+    )
     assert finder.input_schema["properties"]["query"]["description"].startswith("What the tool should do")
 
 
@@ -103,6 +101,13 @@ def test_where_nothing_fits_it_says_so(query: str) -> None:
     assert result.success and result.metadata["found"] == []
     assert result.text.startswith("No tool fits") and "try other words, or answer without" in result.text
     assert query.strip() in result.text
+
+
+def test_without_a_ranker_a_tool_that_has_little_of_the_query_does_not_fit() -> None:
+    query = "paint the walls of every address in blue"
+    assert keyword().rank(MAIL, query) != []
+    result = asyncio.run(Runner([search_tool(MAIL)]).run("search_tools", {"query": query}))
+    assert names(result) == [] and result.text.startswith("No tool fits")
 
 
 def test_it_finds_no_more_than_its_limit() -> None:
@@ -135,6 +140,7 @@ def test_a_name_that_begins_with_the_query_has_a_place(query: str) -> None:
 def test_each_name_that_is_begun_has_a_place() -> None:
     found_names = names(search("calendar_cr mail.ar", Everything(), limit=2))
     assert found_names == ["calendar_create", MAIL.get("mail.archive").wire_name]
+    assert names(search("calendar_cr weather", Everything(), limit=1)) == ["weather"], "a whole name goes first"
 
 
 @pytest.mark.parametrize("query", ["ca", "w", "create the event of a cal", "wea ther2"])
@@ -143,7 +149,7 @@ def test_a_common_beginning_is_no_name(query: str) -> None:
 
 
 def test_it_searches_nothing_but_what_it_was_given_and_never_offers_itself() -> None:
-    finder = search_tool(MAIL, ByWords())
+    finder = search_tool(MAIL, Overlap())
     stranger = made("send_mail_now")
 
     class Foreign(Everything):
@@ -173,7 +179,7 @@ def test_its_own_guards_judge_it_as_any_call() -> None:
     def refuse(call: Any, context: ToolContext) -> Any:
         return deny("no searching")
 
-    result = asyncio.run(Runner([search_tool(MAIL, ByWords())], guards=[refuse]).run("search_tools", {"query": "x"}))
+    result = asyncio.run(Runner([search_tool(MAIL, Overlap())], guards=[refuse]).run("search_tools", {"query": "x"}))
     assert result.status == "denied" and "found" not in result.metadata
 
 
@@ -202,10 +208,10 @@ def test_searches_at_the_same_time_rank_one_after_the_other() -> None:
 @pytest.mark.parametrize("limit", [0, 51, -1, "5", 2.5])
 def test_another_limit_is_refused(limit: Any) -> None:
     with pytest.raises(DefinitionError, match="limit is a whole number from 1 to 50"):
-        search_tool(MAIL, ByWords(), limit=limit)
+        search_tool(MAIL, Overlap(), limit=limit)
 
 
-@pytest.mark.parametrize("ranker", [object(), ByWords, "keyword"])
+@pytest.mark.parametrize("ranker", [object(), Overlap, "keyword"])
 def test_what_is_no_ranker_is_refused(ranker: Any) -> None:
     with pytest.raises(DefinitionError, match="search_tool takes rankers, which have rank"):
         search_tool(MAIL, ranker)
@@ -224,14 +230,14 @@ def results_of(tools: Toolset, *queries: str) -> list[ToolResult]:
 
 
 def test_found_has_the_tools_of_the_results_in_order_and_once() -> None:
-    tools = MAIL.register(search_tool(MAIL, ByWords()))
+    tools = MAIL.register(search_tool(MAIL, Overlap()))
     results = results_of(tools, "weather", "send an email.", "weather", "nothing here")
     assert [one.name for one in found(results, tools)][:2] == ["weather", "send_mail"]
     assert all(one is tools.get(one.name) for one in found(results, list(tools)))
 
 
 def test_found_has_nothing_that_is_not_among_the_tools() -> None:
-    tools = MAIL.register(search_tool(MAIL, ByWords()))
+    tools = MAIL.register(search_tool(MAIL, Overlap()))
     assert found(results_of(tools, "weather"), tools.without("weather")) == []
     assert found(results_of(tools, "weather"), tools.without("search_tools")) == []
 
@@ -247,6 +253,6 @@ def test_found_reads_no_result_but_a_search_tools() -> None:
 
 
 def test_a_search_tool_that_was_renamed_bound_or_mounted_is_one_still() -> None:
-    finder = search_tool(MAIL, ByWords())
+    finder = search_tool(MAIL, Overlap())
     (mounted,) = Runner([finder]).as_tools()
     assert all(map(finds_tools, [finder.replace(name="find"), finder.bind(query="mail"), mounted]))

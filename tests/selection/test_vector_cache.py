@@ -143,3 +143,46 @@ def test_a_cache_that_cannot_be_written_is_left_out_and_the_log_says_so(
     with caplog.at_level(logging.WARNING, "ferrule"):
         assert names(match.tool for match in ranker(file, Embedder()).rank(SHOP, "weather"))[0] == "weather"
     assert f"the cache {str(file)!r} is left out" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_left_out_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "notes.txt").write_text("My notes.", encoding="utf-8")
+    file = tmp_path / "notes.txt" / "vectors.db"
+    with caplog.at_level(logging.WARNING, "ferrule"):
+        assert names(match.tool for match in ranker(file, Embedder()).rank(SHOP, "weather"))[0] == "weather"
+    assert f"the cache {str(file)!r} is left out" in caplog.text
+
+
+@pytest.mark.parametrize("kept", [b"abc", "text", 7], ids=str)
+def test_a_cache_with_other_things_than_vectors_is_refused(tmp_path: Path, kept: Any) -> None:
+    file = tmp_path / "vectors.db"
+    ranker(file, Embedder()).rank(SHOP, "x")
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE vectors SET vector = ?", (kept,))
+    with pytest.raises(DefinitionError, match=r"the cache '.*vectors.db' cannot be used: .*; name another file"):
+        ranker(file, Embedder()).rank(SHOP, "x")
+
+
+def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, embedder = tmp_path / "vectors.db", Embedder()
+    ranker(file, embedder).rank([made("first", "A tool.")], "x")
+
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        async def embed(texts: list[str]) -> Any:
+            asked.set()
+            return embedder(texts)
+
+        with closing(sqlite3.connect(file)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            selecting = asyncio.ensure_future(ranker(file, embed).select("weather", SHOP))
+            await asked.wait()
+            holder.rollback()  # which the loop gets to while the other waits
+            assert names(await selecting)[0] == "weather"
+
+    with caplog.at_level(logging.WARNING, "ferrule"):
+        asyncio.run(main())
+    assert caplog.text == "" and len(rows(file)) == 1 + len(SHOP)

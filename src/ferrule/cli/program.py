@@ -244,8 +244,9 @@ def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argpa
         known = [one for action in parser._actions for one in action.option_strings]
         argument = f"; an argument of the tool is written {option.lstrip('-')}=…" if name == "call" else ""
         raise UsageError(f"there is no option {option!r}; {choices(option, known)}{argument}")
-    if name == "run":
-        raise UsageError(f"the task is one argument, and {wrong!r} another: write the whole of it in quotes")
+    text = "task" if name == "run" else "query" if name == "select" and options.action == "why" else None
+    if text is not None:
+        raise UsageError(f"the {text} is one argument, and {wrong!r} another: write the whole of it in quotes")
     raise UsageError(f"{name} takes no {wrong!r}: where the tools are, --tools says: {_with_tools(name, wrong)}")
 
 

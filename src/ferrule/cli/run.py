@@ -75,7 +75,8 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     runner = find.runner(options.tools, timeline.paused, options.yes, more)
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
-        runner = runner.replace(tools=[*runner.tools, search_tool(runner.tools, ranker)])
+        name = "search_tools" if runner.tools.find("search_tools") is None else "search_all_tools"  # a server's own
+        runner = runner.replace(tools=[*runner.tools, search_tool(runner.tools, ranker, name=name)])
     _print_header(console, options.task, model, runner, options.select)
     context = ToolContext(session="cli")
     turns = options.max_turns

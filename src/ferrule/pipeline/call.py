@@ -95,13 +95,11 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     shown, tools = repr(cut(clean(name), 80)), runner.tools
     wrong = f"There is no tool {shown}."
     if offered is not None:
-        wrong, tools = f"{shown} was not offered.", offered
-        searches = (tool for tool in tools if SEARCH_TAG in tool.tags and find_plan(runner, tool.name, offered))
-        if (search := next(searches, None)) is not None:
+        wrong, tools = f"{shown} was not offered.", Toolset(tool for tool in offered if tool in tools)
+        if (search := next((tool for tool in tools if SEARCH_TAG in tool.tags), None)) is not None:
             return f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}"
-    near = [one for one in tools.nearest(name) if find_plan(runner, one, offered)]
-    known = (tool.name for tool in tools if find_plan(runner, tool.name, offered))
-    names = ", ".join(map(repr, near or islice(known, 12)))
+    near = tools.nearest(name)
+    names = ", ".join(map(repr, near or [tool.name for tool in islice(tools, 12)]))
     others = f"Did you mean {names}?" if near else f"There are {names}." if names else "There are none."
     return f"{wrong} {others} {NOTHING_RUN}"
 

@@ -24,6 +24,7 @@ from ferrule.selection.matching import Match, Query, Ranker, ToolSelector
 from ferrule.selection.named import named
 from ferrule.selection.pinned import pinned
 from ferrule.selection.search_tool import found, search_tool
+from ferrule.selection.tokens import definition_tokens
 
 __all__ = [
     "Embed",
@@ -34,6 +35,7 @@ __all__ = [
     "ToolSelector",
     "by_budget",
     "chain",
+    "definition_tokens",
     "embedding",
     "evaluate",
     "found",

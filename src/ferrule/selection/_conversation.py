@@ -11,43 +11,31 @@ from ferrule.values.content import clean
 
 
 class Conversation(NamedTuple):
-    """The texts of a conversation, the newest first in each list."""
+    """The last texts of a conversation, each empty where nobody said any; the middle of what is long is left out."""
 
-    last_user: str
-    """The last thing that the user said: at most 4,000 characters, the middle left out of what is longer."""
-    earlier_users: list[str]
-    """What the user said before; this list and those below hold at most 8 texts of 2,000 characters."""
-    assistant: list[str]
-    """What the model said, with the plan that Cohere's models write beside their calls; no thoughts, no calls."""
-    results: list[str]
-    """What calls came to: the text blocks, and the strings in structured values."""
-
-
-def text_of_query(query: Query) -> str:
-    """The text itself, or what the user said last in these messages; empty where nobody said anything."""
-    return read_conversation(query, _FIRST_ONLY).last_user
+    user: str
+    """The last thing that the user said: at most 4,000 characters, and of the others 2,000."""
+    user_before: str
+    """What the user said before that."""
+    assistant: str
+    """What the model said last, with the plan that Cohere's models write beside their calls; no thoughts, no calls."""
+    result: str
+    """What the last call came to: the text blocks, and the strings in structured values."""
 
 
-def read_conversation(query: Query, most: int = 8) -> Conversation:
-    """Who said what, in the messages of any API that Ferrule knows; what is no message is left out.
-
-    Args:
-        most: The most texts in each list.
-    """
-    said: dict[str, list[str]] = {"user": [], "assistant": [], "result": []}
-    wanted = {"user": most + 1, "assistant": most, "result": most}
+def read_conversation(query: Query) -> Conversation:
+    """Who said what last, in the messages of any API that Ferrule knows; what is no message is left out."""
+    said = Conversation("", "", "", "")
     for who, value in _newest_first(query):
-        longest = _LONGEST_LAST if who == "user" and not said["user"] else _LONGEST_OTHER
-        if len(said[who]) < wanted[who] and (text := _text_in(value, longest)):
-            said[who].append(text)
-            if all(len(said[one]) == wanted[one] for one in said):
+        place = "user_before" if who == "user" and said.user else who
+        if not getattr(said, place) and (text := _text_in(value, _LONGEST[place])):
+            said = said._replace(**{place: text})
+            if all(said):
                 break
-    users = said["user"]
-    return Conversation(users[0] if users else "", users[1:], said["assistant"], said["result"])
+    return said
 
 
-_FIRST_ONLY = 0
-_LONGEST_LAST, _LONGEST_OTHER = 4_000, 2_000
+_LONGEST = {"user": 4_000, "user_before": 2_000, "assistant": 2_000, "result": 2_000}
 _MOST_MESSAGES, _MOST_NODES = 10_000, 1_000
 _ROLES = {
     "user": "user",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ferrule.definition.tool import Tool
-from ferrule.selection._words import add_terms, terms_of
+from ferrule.selection._words import terms_of
 
 WEIGHTS = {
     "name": 30,
@@ -63,8 +63,9 @@ def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
     """What a tool says of itself, and what people said who needed it."""
     terms: dict[str, int] = {}
     for field, text in fields_of(tool):
-        if text:
-            add_terms(text, WEIGHTS[field], terms)
+        weight = WEIGHTS[field]
+        for term in terms_of(text):
+            terms[term] = terms.get(term, 0) + weight
     length = sum(terms.values())
     added = terms_of_examples(worked_examples)
     for term, weight in added.items():
@@ -79,6 +80,12 @@ def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
         for term in dict.fromkeys(terms_of(text)):
             found[term] = min(found.get(term, 0) + 1, _MOST_ALIKE)
     return {term: count * WEIGHTS["worked examples"] for term, count in found.items()}
+
+
+def document_of_example(text: str) -> Document:
+    """A worked example by itself: each of its terms counts the same."""
+    terms = dict.fromkeys(terms_of(text), 10)
+    return Document(terms, sum(terms.values()))
 
 
 class _Schema:

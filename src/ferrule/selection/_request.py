@@ -36,21 +36,17 @@ class Request(NamedTuple):
 def request_of(query: Query) -> Request:
     """The terms of a text, or of a conversation: the last message, weakly what stands for its words, and weaker what
     was said before it, what the model said last and what its last calls came to."""
-    spoken = read_conversation(query, _TURNS_READ)
-    said = list(dict.fromkeys(terms_of(spoken.last_user)))[:_MOST_TERMS]
+    spoken, *before = read_conversation(query)
+    said = list(dict.fromkeys(terms_of(spoken)))[:_MOST_TERMS]
     whole = _with_synonyms(said)
-    before = [*spoken.earlier_users, *spoken.assistant, *spoken.results]
     weight = _BEFORE_A_SHORT_ONE if len(said) < _FEW_TERMS else _BEFORE
     for text in before:
         for term in terms_of(text)[:_MOST_BEFORE]:
             whole.setdefault(term, weight)
-    parts = [terms for one in _CLAUSE_END.split(spoken.last_user) if (terms := list(dict.fromkeys(terms_of(one))))]
+    parts = [terms for one in _CLAUSE_END.split(spoken) if (terms := list(dict.fromkeys(terms_of(one))))]
     known = set(said)
     clauses = [_with_synonyms([term for term in terms if term in known]) for terms in parts[:_MOST_CLAUSES]]
     return Request(whole, [one for one in clauses if one] if len(clauses) > 1 else [], said)
-
-
-_TURNS_READ = 1
 
 
 def _with_synonyms(said: list[str]) -> dict[str, float]:

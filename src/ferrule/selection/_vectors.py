@@ -44,7 +44,7 @@ class Reader:
         """One vector for each text.
 
         Raises:
-            DefinitionError: for what is no list of vectors, or not one for each text, and as `vector` does.
+            DefinitionError: for what is no list of vectors, not one for each text, or of another length than before.
         """
         if isinstance(answer, str | bytes | Mapping) or not isinstance(answer, Iterable):
             raise DefinitionError(
@@ -103,7 +103,7 @@ class Disk:
         """Those vectors that there are, by text.
 
         Raises:
-            DefinitionError: where the file is no cache.
+            DefinitionError: where the file is no cache, or has something else than vectors.
         """
         by_key = {self._key(text): text for text in texts}
         found: dict[str, Vector] = {}
@@ -115,7 +115,7 @@ class Disk:
                     marks = ",".join("?" * len(some))
                     rows = database.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", some)
                     found.update((by_key[key], array("f", vector)) for key, vector in rows)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError, TypeError, ValueError) as error:
             self._go_without(error)
         return found
 
@@ -129,7 +129,7 @@ class Disk:
         try:
             with closing(self._open()) as database, database:
                 database.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._go_without(error)
 
     def _open(self) -> sqlite3.Connection:
@@ -146,9 +146,9 @@ class Disk:
     def _key(self, text: str) -> bytes:
         return hashlib.sha256(self._model + text.encode("utf-8", "replace")).digest()
 
-    def _go_without(self, error: sqlite3.Error) -> None:
+    def _go_without(self, error: Exception) -> None:
         """A cache that is full, locked or read-only costs time, and is no reason to end a conversation."""
-        if not isinstance(error, sqlite3.OperationalError):
+        if not isinstance(error, sqlite3.OperationalError | OSError):
             raise DefinitionError(
                 f"embedding: the cache {str(self._path)!r} cannot be used: {error}; name another file, or delete it"
             ) from error

@@ -56,9 +56,3 @@ def terms_of(text: str) -> list[str]:
         text = "".join([one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one)])
     known = _known
     return [term for word in _ONE_WORD.findall(text) if (term := known[word]) is not None]
-
-
-def add_terms(text: str, weight: int, found: dict[str, int]) -> None:
-    """Add `weight` to the terms of `text`, for each time that they stand there."""
-    for term in terms_of(text):
-        found[term] = found.get(term, 0) + weight

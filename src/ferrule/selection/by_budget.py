@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
-from ferrule.selection._asked import always_offered, as_count, as_selector, as_tools, chosen
-from ferrule.selection._tokens import definition_tokens
+from ferrule.selection._checks import always_offered, as_count, as_selector, as_tools, chosen
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Query, ToolSelector
+from ferrule.selection.tokens import definition_tokens
 
 _MOST_RANKED = 200
 """How many tools the default selector gives, from which those are taken that fit."""
@@ -32,7 +32,7 @@ def by_budget(
     Args:
         tokens: How many all definitions together may take.
         selector: What is offered first; `keyword()` where it is left out.
-        count: The tokens of a tool's definition; a quarter of the characters of its JSON where it is left out. It is
+        count: The tokens of a tool's definition; `definition_tokens` where it is left out. It is
             asked once for each tool.
 
     Raises:
@@ -56,13 +56,12 @@ class _ByBudget:
 
     async def select(self, messages: Query, tools: Iterable[Tool]) -> list[Tool]:
         every = as_tools(tools)
-        others = list(dict.fromkeys(tool for tool in every if SEARCH_TAG not in tool.tags))
+        offered = {tool: None for tool in every if SEARCH_TAG in tool.tags}
+        others = [tool for tool in dict.fromkeys(every) if tool not in offered]
         if sum(map(self._tokens_of, others)) <= self._tokens:
             return others
-        search = list(dict.fromkeys(tool for tool in every if SEARCH_TAG in tool.tags))
-        reserved = dict.fromkeys([*search, *always_offered(self._selector, every)])
+        reserved = offered | dict.fromkeys(always_offered(self._selector, every))
         left = self._left_after(list(reserved))
-        offered = dict.fromkeys(search)
         for tool in await chosen(self._selector, messages, every):
             if tool not in reserved:
                 if self._tokens_of(tool) > left:

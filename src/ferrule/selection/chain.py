@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.selection._asked import always_offered, as_selector, as_tools, chosen
+from ferrule.selection._checks import always_offered, as_selector, as_tools, chosen
 from ferrule.selection.matching import Query, ToolSelector
 
 

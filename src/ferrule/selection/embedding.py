@@ -14,8 +14,8 @@ from ferrule.definition.handler import is_async
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.own_loop import OwnLoop, wait
-from ferrule.selection._asked import as_count
-from ferrule.selection._conversation import text_of_query
+from ferrule.selection._checks import as_count
+from ferrule.selection._conversation import read_conversation
 from ferrule.selection._vectors import Disk, Reader, Rows, Vector
 from ferrule.selection.matching import Match, Query, Ranker
 
@@ -94,7 +94,7 @@ class _Embedding:
 
     async def rank_async(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Match]:
         """What `rank` gives, without keeping the loop waiting."""
-        every, text = list(dict.fromkeys(tools)), text_of_query(query)
+        every, text = list(dict.fromkeys(tools)), read_conversation(query).user
         if not every or not text:
             return []
         if every != self._rows[0]:
@@ -107,14 +107,15 @@ class _Embedding:
         texts = {tool: text_of_tool(tool) for tool in tools if tool not in self._known}
         if not texts:
             return
-        vectors = self._disk.read(set(texts.values())) if self._disk else {}
+        # In a thread: another process may hold the file for seconds.
+        vectors = await asyncio.to_thread(self._disk.read, set(texts.values())) if self._disk else {}
         self._keep(texts, vectors)
         left = list(dict.fromkeys(text for text in texts.values() if text not in vectors))
         for start in range(0, len(left), self._batch):
             some = left[start : start + self._batch]
             made = dict(zip(some, await self._vectors_of(some), strict=True))
             if self._disk:
-                self._disk.write(made)
+                await asyncio.to_thread(self._disk.write, made)
             self._keep(texts, made)
 
     def _keep(self, texts: Mapping[Tool, str], vectors: Mapping[str, Vector]) -> None:

@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from ferrule.definition.mapping import build_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
-from ferrule.selection._asked import as_ranker, as_tools
-from ferrule.selection._tokens import definition_tokens
+from ferrule.selection._checks import as_ranker, as_tools, did_you_mean
 from ferrule.selection.matching import Query, Ranker
+from ferrule.selection.tokens import definition_tokens
 
 _DEPTH = 10
 """Places that NDCG looks at."""
-_MOST_NEAR = 3
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def evaluate(
 
     Args:
         ranker: Anything with `rank(tools, query, limit=…)`.
-        tools: A toolset, or tools that need not be one: two may have names that look alike.
+        tools: A toolset, or tools that need not be one: two may have one name, and are then called by their `id`.
         queries: See `read_queries`.
         k: How many of the first places recall and costs are given for.
 
@@ -97,7 +96,8 @@ def evaluate(
             is no ranker.
     """
     ranker, offered = as_ranker("evaluate(…)", ranker), as_tools(tools)
-    names = _names_by_label(offered)
+    shown = _shown_names(offered)
+    names = _names_by_label(shown)
     if not k or min(k) < 1:
         raise DefinitionError(f"evaluate(k={k!r}): give one or more numbers of places, each at least 1")
     limit = max(*k, _DEPTH)
@@ -105,7 +105,7 @@ def evaluate(
     for query in queries:
         right = _right_names(query, names)
         found = [match.tool for match in ranker.rank(offered, query.asked, limit=limit)][:limit]
-        ranks.append(_ranks(query, right, found))
+        ranks.append(_ranks(query, right, [shown.get(tool, tool.name) for tool in found]))
         costs.append([definition_tokens(tool) for tool in found])
     if not ranks:
         raise DefinitionError("evaluate(…): there are no queries")
@@ -136,8 +136,7 @@ def read_tools(path: str | os.PathLike[str]) -> list[Tool]:
     """The tools of a JSONL file, one definition a line, to be looked for and not run. See docs/selection.md#measuring.
 
     `{"id": "fs:read_file", "name": "read_file", "description": "…", "parameters": {…}}`, or in any form that
-    `build_tool` takes. An `id` goes into the tool's metadata. Two tools may have names that look alike, so it is no
-    toolset.
+    `build_tool` takes. An `id` goes into the tool's metadata. Two tools may have one name, so it is no toolset.
 
     Raises:
         DefinitionError: naming file and line.
@@ -203,11 +202,19 @@ def _is_list_of(value: object, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(one, kind) for one in value)
 
 
-def _names_by_label(tools: Iterable[Tool]) -> dict[str, str]:
-    """The names of tools by what a query may call them: the id of a row, the wire name, above all the name."""
-    labels: dict[str, str] = {}
+def _shown_names(tools: Iterable[Tool]) -> dict[Tool, str]:
+    """What each tool is called here: its name; of those that share one, the `id` of the row, where it has one."""
+    counts = Counter(tool.name for tool in tools)
+    return {tool: tool.name if counts[tool.name] == 1 else _id(tool) or tool.name for tool in tools}
+
+
+def _names_by_label(shown: Mapping[Tool, str]) -> dict[str, str | None]:
+    """What tools are called here by what a query may call them: the id of a row, the wire name, above all the name;
+    `None` for a name of several."""
+    labels: dict[str, str | None] = {}
     for label in (_id, lambda tool: tool.wire_name, lambda tool: tool.name):
-        labels.update((found, tool.name) for tool in tools if (found := label(tool)) is not None)
+        labels.update((found, name) for tool, name in shown.items() if (found := label(tool)) is not None)
+    labels.update((tool.name, None) for tool, name in shown.items() if labels[tool.name] != name)
     return labels
 
 
@@ -216,30 +223,26 @@ def _id(tool: Tool) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _right_names(query: LabelledQuery, names: Mapping[str, str]) -> list[str]:
+def _right_names(query: LabelledQuery, names: Mapping[str, str | None]) -> list[str]:
     about = f"the query {query.id or query.text!r}"
     if not query.relevant:
         raise DefinitionError(f"{about} says of no tool that it is right")
+    right: dict[str, None] = {}
     for label in query.relevant:
-        if label not in names:
-            raise DefinitionError(
-                f"{about} says that {label!r} is right, and no tool is called so{_near(label, names)}"
-            )
-    return list(dict.fromkeys(names[label] for label in query.relevant))
+        name = names.get(label)
+        if name is None:
+            which = "several tools are" if label in names else "no tool is"
+            hint = did_you_mean(label, filter(None, names.values()))
+            raise DefinitionError(f"{about} says that {label!r} is right, and {which} called so{hint}")
+        right[name] = None
+    return list(right)
 
 
-def _near(label: str, names: Mapping[str, str]) -> str:
-    """Those that hold the same words in another case or with another prefix; difflib is slow over ten thousands."""
-    end = label.lower().replace(":", ".").rpartition(".")[2]
-    near = list(dict.fromkeys(name for name in names.values() if end and name.lower().endswith(end)))[:_MOST_NEAR]
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
-def _ranks(query: LabelledQuery, right: Sequence[str], found: Sequence[Tool]) -> Ranks:
+def _ranks(query: LabelledQuery, right: Sequence[str], found: Sequence[str]) -> Ranks:
     places: dict[str, int] = {}
-    for place, tool in enumerate(found, 1):
-        places.setdefault(tool.name, place)
-    return Ranks(query, {name: places.get(name) for name in right}, tuple(tool.name for tool in found))
+    for place, name in enumerate(found, 1):
+        places.setdefault(name, place)
+    return Ranks(query, {name: places.get(name) for name in right}, tuple(found))
 
 
 def _recall(ranks: Ranks, few: int) -> float:

@@ -7,7 +7,7 @@ from math import fsum
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.selection._asked import Tools, as_count, as_ranker, as_tools, checked_matches, ranked
+from ferrule.selection._checks import Tools, as_count, as_ranker, as_tools, checked_matches, ranked
 from ferrule.selection.matching import Match, Query, Ranker
 
 _K = 60
@@ -21,9 +21,8 @@ def hybrid(*rankers: Ranker, limit: int = 8) -> Ranker:
         selector = hybrid(keyword(), embedding(embed), limit=8)
 
     A score is the sum of 1 / (60 + place) over the rankings that have the tool; scores of one ranker and of another
-    are not compared. The method and its 60 are those of Cormack, Clarke and Büttcher, "Reciprocal rank fusion
-    outperforms Condorcet and individual rank learning methods", SIGIR 2009. Tools with equal scores in a ranking share
-    the place of the first of them; in the answer they stand in the order of the toolset.
+    are not compared. Tools with equal scores in a ranking share the place of the first of them; in the answer they
+    stand in the order of the toolset.
 
     Args:
         rankers: Each is asked for its first 100. One that waits for something has, beside `rank`,

@@ -12,8 +12,8 @@ from weakref import ref
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.selection._asked import Tools, as_count, as_tools
-from ferrule.selection._document import WEIGHTS, document_of, fields_of, terms_of_examples
+from ferrule.selection._checks import Tools, as_count, as_tools
+from ferrule.selection._document import WEIGHTS, document_of, document_of_example, fields_of, terms_of_examples
 from ferrule.selection._index import Index, Scores, best, combined, highest_of
 from ferrule.selection._request import Request, request_of
 from ferrule.selection._synonyms import SYNONYMS_SHARE, synonyms_of
@@ -30,6 +30,12 @@ _WHOLE_NAME, _INSIDE = 0.1, 0.3
 """What it counts, in parts of the best score, that all of a tool's name was said, and that what was said stands inside
 the words of its name."""
 _SHORTEST_INSIDE = 4
+_WORKED = 1.2
+"""What it counts, in parts of the best score, that worked examples have what was said: the share that each of them has,
+added up."""
+_MOST_WORKED = 8
+_UNLIKE = 6
+"""So many examples that have nothing of it are taken to stand beside a tool's own: one alone says little."""
 _MOST_INDEXES = 8
 _LOW = 1 / 3
 _FEW_CHANGES = 16
@@ -113,8 +119,7 @@ class Keyword:
         as_count("keyword", "limit", limit)
         request = request_of(query)
         with self._lock:
-            catalogue = self._catalogue(as_tools(tools))
-            return catalogue.rank(request, limit) if request.whole else []
+            return self._catalogue(as_tools(tools)).rank(request, limit)
 
     def explain(self, tools: Iterable[Tool], query: Query, *, limit: int = 10) -> list[Explanation]:
         """What `rank` gives, with what each score comes from."""
@@ -122,8 +127,7 @@ class Keyword:
         request = request_of(query)
         with self._lock:
             catalogue = self._catalogue(as_tools(tools))
-            matches = catalogue.rank(request, limit) if request.whole else []
-            return [Explanation(match, catalogue.parts(request, match)) for match in matches]
+            return [Explanation(match, catalogue.parts(request, match)) for match in catalogue.rank(request, limit)]
 
     def _catalogue(self, tools: Tools) -> _Catalogue:
         found = next((one for one in self._kept if one.is_of(tools)), None)
@@ -151,6 +155,9 @@ class _Catalogue:
         self._numbers: dict[Tool, int] = {}
         self._tools: list[Tool | None] = []
         self._names: list[tuple[tuple[str, ...], str]] = []
+        self._worked = Index()
+        self._worked_of: list[int] = []
+        self._worked_by: dict[int, range] = {}
         self._places: dict[Tool, int] = {}
         self._order: list[Tool] = []
         self._given: Callable[[], object] = _no_toolset
@@ -189,13 +196,20 @@ class _Catalogue:
         self._given = ref(given) if isinstance(given, Toolset) else _no_toolset
 
     def add(self, tool: Tool) -> None:
-        self._numbers[tool] = self._index.add(document_of(tool, self._examples.get(tool.name, ())))
+        examples = self._examples.get(tool.name, ())
+        number = self._numbers[tool] = self._index.add(document_of(tool, examples))
+        if examples:
+            numbers = [self._worked.add(document_of_example(text)) for text in examples]
+            self._worked_by[number] = range(numbers[0], numbers[-1] + 1)
+            self._worked_of += [number] * len(numbers)
         self._tools.append(tool)
         self._names.append((tuple(dict.fromkeys(terms_of(tool.name))), _letters(tool.name)))
 
     def remove(self, tool: Tool) -> None:
         number = self._numbers.pop(tool)
         self._index.remove(number)
+        for worked in self._worked_by.pop(number, ()):
+            self._worked.remove(worked)
         self._tools[number] = None
 
     def rank(self, request: Request, limit: int) -> list[Match]:
@@ -217,10 +231,38 @@ class _Catalogue:
     def _place(self, number: int) -> int:
         return self._places[self._tool(number)]
 
-    def _scores(self, request: Request) -> Scores:
+    def _lists(self, request: Request) -> tuple[list[Scores], list[float]]:
+        """The scores for all that was said, and for each thing that was asked for; and by what these are multiplied."""
         lists = self._index.scores([request.whole, *request.clauses])
-        factors = _factors(list(map(highest_of, lists)))
+        return lists, _factors(list(map(highest_of, lists)))
+
+    def _by_words(self, request: Request) -> Scores:
+        lists, factors = self._lists(request)
         return combined(lists, factors, _CLAUSES) if factors else lists[0]
+
+    def _scores(self, request: Request) -> Scores:
+        scores = self._by_words(request)
+        top = highest_of(scores)
+        for number, share in self._alike(request).items():
+            scores[number] += top * share
+        return scores
+
+    def _alike(self, request: Request) -> dict[int, float]:
+        """What tools get for worked examples that have what was said, in parts of the best score."""
+        asked = dict.fromkeys(request.said, 1.0)
+        if not asked or not self._worked.count:
+            return {}
+        (alike,), whole = self._worked.scores([asked]), sum(map(self._worked.idf, asked))
+        found: dict[int, list[float]] = {}
+        for number in best(alike, _RERANKED):
+            found.setdefault(self._worked_of[number], []).append(float(alike[number]) / whole)
+        return {
+            number: _WORKED * self._share(number) * sum(sorted(one)[-_MOST_WORKED:]) for number, one in found.items()
+        }
+
+    def _share(self, number: int) -> float:
+        own = len(self._worked_by[number])
+        return own / (own + _UNLIKE)
 
     def _looked_at_again(self, request: Request, scores: Scores, numbers: list[int]) -> dict[int, float]:
         """The scores of some tools, with what their names add."""
@@ -253,12 +295,13 @@ class _Catalogue:
     def parts(self, request: Request, match: Match) -> list[Contribution]:
         """What a score comes from: each term by the fields that it stands in, the name, and the worked examples."""
         number = self._numbers[match.tool]
-        highest = list(map(highest_of, self._index.scores([request.whole, *request.clauses])))
-        factors = _factors(highest)
-        by_term = self._by_term(request, number, factors)
+        by_term = self._by_term(request, number, self._lists(request)[1])
         weights = self._weights(match.tool, by_term)
         found = [part for term, score in by_term.items() for part in _shared(term, score, weights[term])]
-        rest = match.score - sum(by_term.values())
+        alike = self._alike(request).get(number, 0.0) * highest_of(self._by_words(request))
+        if alike:
+            found.append(Contribution("", "worked examples", alike))
+        rest = match.score - sum(by_term.values()) - alike
         if rest > _INEXACT * match.score:
             found.append(Contribution("", "whole name", rest))
         return sorted(found, key=lambda part: -part.score)

@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from ferrule.arguments.names import Names
 from ferrule.errors import DefinitionError
+from ferrule.selection._checks import did_you_mean
 from ferrule.selection.by_budget import by_budget
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import ToolSelector
@@ -74,9 +74,8 @@ def _plug_in(name: str) -> object:
     found = [point for point in points if point.name == name]
     if not found:
         known = [*_BUILT_IN, *sorted({point.name for point in points})]
-        near = Names(known).nearest(name)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there are {', '.join(map(repr, known))}"
-        raise DefinitionError(f"there is no selector {name!r}; {hint} A selector is named by {_WRITTEN_AS}")
+        hint = did_you_mean(name, known) or f"; there are {', '.join(map(repr, known))}."
+        raise DefinitionError(f"there is no selector {name!r}{hint} A selector is named by {_WRITTEN_AS}")
     if len({point.value for point in found}) > 1:
         raise DefinitionError(
             f"several packages offer a selector {name!r}: {_origins(found)}; name one of them 'module:attribute'"
@@ -94,13 +93,13 @@ def _origins(points: Iterable[EntryPoint]) -> str:
 def _from_module(text: str, module: str, path: str) -> object:
     try:
         found: object = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise DefinitionError(
-                f"{text!r}: there is no module {module!r}; a selector is named by {_WRITTEN_AS}"
-            ) from None
-        raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module}.".startswith(f"{missing}."):
+            file = f"; of a file, write {module[:-3] + ':' + path!r}" if module.endswith(".py") else ""
+            raise DefinitionError(
+                f"{text!r}: there is no module {module!r}{file}; a selector is named by {_WRITTEN_AS}"
+            ) from None
         raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -121,7 +120,7 @@ def _made(text: str, found: object) -> ToolSelector:
             made = found()
         except Exception as error:
             raise DefinitionError(
-                f"{text!r}: {found!r} is called without arguments, and raised {type(error).__name__}: {error}"
+                f"{text!r}: {found!r} is called without arguments, and raised {_said(error)}"
             ) from error
     if isinstance(made, type) or not isinstance(made, ToolSelector):
         raise DefinitionError(f"{text!r} is {made!r}, and no selector: it has no async select(messages, tools)")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Iterable
 from weakref import WeakKeyDictionary
 
-from ferrule.arguments.names import Names
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
+from ferrule.selection._checks import did_you_mean
 from ferrule.selection.matching import Query, ToolSelector
 
 _WILDCARDS = frozenset("*?[")
@@ -66,9 +66,9 @@ class _Pinned:
     def _pick(self, every: Collection[Tool]) -> list[Tool]:
         if missing := self._exact.difference(tool.name for tool in every):
             name = min(missing)
-            near = Names(tool.name for tool in every).nearest(name)
-            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise DefinitionError(f"{self!r}: there is no tool {name!r}{hint}")
+            raise DefinitionError(
+                f"{self!r}: there is no tool {name!r}{did_you_mean(name, (tool.name for tool in every))}"
+            )
         return [tool for tool in every if self._fits(tool)]
 
     def _fits(self, tool: Tool) -> bool:

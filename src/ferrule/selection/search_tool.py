@@ -13,7 +13,7 @@ from ferrule.arguments.names import folded
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import SEARCH_TAG, Toolset
 from ferrule.errors import DefinitionError
-from ferrule.selection._asked import as_ranker
+from ferrule.selection._checks import as_ranker
 from ferrule.selection.keyword import keyword
 from ferrule.selection.matching import Ranker
 from ferrule.values.content import clean, cut
@@ -67,24 +67,29 @@ def finds_tools(tool: Tool) -> bool:
     return isinstance(tool.handler, SearchTools)
 
 
+def searched_by(tool: Tool) -> Iterable[Tool]:
+    """What a search tool searches; nothing for any other tool."""
+    return tool.handler.toolset if isinstance(tool.handler, SearchTools) else ()
+
+
 def found(results: Iterable[ToolResult], tools: Toolset | Iterable[Tool]) -> list[Tool]:
     """The tools that search tools among `tools` found, in the order of `results`: what they made callable.
 
     For a loop of your own: `offered = Toolset([*offered, *found(results, runner.tools)])`, without those that are
-    offered already. What other tools write into their results counts for nothing, and so does the name of a tool that
-    is not among `tools`. See docs/selection.md#the-search-tool.
+    offered already. What other tools write into their results counts for nothing, and so does a name that is not among
+    `tools`, or that the search tool does not search. See docs/selection.md#the-search-tool.
     """
     known = tools if isinstance(tools, Toolset) else Toolset(tools)
     return list(dict.fromkeys(tool for result in results for tool in _found_by(result, known)))
 
 
 def _found_by(result: ToolResult, known: Toolset) -> Iterator[Tool]:
-    searched = known.find(result.tool_name)
-    if searched is None or not finds_tools(searched) or not result.success:
+    searching = known.find(result.tool_name)
+    if searching is None or not isinstance(searching.handler, SearchTools) or not result.success:
         return
     for one in result.metadata.get("found", ()):
         tool = known.find(one["name"])
-        if tool is not None and not finds_tools(tool):
+        if tool is not None and searching.handler.toolset.find(one["name"]) is not None:
             yield tool
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from ferrule.arguments.names import Names
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -50,6 +51,12 @@ def as_ranker(who: str, thing: object) -> Ranker:
             f"{who} takes rankers, which have rank(tools, query, limit=…), such as keyword(), not {thing!r}"
         )
     return thing
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'a' or 'b'?`; empty where no name is near."""
+    near = Names(known).nearest(name)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def always_offered(selector: object, tools: Tools) -> list[Tool]:
