@@ -22,6 +22,7 @@ ROOMS = (
     "pipeline",
     "own_loop",
     "runner",
+    "direct_calls",
 )
 """The kernel: each imports those before it. Behind `executors`, one module alone imports `isolation`."""
 SEAM = "ferrule.executors.processes"

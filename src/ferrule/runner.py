@@ -32,9 +32,9 @@ from typing import Any, Unpack, overload
 from ferrule import own_loop
 from ferrule.definition import options
 from ferrule.definition.options import ContextOptions, RunOptions, context_of, exception_classes, seconds, whole_number
-from ferrule.definition.tool import Tool, make_direct_calls_by
+from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
-from ferrule.errors import DefinitionError, GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer, put_question
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
 from ferrule.pipeline.call import enter_core, find_plan, receive, receive_again, shown_arguments, unknown_tool, validate
@@ -51,7 +51,7 @@ from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
 from ferrule.values.event import emit
-from ferrule.values.result import ToolResult, returned
+from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
@@ -590,38 +590,3 @@ def _changes(before: Toolset, after: Toolset) -> dict[str, list[str]]:
         "removed": [name for name in old if name not in both],
         "changed": changed,
     }
-
-
-# -- tools that are awaited by themselves ------------------------------------------------------------------------------
-
-_ERRORS: dict[str, type[ToolError]] = {
-    "invalid": ValidationError,
-    "denied": GuardError,
-    "suspended": GuardError,
-    "timeout": ToolTimeoutError,
-    "failed": HandlerError,
-}
-
-
-async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
-    """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
-    runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
-    if runner is None:
-        runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
-    result = await runner.run(ToolCall(new_id(), tool.name, arguments))
-    state = runner._state
-    if not state.live and not state.abandoned:
-        state.loop = None  # keep none alive
-    if result.success:
-        return returned(result)
-    error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
-    raise error from result.exception
-
-
-def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
-    """`await some_tool.run({...})`: the same for its result."""
-    context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
-    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
-
-
-make_direct_calls_by(_call_directly, _run_directly)

@@ -1,0 +1,46 @@
+"""`await some_tool(…)` and `some_tool.run({…})`: a tool that is called by itself takes the path of every call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferrule.definition.options import RunOptions, context_of
+from ferrule.definition.tool import Tool, make_direct_calls_by
+from ferrule.errors import GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
+from ferrule.runner import Runner
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall, new_id
+from ferrule.values.context import ToolContext
+from ferrule.values.result import ToolResult, returned
+
+_ERRORS: dict[str, type[ToolError]] = {
+    "invalid": ValidationError,
+    "denied": GuardError,
+    "suspended": GuardError,
+    "timeout": ToolTimeoutError,
+    "failed": HandlerError,
+}
+
+
+async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
+    """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
+    runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
+    if runner is None:
+        runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
+    result = await runner.run(ToolCall(new_id(), tool.name, arguments))
+    state = runner._state
+    if not state.live and not state.abandoned:
+        state.loop = None  # keep none alive
+    if result.success:
+        return returned(result)
+    error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
+    raise error from result.exception
+
+
+def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
+    """`await some_tool.run({...})`: the same for its result."""
+    context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
+    return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
+
+
+make_direct_calls_by(_call_directly, _run_directly)
