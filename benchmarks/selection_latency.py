@@ -1,6 +1,6 @@
 """Times and memory of `keyword`; run by `benchmarks/selection.py --latency`, with numpy and without.
 
-Times are CPU time of this process, so that what else the machine does counts little.
+Times are CPU time of the thread that ranks, so that what else the machine does counts little.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def varied(rows: Sequence[dict[str, Any]], count: int) -> Iterator[dict[str, Any
 
 def timed(work: Callable[[], object]) -> float:
     """Seconds of CPU time."""
-    begin = time.process_time()
+    begin = time.thread_time()
     work()
-    return time.process_time() - begin
+    return time.thread_time() - begin
 
 
 def percentile(times: Sequence[float], share: float) -> float:

@@ -106,6 +106,13 @@ def test_where_nothing_was_offered_nothing_can_be_called() -> None:
     assert ran == []
 
 
+def test_where_no_name_is_near_twelve_of_many_are_told() -> None:
+    runner, _ = made(*(f"read_{number}" for number in range(13)))
+    for options in ({}, {"offered": runner.tools}):
+        error = refused(go(runner.run("zoom", {}, **options)))
+        assert error.count("'read_") == 12 and "'read_11'. Nothing was run." in error
+
+
 def test_a_tool_that_is_turned_off_and_was_not_offered_is_not_found() -> None:
     runner, _ = made("read", "drop")
     runner.disable("drop", "broken since Monday")

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset, deny, tool
 from ferrule.cli.models import Named
+from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, run
 from ferrule.models import Anthropic, OpenAI
 from ferrule.providers import anthropic, openai_chat, openai_responses
@@ -380,6 +381,14 @@ def test_names_that_the_model_was_given_have_no_effect_where_a_run_without_a_sel
     answers = [anthropic_message(use("t1", "fail", {})), FOUND_BY_ANTHROPIC[-1]]
     model = Anthropic("m", client=Api(answers).client, stream=False, strict=["weigh"], deferred=["weigh"])
     assert go(model, CATALOGUE.register(fail), on_failure="degrade").status == "degraded"
+
+
+@pytest.mark.parametrize("given", [{"strict": ["wiegh"]}, {"deferred": ["wiegh"]}], ids=str)
+def test_a_name_that_the_model_was_given_and_no_tool_has_is_an_error_where_all_are_offered(given: Any) -> None:
+    api = Api([FOUND_BY_ANTHROPIC[-1]])
+    with pytest.raises(DefinitionError, match="wiegh"):
+        go(Anthropic("m", client=api.client, stream=False, **given), CATALOGUE)
+    assert api.requests == []
 
 
 def test_one_definition_at_least_is_not_deferred() -> None:

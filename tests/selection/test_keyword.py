@@ -212,13 +212,20 @@ def test_the_more_examples_have_what_was_said_the_more_they_count() -> None:
         assert found("please book it", tools, ranker=keyword(examples=examples))[0] == best
 
 
-def test_one_example_alone_says_little() -> None:
-    def added_by(count: int) -> float:
-        (why,) = keyword(examples={"one": ["Book a table"] * count}).explain([made("one")], "book it")
-        (added,) = (part.score for part in why.parts if (part.term, part.field) == ("", "worked examples"))
-        return added / (why.match.score - added)
+def added_by_examples(count: int) -> float:
+    """What whole requests add to a score, in parts of what their words do."""
+    (why,) = keyword(examples={"one": ["Book a table"] * count}).explain([made("one")], "book it")
+    (added,) = (part.score for part in why.parts if (part.term, part.field) == ("", "worked examples"))
+    return added / (why.match.score - added)
 
-    assert 0 < 16 * added_by(1) < added_by(8)
+
+def test_one_example_alone_says_little() -> None:
+    assert 0 < 16 * added_by_examples(1) < added_by_examples(8)
+
+
+def test_more_examples_than_eight_that_have_what_was_said_count_as_eight() -> None:
+    eight, twenty = (added_by_examples(count) * (count + 6) / count for count in (8, 20))
+    assert eight == pytest.approx(twenty)
 
 
 def test_examples_leave_with_their_tool() -> None:
@@ -227,6 +234,14 @@ def test_examples_leave_with_their_tool() -> None:
     (before, _), (after,) = ranker.rank([one, two], "book a table"), ranker.rank([one], "book a table")
     assert before.tool is after.tool is one
     assert after == keyword(examples={"one": ["Book a table"]}).rank([one], "book a table")[0]
+
+
+def test_examples_are_those_of_the_tools_that_there_are_when_an_index_is_built_anew() -> None:
+    ranker = keyword(examples={tool.name: ["Book a table"] * 2 for tool in MANY})
+    for start in range(0, 190, 5):  # five come and five go each time, until most numbers are of tools that are gone
+        some = list(MANY)[start : start + 10]
+        expected = keyword(examples={tool.name: ["Book a table"] * 2 for tool in some}).rank(some, "book a table")
+        assert ranker.rank(some, "book a table") == expected
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ def test_no_plug_in_is_imported_that_was_not_named() -> None:
             "plugged_newest.py:Newest",
             "there is no module 'plugged_newest.py'; of a file, write 'plugged_newest:Newest'",
         ),
+        ("selectors/best.py:Best", r"of a file, write 'selectors\.best:Best'; a selector is named"),
+        ("/home/ada/best.py:Best", "there is no module '/home/ada/best.py'; a selector is named"),
         ("broken", r"the plug-in 'broken' \(plugged_broken:Newest\) cannot be imported: OSError: no disk"),
         ("absent", r"the plug-in 'absent' .* cannot be imported: AttributeError"),
         ("number", "'number' is 7, and no selector"),

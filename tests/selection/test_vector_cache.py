@@ -186,3 +186,23 @@ def test_a_cache_that_another_process_holds_keeps_nobody_else_waiting(
     with caplog.at_level(logging.WARNING, "ferrule"):
         asyncio.run(main())
     assert caplog.text == "" and len(rows(file)) == 1 + len(SHOP)
+
+
+def test_a_cache_that_nobody_else_may_read_keeps_nobody_else_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "vectors.db"
+    ranker(file, Embedder()).rank(SHOP, "x")
+
+    async def main() -> None:
+        embedder = Embedder()
+        with closing(sqlite3.connect(file)) as holder:
+            holder.execute("PRAGMA locking_mode=EXCLUSIVE")
+            holder.execute("BEGIN EXCLUSIVE")
+            selecting = asyncio.ensure_future(ranker(file, embedder).select("weather", SHOP))
+            await asyncio.sleep(0)  # the other begins
+        assert names(await selecting)[0] == "weather" and embedder.asked == [["weather"]]
+
+    with caplog.at_level(logging.WARNING, "ferrule"):
+        asyncio.run(main())
+    assert caplog.text == ""

@@ -95,7 +95,9 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     shown, tools = repr(cut(clean(name), 80)), runner.tools
     wrong = f"There is no tool {shown}."
     if offered is not None:
-        wrong, tools = f"{shown} was not offered.", Toolset(tool for tool in offered if tool in tools)
+        known = [tool for tool in offered if tool in tools]
+        # To make a toolset of 5,000 tools takes 50 ms.
+        wrong, tools = f"{shown} was not offered.", offered if len(known) == len(offered) else Toolset(known)
         if (search := next((tool for tool in tools if SEARCH_TAG in tool.tags), None)) is not None:
             return f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}"
     near = tools.nearest(name)

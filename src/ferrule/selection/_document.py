@@ -27,7 +27,7 @@ _LONGEST_FIELD = 20_000
 _MOST_NODES = 2_000
 _MOST_NESTED = 8
 _LONGEST_VALUE = 100
-_MOST_ALIKE = 4
+_MOST_ALIKE = 8
 """How often a term counts that stands in so many worked examples of one tool."""
 _EXAMPLES_IN_LENGTH = 0.75
 """The share of the worked examples that counts as the length of a tool: wholly, those with many would be punished."""
@@ -74,7 +74,7 @@ def document_of(tool: Tool, worked_examples: Iterable[str] = ()) -> Document:
 
 
 def terms_of_examples(texts: Iterable[str]) -> dict[str, int]:
-    """The terms of worked examples with their weights: once for each example, four times at most."""
+    """The terms of worked examples with their weights: once for each example, eight times at most."""
     found: dict[str, int] = {}
     for text in texts:
         for term in dict.fromkeys(terms_of(text)):

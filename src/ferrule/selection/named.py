@@ -96,7 +96,9 @@ def _from_module(text: str, module: str, path: str) -> object:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
-            file = f"; of a file, write {module[:-3] + ':' + path!r}" if module.endswith(".py") else ""
+            dotted = module.removesuffix(".py").replace("/", ".")
+            is_file = dotted != module and all(map(str.isidentifier, dotted.split(".")))
+            file = f"; of a file, write {dotted + ':' + path!r}" if is_file else ""
             raise DefinitionError(
                 f"{text!r}: there is no module {module!r}{file}; a selector is named by {_WRITTEN_AS}"
             ) from None
