@@ -78,6 +78,18 @@ def test_a_part_of_the_tools_is_offered_and_what_is_found_runs(shop: Path) -> No
     assert ended == [["turn", "not_found"], ["search_tools", "ok"], ["shout", "ok"], ["count", "ok"]]
 
 
+@pytest.mark.parametrize("place", ["choice.py:Shout", "./choice.py:Shout", "inner/other.py:Shout"])
+def test_a_selector_may_stand_in_a_file(shop: Path, place: str) -> None:
+    (shop / "inner").mkdir()
+    (shop / "inner" / "other.py").write_text(CHOICE, encoding="utf-8")
+    done = ferrule(*RUN, "--select", place, cwd=shop)
+    assert "tools  2 of 4 offered: shout, search_tools" in done.stdout, done.stderr
+
+
+def test_a_file_that_is_not_there_is_named(shop: Path) -> None:
+    assert "there is no file 'choise.py'" in refused(ferrule(*RUN, "--select", "choise.py:Shout", cwd=shop))
+
+
 def test_without_it_all_are_offered_and_there_is_no_search_tool(shop: Path) -> None:
     done = ferrule(*RUN, cwd=shop)
     assert "tools  shout, count, turn\n" in done.stdout and "offered:" not in done.stdout

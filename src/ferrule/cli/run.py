@@ -15,17 +15,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import DefinitionError, Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
 from ferrule.cli import find, models, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
+from ferrule.cli.selectors import selector_at
 from ferrule.cli.text import printable, short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
-from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
+from ferrule.cli.usage import VERBOSE_SHOWS
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
-from ferrule.selection import Ranker, ToolSelector, named, search_tool
+from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
 from ferrule.selection.search_tool import finds_tools
 from ferrule.values.content import cut
@@ -49,7 +50,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--select",
         metavar="SELECTOR",
         help="offer the model a part of the tools, and a search tool to find the others: keyword:8, pinned:NAMES, "
-        "by_budget:TOKENS, a plug-in or MODULE:ATTRIBUTE",
+        "by_budget:TOKENS, a plug-in, or MODULE_OR_FILE:ATTRIBUTE",
     )
     find.add_yes(parser)
 
@@ -71,7 +72,7 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     bars = Bars(console)
     model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
-    selector = None if options.select is None else _selector(options.select)
+    selector = None if options.select is None else selector_at("--select", options.select)
     runner = find.runner(options.tools, timeline.paused, options.yes, more)
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
@@ -98,14 +99,6 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     if stages.pressed:
         return CODE
     return 0 if result.status == "done" else 1
-
-
-def _selector(text: str) -> ToolSelector:
-    find.add_working_directory()
-    try:
-        return named(text)
-    except DefinitionError as error:
-        raise UsageError(f"--select: {error}") from None
 
 
 def _print_header(console: Console, task: str, model: models.Named, runner: Runner, select: str | None) -> None:

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ferrule import Tool
-from ferrule.cli import find, servers
+from ferrule.cli import servers
 from ferrule.cli.screen import lay, screen
+from ferrule.cli.selectors import selector_at
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, choices
-from ferrule.selection import Match, Ranker, evaluate, named, read_queries, read_tools
+from ferrule.selection import Match, Ranker, evaluate, read_queries, read_tools
 from ferrule.selection.evaluation import Evaluation, Ranks
 
 _ACTIONS = ("eval", "why")
@@ -82,16 +83,10 @@ def _tools(options: argparse.Namespace) -> list[Tool]:
 
 
 def _ranker(name: str) -> Ranker:
-    """The ranker that `--by` names: as `ferrule run --select` has it, or in a file."""
-    find.add_working_directory()
-    found: Any = find.object_at(name) if name.partition(":")[0].endswith(".py") else named(name)
-    try:
-        ranker = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise UsageError(f"--by {name}: {found.__name__}() failed: {type(error).__name__}: {error}") from error
-    if not isinstance(ranker, Ranker):
-        raise UsageError(f"--by {name}: {ranker!r} is no ranker: it has no rank(tools, query, limit=…) beside select")
-    return ranker
+    found = selector_at("--by", name)
+    if not isinstance(found, Ranker):
+        raise UsageError(f"--by {name}: {found!r} is no ranker: it has no rank(tools, query, limit=…) beside select")
+    return found
 
 
 # eval

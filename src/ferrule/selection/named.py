@@ -40,7 +40,7 @@ def named(text: str) -> ToolSelector:
         raise DefinitionError(
             f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
         )
-    return _made(text, _from_module(text, name, rest) if colon else _plug_in(name))
+    return selector_from(text, _from_module(text, name, rest) if colon else _plug_in(name))
 
 
 def _whole_number(form: str, text: str) -> int:
@@ -96,11 +96,8 @@ def _from_module(text: str, module: str, path: str) -> object:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
-            dotted = module.removesuffix(".py").replace("/", ".")
-            is_file = dotted != module and all(map(str.isidentifier, dotted.split(".")))
-            file = f"; of a file, write {dotted + ':' + path!r}" if is_file else ""
             raise DefinitionError(
-                f"{text!r}: there is no module {module!r}{file}; a selector is named by {_WRITTEN_AS}"
+                f"{text!r}: there is no module {module!r}; a selector is named by {_WRITTEN_AS}"
             ) from None
         raise DefinitionError(f"{text!r} cannot be imported: {_said(error)}") from error
     for part in path.split("."):
@@ -114,8 +111,12 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _made(text: str, found: object) -> ToolSelector:
-    """The selector itself, or what a class or a function makes."""
+def selector_from(text: str, found: object) -> ToolSelector:
+    """The selector that `text` named and that was found there: itself, or what a class or a function makes.
+
+    Raises:
+        DefinitionError: where it is none.
+    """
     made = found
     if isinstance(found, type) or (callable(found) and not isinstance(found, ToolSelector)):
         try:

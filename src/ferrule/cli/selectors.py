@@ -1,0 +1,24 @@
+"""The selector that an option names: `--select` of `ferrule run`, and `--by` of `ferrule select`."""
+
+from __future__ import annotations
+
+from ferrule import DefinitionError
+from ferrule.cli import find
+from ferrule.cli.usage import UsageError
+from ferrule.selection import ToolSelector, named
+from ferrule.selection.named import selector_from
+
+
+def selector_at(option: str, text: str) -> ToolSelector:
+    """What `ferrule.selection.named` gives for a text, or what a file has: `choice.py:best`.
+
+    Raises:
+        UsageError: where it is not there, or is no selector.
+    """
+    find.add_working_directory()
+    try:
+        if text.partition(":")[0].endswith(".py"):
+            return selector_from(text, find.object_at(text))
+        return named(text)
+    except DefinitionError as error:
+        raise UsageError(f"{option}: {error}") from None
