@@ -158,6 +158,14 @@ def test_why_shows_scores_and_what_they_come_from(capsys: pytest.CaptureFixture[
     ]
 
 
+def test_why_leaves_out_what_adds_next_to_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = RANKER.replace('("name", 2.0))', '("name", 2.0), ("name", 0.001))')
+    (here / "ranker.py").write_text(more, encoding="utf-8")
+    assert main([*WHY, "--by", "ranker.py:explaining"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "2.00 ORDER order 2.00 (name) 1.00 stock" in out
+
+
 def test_why_says_the_same_to_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WHY, "--by", "ranker.py:explaining", "--json"]) == 0
     first, *_ = read(capsys)

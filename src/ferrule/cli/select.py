@@ -215,9 +215,10 @@ def _scores(rows: Sequence[tuple[Match, Sequence[Any] | None]]) -> Table:
 
 
 def _parts_text(parts: Sequence[Any]) -> str:
-    """`tea 2.10 (name), left 0.31 (description)`: what counts most first."""
-    ordered = sorted(parts, key=lambda part: -abs(part.score))
-    return one_line(", ".join(f"{part.term} {part.score:.2f} ({part.field})" for part in ordered), _PARTS_WIDTH)
+    """`tea 2.10 (name), left 0.31 (description)`: what counts most first, without what would stand there as 0.00."""
+    ordered = sorted((part for part in parts if round(part.score, 2)), key=lambda part: -abs(part.score))
+    told = (f"{part.term} {part.score:.2f} ({part.field})".strip() for part in ordered)
+    return one_line(", ".join(told), _PARTS_WIDTH)
 
 
 def _row_for_programs(match: Match, parts: Sequence[Any] | None) -> dict[str, Any]:

@@ -32,8 +32,7 @@ def by_budget(
     Args:
         tokens: How many all definitions together may take.
         selector: What is offered first; `keyword()` where it is left out.
-        count: The tokens of a tool's definition; `definition_tokens` where it is left out. It is
-            asked once for each tool.
+        count: The tokens of a tool's definition; `definition_tokens` where it is left out. It is asked once for each.
 
     Raises:
         DefinitionError: for a wrong `tokens`, what is no selector, and a `count` that cannot be called.
