@@ -70,9 +70,9 @@ tests-mcp: $(VENV)/.dev
 tests-rest: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel cli models sources serve peers providers)
 
-# Without benchmarks/selection.py, which needs a folder of catalogues, and what it is made of.
+# Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
 bench: $(VENV)/.dev
-	@for script in $(filter-out benchmarks/measure.py benchmarks/selection%,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in $(filter-out benchmarks/measure.py benchmarks/cases.py benchmarks/selection%,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -6,82 +6,16 @@ Run: python benchmarks/call.py
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from enum import Enum
 from statistics import median
-from typing import Any, Literal
 
+from cases import ADD, CASES, CONTEXT, Case, add, everything, floor, runs, settings
 from measure import Block, interleaved, ratio
-from pydantic import BaseModel, TypeAdapter
 
-from ferrule import Runner, Tool, ToolCall, ToolContext, tool
-from ferrule.middleware import after, before
+from ferrule import Runner, ToolCall, ToolContext, tool
 
 FLOOR, NOTHING, EVERYTHING = "floor: TypeAdapter(fn).validate_json", "nothing configured", "everything"
 Times = dict[str, list[float]]
-
-
-class Currency(Enum):
-    EUR = "EUR"
-    USD = "USD"
-
-
-class Item(BaseModel):
-    sku: str
-    name: str
-    quantity: int
-    price: float
-    kind: Literal["book", "toy", "tool"] = "tool"
-    note: str | None = None
-
-
-class Customer(BaseModel):
-    name: str
-    email: str
-    since: datetime
-    vip: bool = False
-
-
-class Order(BaseModel):
-    id: str
-    customer: Customer
-    items: list[Item]
-    placed: datetime
-    currency: Currency = Currency.EUR
-    due: datetime | None = None
-    remarks: str | None = None
-
-
-async def add(a: int, b: int) -> int:
-    """Add two integers."""
-    return a + b
-
-
-async def order(
-    id: str,
-    customer: Customer,
-    items: list[Item],
-    placed: datetime,
-    currency: Currency = Currency.EUR,
-    due: datetime | None = None,
-    remarks: str | None = None,
-) -> str:
-    """Place an order."""
-    return id
-
-
-async def place(order: Order, note: str | None = None) -> str:
-    """Place an order, with a note of its own."""
-    return order.id
-
-
-async def keep(text: str) -> int:
-    """Keep a text."""
-    return len(text)
 
 
 @tool
@@ -89,95 +23,6 @@ async def nested(context: ToolContext, count: int) -> None:
     """Add two integers many times."""
     for _ in range(count):
         await context.run("add", ADD)
-
-
-ADD = '{"a": 1, "b": 2}'
-ORDER = json.dumps(
-    {
-        "id": "o-20261",
-        "customer": {"name": "Ada Byron", "email": "ada@example.org", "since": "2020-02-03T04:05:06Z", "vip": True},
-        "placed": "2026-11-20T10:11:12Z",
-        "currency": "USD",
-        "due": "2026-12-01T00:00:00Z",
-        "items": [
-            {"sku": f"S{n:04}", "name": f"Thing {n}", "quantity": n + 1, "price": 9.5, "kind": "toy", "note": None}
-            for n in range(20)
-        ],
-    }
-)
-PLACED = f'{{"order": {ORDER}}}'
-LONG = json.dumps({"text": "a, b: c; " * 11_400})
-
-
-@dataclass(frozen=True)
-class Case:
-    """One function with one text.
-
-    Attributes:
-        reads: What the guard of `everything` reads of the arguments.
-        asked: The ratios for everything and for nothing configured.
-    """
-
-    title: str
-    function: Callable[..., Awaitable[Any]]
-    text: str
-    reads: Callable[[Mapping[str, Any]], object]
-    asked: tuple[float, float]
-    calls: int
-
-
-CASES = (
-    Case("two integers", add, ADD, lambda arguments: arguments["a"], (9.5, 4.7), 500),
-    Case("order", order, ORDER, lambda arguments: arguments["items"][0]["sku"], (2.3, 1.3), 100),
-    Case(
-        "order one level down, with a name in its lines that the top level has too",
-        place,
-        PLACED,
-        lambda arguments: arguments["order"]["items"][0]["sku"],
-        (2.8, 1.8),
-        100,
-    ),
-    Case("100 KB string", keep, LONG, lambda arguments: arguments["text"], (1.6, 1.4), 50),
-)
-
-
-def observe(event: object) -> None:
-    pass
-
-
-def unchanged(arguments: object) -> None:
-    return None
-
-
-def untouched(result: object) -> None:
-    return None
-
-
-def runs(text: str, subject: Tool, context: ToolContext | None = None, **options: Any) -> Block:
-    runner = Runner([subject], **options)
-    name = subject.name
-
-    async def block(calls: int) -> None:
-        run = runner.run
-        if context is None:
-            for _ in range(calls):
-                await run(ToolCall("call_1", name, text))
-        else:
-            for _ in range(calls):
-                await run(ToolCall("call_1", name, text), context)
-
-    return block
-
-
-def floor(function: Callable[..., Awaitable[Any]], text: str) -> Block:
-    adapter = TypeAdapter(function)
-
-    async def block(calls: int) -> None:
-        validate = adapter.validate_json
-        for _ in range(calls):
-            await validate(text)
-
-    return block
 
 
 async def _one_task() -> None:
@@ -191,30 +36,16 @@ async def created_tasks(calls: int) -> None:
 
 def promises(case: Case) -> dict[str, Block]:
     """The floor, nothing configured, each promise by itself, and everything."""
-    bare, context = tool(case.function), ToolContext(session="s", principal="p")
-    text = case.text
-
-    def guard(call: ToolCall, context: ToolContext) -> None:
-        case.reads(call.arguments)
-
-    everything: dict[str, Any] = {
-        "observers": [observe],
-        "guards": [guard],
-        "around": [before(unchanged)],
-        "inside": [after(untouched)],
-        "timeout": 30,
-    }
+    bare, text, added = tool(case.function), case.text, settings(case)
+    names = {"timeout": "deadline", "observers": "observer", "guards": "guard that reads one value"}
+    names |= {"around": "before", "inside": "after"}
     return {
         FLOOR: floor(case.function, text),
         NOTHING: runs(text, bare),
-        "+ context": runs(text, bare, context),
+        "+ context": runs(text, bare, CONTEXT),
         "+ concurrency of the tool": runs(text, bare.replace(concurrency=8)),
-        "+ deadline": runs(text, bare, timeout=30),
-        "+ observer": runs(text, bare, observers=[observe]),
-        "+ guard that reads one value": runs(text, bare, guards=[guard]),
-        "+ before": runs(text, bare, around=[before(unchanged)]),
-        "+ after": runs(text, bare, inside=[after(untouched)]),
-        EVERYTHING: runs(text, bare.replace(concurrency=8), context, **everything),
+        **{f"+ {name}": runs(text, bare, **{key: added[key]}) for key, name in names.items()},
+        EVERYTHING: everything(case),
         "(one create_task)": created_tasks,
     }
 

@@ -1,0 +1,130 @@
+"""What one call costs in instructions, as a ratio to Pydantic's own validate-and-call: they repeat to half a percent
+however busy the machine is. Needs valgrind.
+
+Run: python benchmarks/instructions.py                  (all cases, with the interpreter that runs it)
+     python benchmarks/instructions.py --case add       (one of them: add, order, nested, text)
+     python benchmarks/instructions.py --profile add    (the functions that make up one call; without valgrind)
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from cases import CASES, Case, everything, floor, nothing
+from measure import Block
+
+KINDS: dict[str, Callable[[Case], Block]] = {
+    "floor": lambda case: floor(case.function, case.text),
+    "everything": everything,
+    "nothing": nothing,
+}
+_BEFORE_3_13 = 1.35  # what two integers may cost there, times the figure of 3.13
+_WARM_UP = 64  # Python 3.13 has specialised its byte code by then
+
+
+def main() -> None:
+    cases = {case.key: case for case in CASES}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=cases, help="one case instead of all")
+    parser.add_argument("--profile", choices=cases, help="what one call goes through, function by function")
+    parser.add_argument("--count", nargs=2, help=argparse.SUPPRESS)  # what runs below valgrind
+    options = parser.parse_args()
+    if options.count:
+        kind, key = options.count
+        asyncio.run(between_marks(KINDS[kind](cases[key]), cases[key].calls))
+    elif options.profile:
+        for kind in ("everything", "nothing"):
+            profile(kind, cases[options.profile])
+    elif shutil.which("valgrind") is None:
+        print("instructions are counted by valgrind, which is not installed (apt-get install valgrind)")
+    else:
+        report([cases[options.case]] if options.case else CASES)
+
+
+async def between_marks(block: Block, calls: int) -> None:
+    """`calls` calls between two marks, which are calls of a C function that nothing else makes."""
+    await block(_WARM_UP)
+    os.getppid()
+    await block(calls)
+    os.getppid()
+
+
+def instructions(kind: str, case: Case) -> float:
+    """The instructions of one call, without those of the start: callgrind writes its counts anew at each mark."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "counts"
+        valgrind = ["valgrind", "--tool=callgrind", "--dump-before=getppid", f"--callgrind-out-file={written}"]
+        subprocess.run(
+            [*valgrind, sys.executable, __file__, "--count", kind, case.key],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+        counts = (Path(folder) / "counts.2").read_text()  # .1 is the start, .2 what was between the marks
+    found = re.search(r"^(?:totals|summary): (\d+)", counts, re.MULTILINE)
+    assert found is not None, "callgrind wrote no total"
+    return int(found[1]) / case.calls
+
+
+def report(cases: list[Case] | tuple[Case, ...]) -> None:
+    print(f"Python {sys.version.split()[0]}: instructions of one call, as a ratio to validate_json (to reach)")
+    for case in cases:
+        base = instructions("floor", case)
+        print(f"  {case.title:50} floor {base:10,.0f}", end="", flush=True)
+        older = _BEFORE_3_13 if sys.version_info < (3, 13) and case.key == "add" else 1
+        for kind, asked in zip(("everything", "nothing"), case.asked, strict=True):
+            print(f"   {kind} {instructions(kind, case) / base:5.2f} ({asked * older:.3g})", end="", flush=True)
+        print()
+
+
+def profile(kind: str, case: Case, calls: int = 20) -> None:
+    """What one call goes through: the byte code that each function executes, and how often a C function is called."""
+    codes: Counter[CodeType] = Counter()
+    entered: Counter[str] = Counter()
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "call":
+            entered[_named(frame.f_code)] += 1
+        codes[frame.f_code] += event == "opcode"
+        frame.f_trace_opcodes = True
+        return trace
+
+    def called(frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call":
+            entered[getattr(function, "__qualname__", repr(function))] += 1
+
+    async def run(block: Block) -> None:
+        await block(_WARM_UP)
+        sys.setprofile(called)
+        sys.settrace(trace)
+        await block(calls)
+        sys.settrace(None)
+        sys.setprofile(None)
+
+    asyncio.run(run(KINDS[kind](case)))
+    executed = {_named(code): count for code, count in codes.items()}
+    print(f"\n{case.title}, {kind}: in one call {sum(executed.values()) / calls:,.0f} steps of byte code")
+    print("   times   steps")
+    for name in sorted(entered, key=lambda name: (-executed.get(name, 0), -entered[name])):
+        if entered[name] >= calls:
+            print(f"  {entered[name] / calls:6.1f}  {executed.get(name, 0) / calls:6.0f}  {name}")
+
+
+def _named(code: CodeType) -> str:
+    return f"{code.co_qualname}  {Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+if __name__ == "__main__":
+    main()
