@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import isolation as tools  # under this name, because no worker imports `__main__`
 
 from ferrule import ToolCall, ToolContext, tool
-from ferrule.isolation import Order, Recipe, shared
-from ferrule.isolation.pool import WorkerPool
+from ferrule.isolation import Recipe
+from ferrule.isolation.orders import Order
+from ferrule.isolation.pool import WorkerPool, shared
 
 CALLS, ROUNDS, KILLS = 100, 30, 15
 FIELDS = ToolContext().fields

@@ -45,7 +45,9 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.executors import Executor, StartedCall
 from ferrule.guards import ask_before_changes, within
+from ferrule.isolation import Recipe, judged_text, make_tool
 from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
 from ferrule.models import Scripted
@@ -498,3 +500,22 @@ async def chosen(runner: Runner, selector: ToolSelector) -> tuple[str, ...]:
 
 pool: Toolset = assemble_tool_pool([read_notes, weather], [Clock()], ["clock"])
 copied: Tool = read_notes.replace(name="read", timeout=3)
+
+
+class Elsewhere:
+    """Where handlers run, without a base class; and an executor."""
+
+    def executor(self, tool: Tool) -> Executor:
+        return There(Recipe(tool))
+
+
+class There(Executor):
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    async def run(self, values: object, call: StartedCall) -> object:
+        assert_type(judged_text(call.call), str)
+        return make_tool(self.recipe.text)
+
+
+elsewhere: Tool = tool(read_notes.handler, isolation=Elsewhere())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
+    from ferrule.executors import Executor
 
 _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]
@@ -63,6 +64,19 @@ Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Decision | boo
 
 Observer: TypeAlias = Callable[[Event], object]
 """Sees every event; cannot change a call and cannot break one. See docs/events.md."""
+
+
+class Isolation(Protocol):
+    """Where the handlers of tools run, for `isolation=`: on other machines, in processes of your own. See
+    docs/long-work.md."""
+
+    def executor(self, tool: Tool) -> Executor:
+        """What runs the handler of `tool`; made once for each runner that has it.
+
+        Raises:
+            DefinitionError: where it cannot run there.
+        """
+        ...
 
 
 class Executable(Protocol):

@@ -20,7 +20,9 @@ from pydantic import AfterValidator, BaseModel, StringConstraints
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
 from ferrule.executors.threads import Raised
-from ferrule.isolation import Order, Recipe, shared
+from ferrule.isolation import Recipe
+from ferrule.isolation.orders import Order
+from ferrule.isolation.pool import shared
 from ferrule.values.context import running
 
 shared().warm(2)

@@ -14,7 +14,7 @@ from watched import go
 
 import probe
 from ferrule import Runner, Tool, ToolCall, tool
-from ferrule.isolation import SLOTS
+from ferrule.isolation.pool import SLOTS
 
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
 TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)

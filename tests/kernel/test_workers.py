@@ -28,8 +28,9 @@ from watched import BOUND, go
 from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
 from ferrule.errors import NotStartedError, RemoteError, WorkerDiedError
 from ferrule.executors.threads import Raised
-from ferrule.isolation import Job, Order, Recipe, shared
-from ferrule.isolation.pool import WorkerPool
+from ferrule.isolation import Recipe
+from ferrule.isolation.orders import Order
+from ferrule.isolation.pool import Job, WorkerPool, shared
 from ferrule.isolation.transfer import Transfer
 
 HERE = str(Path(__file__).parent)
@@ -731,7 +732,9 @@ def program(text: str, *arguments: str, stdin: int | None = None) -> subprocess.
         import asyncio, atexit, os, signal, sys, threading
         import isolated_tools as tools
         from ferrule import ToolCall, ToolContext, tool
-        from ferrule.isolation import Order, Recipe, shared
+        from ferrule.isolation import Recipe
+        from ferrule.isolation.orders import Order
+        from ferrule.isolation.pool import shared
         import json
         pool = shared()
         def order(handler, arguments):
@@ -821,7 +824,8 @@ def test_nothing_of_the_programs_main_is_run_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import asyncio, sys\nprint('top')\nsys.path.insert(0, sys.argv[1])\nimport isolated_tools as tools\n"
-        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import Order, Recipe, shared\n"
+        "from ferrule import ToolCall, ToolContext, tool\nfrom ferrule.isolation import Recipe\n"
+        "from ferrule.isolation.orders import Order\nfrom ferrule.isolation.pool import shared\n"
         "recipe = Recipe(tool(tools.add))\n"
         "async def main():\n"
         "    made = Order(recipe, ToolCall('c', 'add', '{\"a\": 1}'), ToolContext().fields, None, None)\n"

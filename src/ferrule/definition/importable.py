@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from ferrule.errors import DefinitionError
@@ -17,8 +16,6 @@ def importable(function: object, name: str) -> Place:
     Raises:
         DefinitionError: where none could, saying where to move it.
     """
-    if not hasattr(os, "killpg") or not hasattr(os, "fork"):
-        raise DefinitionError("isolation='process' needs process groups, which this platform does not have")
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     owner = getattr(function, "__self__", None)
     needs_object = owner is not None and not isinstance(owner, type | type(sys))  # a class is found by its name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from ferrule.arguments.names import Names
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
-from ferrule.types import Approver, Guard, Journal, Middleware, Observer
+from ferrule.types import Approver, Guard, Isolation, Journal, Middleware, Observer
 from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
 from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
@@ -109,7 +110,7 @@ def _callables(
     return items
 
 
-def fits(function: Callable[..., object], form: str) -> bool:
+def fits(function: Any, form: str) -> bool:
     """Whether it can be called as `form`, such as `"(call, context)"`, says. What has no signature, such as a function
     in C, fits."""
     try:
@@ -237,6 +238,15 @@ def previewing(key: str, value: object, tool: str) -> object:
     return plain_function(key, value, tool)
 
 
+def isolating(key: str, value: object, tool: str) -> object:
+    """`None`, `"process"`, or an object that says where the handler runs."""
+    if value == "process" and not (hasattr(os, "killpg") and hasattr(os, "fork")):
+        raise DefinitionError("isolation='process' needs process groups, which this platform does not have")
+    if value not in (None, "process") and not fits(getattr(value, "executor", None), "(tool)"):
+        raise wrong(key, value, tool, "None, 'process', or an object with executor(tool)")
+    return value
+
+
 def asking(key: str, value: object, tool: str) -> bool | str:
     """Whether a person is asked, or the reason why."""
     if isinstance(value, bool) or (isinstance(value, str) and value.strip()):
@@ -307,7 +317,7 @@ class FunctionOptions(TypedDict, total=False):
     preview: Annotated[Preview | None, Option(previewing)]
     resources: Annotated[Resources | None, Option(plain_function)]
     private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
-    isolation: Annotated[Literal["process"] | None, Option(one_of(None, "process"), makes_handler=True)]
+    isolation: Annotated[Literal["process"] | Isolation | None, Option(isolating, makes_handler=True)]
     transfer: Annotated[Literal["json", "pickle"], Option(one_of("json", "pickle"), "json", makes_handler=True)]
     expose: Annotated[Iterable[type[BaseException]] | type[BaseException] | None, Option(exception_classes)]
     tags: Annotated[Iterable[str], Option(texts, ())]

@@ -36,7 +36,7 @@ from ferrule.definition.output import Output
 from ferrule.definition.payload import from_execute
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
-from ferrule.types import Guard, Middleware
+from ferrule.types import Guard, Isolation, Middleware
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
 from ferrule.values.result import ToolResult
@@ -76,8 +76,8 @@ class Tool(Generic[P, R_co]):
         preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
             person.
         isolation: `"process"` for a handler that runs in a process of its own, which is killed with all that it has
-            started at the deadline; it must be importable.
-        transfer: How arguments and results cross to that process: as `"json"`, or by `"pickle"`.
+            started at the deadline; it must be importable. Or an object that says where it runs, by `executor(tool)`.
+        transfer: How arguments and results cross to there: as `"json"`, or by `"pickle"`.
         expose: Kinds of exceptions whose text the model may see, instead of the runner's.
         examples: Arguments of calls as a model should make them, for the APIs that take examples.
         provider: What goes into the definition for one API alone, by the provider module's name, such as
@@ -114,7 +114,7 @@ class Tool(Generic[P, R_co]):
     resources: Resources | None
     preview: Preview | None
     private: tuple[str, ...]
-    isolation: Literal["process"] | None
+    isolation: Literal["process"] | Isolation | None
     transfer: Literal["json", "pickle"]
     expose: tuple[type[BaseException], ...] | None
     tags: tuple[str, ...]
@@ -358,10 +358,10 @@ def wire_name(name: str) -> str:
 def _handling(tool: Tool) -> Handler:
     """How the tool's handler is called, by the way in which it was written."""
     name, handler = tool.name, tool.handler
-    if tool.isolation is not None:
+    if tool.isolation == "process":
         importable(handler, name)
         importable(tool.options.get("args_model") or handler, name)
-    elif tool.transfer != "json":
+    elif tool.isolation is None and tool.transfer != "json":
         raise DefinitionError(f"tool {name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
     handling = _maker(tool, handler)(name, handler, tool.options)
     if inspect.isgeneratorfunction(handling.runs):

@@ -1,16 +1,17 @@
 """Where a handler runs: in the loop, in a thread, in a process.
 
-Each executor is made for one tool. The smallest of your own:
+Each executor is made for one tool. The smallest of your own, which an object with `executor(tool)` gives as a tool's
+`isolation=`:
 
     class Immediate(Executor):
-        def __init__(self, handler): self.handler = handler
+        def __init__(self, tool): self.handler = tool.handling
         async def run(self, values, call): return self.handler.call(values, call.context)
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ferrule.scheduling.limiter import Limiter
 from ferrule.values.call import ToolCall
@@ -77,6 +78,7 @@ class StartedCall(Protocol):
         ...
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Where the handler of one tool runs.
 

@@ -17,12 +17,13 @@ class InProcess(Executor):
     is started at once."""
 
     def __init__(self, tool: Tool) -> None:
-        from ferrule import isolation  # 20 ms, for the programs that need it
+        from ferrule.isolation import orders, pool, recipes  # 20 ms, for the programs that need it
 
-        self._isolation = isolation
-        self._recipe = isolation.Recipe(tool)
-        isolation.shared().warm(1, [self._recipe])
-        self.limiter = isolation.SLOTS  # as many as there may be workers
+        self._order = orders.Order
+        self._recipe = recipes.Recipe(tool)
+        self._workers = pool.shared
+        self._workers().warm(1, [self._recipe])
+        self.limiter = pool.SLOTS  # as many as there may be workers
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """The handler's value, as it came from the worker."""
@@ -34,10 +35,9 @@ class InProcess(Executor):
                 chunks.append(data["chunk"])
             call.announce(data)
 
-        isolation = self._isolation
         try:
-            order = isolation.Order(self._recipe, call.call, call.context.fields, values, call.context.remaining())
-            job = isolation.shared().submit(order, tell)
+            order = self._order(self._recipe, call.call, call.context.fields, values, call.context.remaining())
+            job = self._workers().submit(order, tell)
             value = await job.future
         except NotStartedError as error:
             call.refused = NotStarted(str(error), "failed")

@@ -1,18 +1,21 @@
-"""Handlers in processes of their own: what an executor needs of it.
+"""Handlers in processes of their own, and what an executor needs to run one anywhere else.
 
-recipe = Recipe(tool)                                        # once for each tool
-shared().warm(1, [recipe])                                   # start a worker ahead
-# take one of SLOTS, then:
-order = Order(recipe, call, given, values, remaining)        # NotStartedError: it cannot be sent
-job = shared().submit(order, on_progress)
-outcome = await job.future                                   # a value, or Raised; NotStartedError, WorkerDiedError
-job.kill()                                                   # whether it had not been started
+A tool is made again where its handler runs, from a `Recipe`, and the judged arguments are validated there once more:
+
+    recipe = Recipe(tool)                       # here, once for each tool: DefinitionError, if nobody else finds it
+    recipe.text, judged_text(call)              # what is sent
+    tool = make_tool(text)                      # there: imports the handler, so the text must be from who may say that
+    await Runner([tool]).run(ToolCall(id, tool.name, arguments))
+    pack(result, "json")                        # what is sent back, with its content; an exception by `describe`
+    unpack(data, "json")                        # here again; an exception by `rebuild`
+
+Worker processes are `pool.py`, which nobody else needs.
 """
 
 from __future__ import annotations
 
-from ferrule.isolation.orders import Order
-from ferrule.isolation.pool import SLOTS, Job, shared
-from ferrule.isolation.recipes import Recipe
+from ferrule.isolation.recipes import Recipe, make_tool
+from ferrule.isolation.remote_errors import describe, rebuild
+from ferrule.isolation.transfer import judged_text, pack, pack_items, unpack, unpack_items
 
-__all__ = ["SLOTS", "Job", "Order", "Recipe", "shared"]
+__all__ = ["Recipe", "describe", "judged_text", "make_tool", "pack", "pack_items", "rebuild", "unpack", "unpack_items"]

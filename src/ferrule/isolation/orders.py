@@ -8,7 +8,7 @@ import time
 
 from ferrule.errors import NotStartedError, ToolError
 from ferrule.isolation.recipes import Recipe
-from ferrule.isolation.transfer import Plain, json_bytes, pack_items, pickled
+from ferrule.isolation.transfer import Plain, judged_text, pack_items, pickled
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
 
@@ -64,7 +64,7 @@ class Order:
         }
 
     def _body(self, call: ToolCall, values: object) -> bytes:
-        text = call.raw if isinstance(call.raw, str) else json_bytes(dict(call.arguments), "arguments").decode()
+        text = judged_text(call)
         if self.recipe.transfer == "pickle":
             return pickled((values, text), "its arguments")
         return text.encode("utf-8", "surrogatepass")

@@ -11,12 +11,23 @@ from typing import Any, Literal, TypeAlias
 from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
+from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, as_output, clean
 from ferrule.values.result import ToolResult
 
 Transfer: TypeAlias = Literal["json", "pickle"]
 Plain: TypeAlias = dict[str, Any]
 """A JSON object."""
+
+
+def judged_text(call: ToolCall) -> str:
+    """The arguments of a judged call, as text that `make_tool`'s own parameters validate again; with what is bound or
+    private in clear.
+
+    Raises:
+        ToolError: where they have no JSON form.
+    """
+    return call.raw if isinstance(call.raw, str) else json_bytes(dict(call.arguments), "arguments").decode()
 
 
 def pack(value: object, transfer: Transfer) -> bytes:

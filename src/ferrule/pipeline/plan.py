@@ -11,6 +11,7 @@ from weakref import WeakSet
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.processes import InProcess
@@ -185,11 +186,17 @@ def executor_for(tool: Tool) -> Executor:
     """Where the tool's handler runs.
 
     Raises:
-        DefinitionError: where an isolated handler would not be found by another process.
+        DefinitionError: where it cannot run there.
     """
     handler = tool.handling
-    if tool.isolation is not None:
+    if isinstance(tool.isolation, str):
         return InProcess(tool)
+    if tool.isolation is not None:
+        made: object = tool.isolation.executor(tool)
+        if not isinstance(made, Executor):
+            right = "an Executor, which has run, shapes and limiter"
+            raise DefinitionError(f"tool {tool.name!r}: isolation={tool.isolation!r} must give {right}, not {made!r}")
+        return made
     if handler.streams:
         return InChunks(handler, text=tool.output.exact is str)
     return InLoop(handler) if handler.is_async else InThread(handler, tool.output)

@@ -1,0 +1,158 @@
+"""`isolation=` with an object: the handlers of its tools run where its executor says, from what is public."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import isolated_tools as tools
+import pytest
+from watched import Watch, go
+
+from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule.executors import Executor, NotStarted, StartedCall
+from ferrule.isolation import Recipe, describe, judged_text, make_tool, pack, rebuild, unpack
+
+
+async def far_side(order: str) -> bytes:
+    """Another machine: it has the text alone."""
+    sent = json.loads(order)
+    made = make_tool(sent["recipe"])
+    context = ToolContext(session=sent["session"], principal=sent["principal"])
+    call = ToolCall(sent["id"], made.name, sent["arguments"])
+    result = await Runner([made]).run(call, context, timeout=sent["seconds"])
+    return pack(describe(result.exception) if result.exception else result, "json")
+
+
+class Elsewhere:
+    """What `isolation=` takes."""
+
+    def __init__(self) -> None:
+        self.orders: list[dict[str, Any]] = []
+
+    def executor(self, tool: Tool) -> Executor:
+        return There(self, Recipe(tool))
+
+    async def send(self, order: str) -> object:
+        self.orders.append(json.loads(order))
+        return unpack(await far_side(order), "json")
+
+
+class There(Executor):
+    def __init__(self, place: Elsewhere, recipe: Recipe) -> None:
+        self._place = place
+        self._recipe = recipe
+
+    async def run(self, values: object, call: StartedCall) -> object:
+        fields = call.context.fields
+        order = {
+            "recipe": self._recipe.text,
+            "id": call.call.id,
+            "arguments": judged_text(call.call),
+            "session": fields.session,
+            "principal": fields.principal,
+            "seconds": call.context.remaining(),
+        }
+        found = await self._place.send(json.dumps(order))
+        if isinstance(found, dict) and "kinds" in found:
+            raise rebuild(found)
+        return found
+
+
+def test_a_handler_runs_where_the_executor_of_another_says_on_the_judged_text() -> None:
+    async def main() -> None:
+        place, watch = Elsewhere(), Watch()
+        runner = Runner([tool(tools.describe, isolation=place)], observers=[watch], timeout=30)
+        given = {"item": {"name": "pen", "count": "2"}, "when": "2026-01-02"}
+        result = await runner.run("describe", given, session="s1", principal="ada")
+        assert result.output == ["Item", "pen", "date", "2026-01-02"]
+        (order,) = place.orders
+        assert json.loads(order["arguments"]) == {"item": {"name": "pen", "count": 2}, "when": "2026-01-02"}
+        assert (order["session"], order["principal"]) == ("s1", "ada") and 20 < order["seconds"] <= 30
+        assert watch.kinds()[-1] == "tool:post"
+
+    go(main())
+
+
+def test_guards_judge_before_anything_is_sent() -> None:
+    place = Elsewhere()
+    result = go(Runner([tool(tools.add, isolation=place)], guards=[lambda *_: deny("no")]).run("add", {"a": 1}))
+    assert (result.status, result.executed, place.orders) == ("denied", False, [])
+
+
+def test_content_and_exceptions_come_back_from_there() -> None:
+    async def main() -> None:
+        place = Elsewhere()
+        runner = Runner([tool(tools.gives, isolation=place), tool(tools.raises, isolation=place)])
+        result = await runner.run("gives", {"what": "media"})
+        assert result.content == (Text("a"), Media("image", b"\xff", "image/png", None, "n"))
+        failed = await runner.run("raises", {"kind": "value"})
+        assert failed.status == "failed" and isinstance(failed.exception, ValueError)
+        assert "no such value" in str(failed.error)
+
+    go(main())
+
+
+class Full:
+    """One that starts nothing, and says so."""
+
+    def executor(self, tool: Tool) -> Executor:
+        return self
+
+    shapes = False
+    limiter = None
+
+    async def run(self, values: object, call: StartedCall) -> object:
+        call.refused = NotStarted("the queue is full", "limited")
+        raise call.refused
+
+
+def test_an_executor_says_that_nothing_was_run() -> None:
+    result = go(Runner([tool(tools.add, isolation=Full())]).run("add", {"a": 1}))
+    assert (result.status, result.executed) == ("limited", False) and "the queue is full" in str(result.error)
+
+
+def test_what_runs_elsewhere_need_not_be_importable() -> None:
+    def local(a: int) -> int:
+        return a
+
+    class Here:
+        def executor(self, tool: Tool) -> Executor:
+            return Immediate(tool)
+
+    assert go(Runner([tool(local, isolation=Here())]).run("local", {"a": 1})).output == 1
+    with pytest.raises(DefinitionError, match="top level"):
+        Runner([tool(local, isolation=Elsewhere())])
+
+
+class Immediate(Executor):
+    def __init__(self, tool: Tool) -> None:
+        self.handler = tool.handling
+
+    async def run(self, values: Any, call: StartedCall) -> Any:
+        await asyncio.sleep(0)
+        return self.handler.call(values, call.context)
+
+
+class NoExecutor:
+    def executor(self, tool: Tool) -> Any:
+        return "there"
+
+
+@pytest.mark.parametrize("given", ["thread", Elsewhere, object(), There])
+def test_what_says_no_place_is_refused_when_the_tool_is_defined(given: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"isolation must be None, 'process', or an object with executor\(tool\)"):
+        tool(tools.add, isolation=given)
+
+
+def test_what_gives_no_executor_is_refused_when_the_runner_is_made() -> None:
+    with pytest.raises(DefinitionError, match="must give an Executor, which has run, shapes and limiter, not 'there'"):
+        Runner([tool(tools.add, isolation=NoExecutor())])
+
+
+def test_a_result_that_a_tool_elsewhere_made_arrives_whole() -> None:
+    made = ToolResult([1], metadata={"m": 1}, content=[Text("one")])
+    found = unpack(pack(made, "json"), "json")
+    assert isinstance(found, ToolResult)
+    assert (found.output, dict(found.metadata), found.content) == ([1], {"m": 1}, (Text("one"),))
