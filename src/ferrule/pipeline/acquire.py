@@ -8,12 +8,12 @@ that limit and that key apply anew among the calls that it makes. Whatever else 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
+from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, busy, denied
 from ferrule.pipeline.state import CallState, ancestors
@@ -22,7 +22,6 @@ from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro
 from ferrule.values.context import CURRENT
 
-log = logging.getLogger("ferrule")
 NESTED_TIMEOUT = 60.0
 """Seconds that a call made by another waits at most, where the runner's `queue_timeout` is `None`."""
 
@@ -88,7 +87,7 @@ async def _wait_for_keys(plan: Plan, state: CallState, until: float | None) -> N
     try:
         keys = resource_keys(state, state.call.arguments)
     except Exception as error:
-        log.error("resources of tool %r raised", plan.name, exc_info=error)
+        log_raised(state, "resources of tool %r raised", plan.name, error=error)
         raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
     shared = plan.tool.trait("parallel", state.call.arguments)
     places: dict[KeyLocks, list[str]] = {}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from ferrule.arguments.parameters import Invalid
@@ -18,6 +19,7 @@ from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of
+from ferrule.pipeline.hiding import hide, hide_reason, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
 from ferrule.pipeline.state import CallState
@@ -103,7 +105,7 @@ async def put_question(plan: Plan, state: CallState, wanted: InputRequired) -> J
         try:
             value: JsonObject = freeze(SchemaParameters(wanted.schema).decode("the answer", answer.arguments or {})[0])
         except Exception as error:
-            answer = _refused_change(plan, "the answer's", error)
+            answer = _refused_change(plan, state, "the answer's", error)
     if state.observers:
         emit(state.observers, "tool:decided", state.told, deny(answer.reason) if answer.kind != "allow" else ALLOW)
     return value if answer.kind == "allow" else None
@@ -116,7 +118,7 @@ async def _decide(plan: Plan, state: CallState, decision: Decision, approve: App
         Rejected: where the call may not run, or is suspended.
     """
     if decision.kind == "ask":
-        asked, decision = decision, await _ask(plan, state, decision, approve)
+        asked, decision = decision, hide_reason(state, await _ask(plan, state, decision, approve))
         if state.observers:
             by = None if state.answered is None else state.answered.by
             about = decision if by is None else {"decision": decision, "by": by}
@@ -159,7 +161,7 @@ async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Deci
     decision, changes, changed_by = ALLOW, 0, -1
     while found is not None:
         position, answer = found
-        answered = await _decision(plan, plan.guards[position][1], answer, state.call)
+        answered = hide_reason(state, await _decision(plan, plan.guards[position][1], answer, state))
         if answered.kind == "deny":
             return answered
         if answered.kind == "ask":
@@ -171,26 +173,26 @@ async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Deci
             try:
                 _change_arguments(plan, state, answered.arguments)
             except Exception as error:
-                return _refused_change(plan, "a guard's", error)
+                return _refused_change(plan, state, "a guard's", error)
             decision, changed_by, position = ALLOW, position, -1
         found = next_answer(plan.guards, state, position + 1, changed_by)
     return decision
 
 
-async def _decision(plan: Plan, guard: Guard, answer: object, call: ToolCall) -> Decision:
+async def _decision(plan: Plan, guard: Guard, answer: object, state: CallState) -> Decision:
     """What a guard's answer comes to; one that breaks or is late denies."""
     if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
         answer = await within_time(answer, plan.runner)
     if not isinstance(answer, Raised):
         try:
-            return decision_of(answer, call)
+            return decision_of(answer, state.call)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
             answer = Raised(error)
-    decision = broken(answer.error)
+    decision = broken(answer.error, partial(hide, state))
     if decision in (BROKEN, LATE):
-        log.error("the guard %r of tool %r broke", guard, plan.name, exc_info=answer.error)
+        log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=answer.error)
     return decision
 
 
@@ -211,12 +213,12 @@ def _change_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> No
     state.call = judged_call(state.call, plan.parameters.judge(plan.name, arguments, state.call.arguments))
 
 
-def _refused_change(plan: Plan, whose: str, error: Exception) -> Decision:
+def _refused_change(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:
     """The deny for arguments that a guard or a person gave; with nothing of a value that the model is not to see."""
     if not isinstance(error, Invalid):
-        log.error("%s arguments for tool %r cannot be read", whose, plan.name, exc_info=error)
+        log_raised(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, str(error))
+    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, hide(state, str(error)))
     misfit = "" if plan.hidden else f": {str(error).partition(' Nothing was run')[0]}"
     return deny(f"{whose} arguments do not fit{misfit}")
 
@@ -238,14 +240,14 @@ async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver 
         try:
             value = SchemaParameters(asked.schema).decode("the answer", answer.arguments or {})[0]
         except Exception as error:
-            return _refused_change(plan, "the answer's", error)
+            return _refused_change(plan, state, "the answer's", error)
         state.answer = Answer(freeze(value), None if state.wanted is None else state.wanted.state)
     elif answer.arguments is not None:
         try:
             edited, given = _edited(plan, state.call, answer.arguments, asked.into)
             _change_arguments(plan, state, edited)
         except Exception as error:
-            return _refused_change(plan, "the answer's", error)
+            return _refused_change(plan, state, "the answer's", error)
     approved = state.call
     decision = await judge(plan, state, next_answer(plan.guards, state))
     if decision.kind == "deny":
@@ -289,7 +291,7 @@ async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: C
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) or state.is_closing(error) or state.is_cancelled():
             raise
-        log.error("the approver broke on tool %r", plan.name, exc_info=error)
+        log_raised(state, "the approver broke on tool %r", plan.name, error=error)
         return deny("the question could not be asked")
     if answer is True:
         return ALLOW

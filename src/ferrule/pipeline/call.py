@@ -30,6 +30,7 @@ from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import acquire, release
 from ferrule.pipeline.authorize import ask_for_input, authorize, resume
+from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
@@ -396,7 +397,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
     except Exception as error:  # a mapping of the sender's own may raise anything when it is read
-        log.error("the arguments for tool %r cannot be read", plan.name, exc_info=error)
+        log_raised(state, "the arguments for tool %r cannot be read", plan.name, error=error)
         raise Rejected("invalid", f"The arguments for {plan.name} cannot be read. {NOTHING_RUN}") from None
     state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may come here twice
     return values, text

@@ -126,11 +126,11 @@ def decision_of(answer: object, judged: ToolCall) -> Decision:
     return ALLOW if changed is not None and same(thaw(changed), thaw(judged.arguments)) else answer
 
 
-def broken(error: BaseException) -> Decision:
+def broken(error: BaseException, hide: Callable[[str], str] = str) -> Decision:
     """The decision for a guard that raised: a `GuardError`, or a `PermissionError` that no system call raised, is its
     way to say no, anything else is a fault."""
     if isinstance(error, GuardError):
         return deny(str(error) or "not permitted")
     if isinstance(error, PermissionError) and error.errno is None:
-        return deny(masked_text(error) or "not permitted")
+        return deny(masked_text(error, hide) or "not permitted")
     return LATE if isinstance(error, TimeoutError) else BROKEN

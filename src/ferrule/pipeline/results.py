@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -15,6 +15,7 @@ from ferrule.definition.output import Shaped
 from ferrule.errors import DefinitionError, RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors import NotStarted
 from ferrule.executors.in_loop import joined
+from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
@@ -63,6 +64,7 @@ def unsuccessful(
     What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
     """
     content: tuple[Block, ...] | None = None
+    error = hide(state, error)
     if status in _STOPPED:
         state.given_up = True
     if keep_chunks and state.chunks:
@@ -147,8 +149,8 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         else:
             to_model = isinstance(origin, RemoteError) and origin.matches((ToolError,))
         if not to_model:
-            log.warning("tool %r raised", plan.name, exc_info=error)
-        text, metadata = safe_text(error, plan.expose), _retry_after(error)
+            log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
+        text, metadata = safe_text(error, plan.expose, partial(hide, state)), _retry_after(error)
         if to_model:
             log.info("tool %r raised a ToolError: %.500r", plan.name, text)
             to_model = bool(text_of(error).strip())  # an API may refuse an error without a text
@@ -173,7 +175,7 @@ def _not_started(plan: Plan, state: CallState, error: NotStarted) -> ToolResult:
 
 def _not_sent(plan: Plan, state: CallState, error: ToolError) -> ToolResult:
     """The result of a handler that says that it has done nothing; an earlier run of it stays known."""
-    text = safe_text(error, plan.expose)
+    text = safe_text(error, plan.expose, partial(hide, state))
     log.info("tool %r did nothing: %.500r", plan.name, text)
     state.not_started()
     what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
@@ -253,19 +255,19 @@ def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
     try:
-        log.error("a middleware of tool %r raised", state.plan.name, exc_info=error)
+        log_raised(state, "a middleware of tool %r raised", state.plan.name, error=error)
     except KeyboardInterrupt:
         raise
     except BaseException:  # raised by a method of what was raised
         log.error("a middleware of tool %r raised what cannot be shown", state.plan.name)
     meant = isinstance(error, ToolError) and origin_of(error) is error
-    text = text_of(error) if meant else f"{type(error).__name__} outside the tool itself"
+    text = hide(state, text_of(error)) if meant else f"{type(error).__name__} outside the tool itself"
     what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
     text = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
     return unsuccessful(state, "failed", text, exception=error)
 
 
-def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> str:
+def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hide: Callable[[str], str] = str) -> str:
     """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
     without credentials, else the type. What a tool raised that the handler called is judged as if it had raised it."""
     origin = origin_of(error)
@@ -274,10 +276,10 @@ def safe_text(error: BaseException, expose: tuple[type[BaseException], ...]) -> 
     else:
         name, matches = type(origin).__name__, partial(isinstance, origin)
     if matches((ToolError,)):
-        return text_of(error) or name
+        return hide(text_of(error)) or name
     if not matches(expose):
         return name if error is origin else f"a tool that it called raised {name}"
-    text = masked_text(error)
+    text = masked_text(error, hide)
     return f"{name}: {text}" if text and error is origin else text or name
 
 
@@ -296,7 +298,7 @@ def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
     sealed: ToolResult = result if result is state.made and result is not None else _copied(state, result)
     if not fits(sealed, state.plan.max_output):
-        sealed = _bounded(sealed, state.plan.max_output)
+        sealed = _bounded(sealed if sealed.error is None else _hidden(state, sealed), state.plan.max_output)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
@@ -325,6 +327,13 @@ def _copied(state: CallState, result: object) -> ToolResult:
     keep(copied, "_value", returned(found))
     keep(copied, "_suspension", Suspension(None, None))  # perhaps another call's
     return copied
+
+
+def _hidden(state: CallState, result: ToolResult) -> ToolResult:
+    """An unsuccessful result whose texts hold nothing that is known to be secret."""
+    error = hide(state, result.error or "")
+    content = [Text(hide(state, one.text)) if isinstance(one, Text) else one for one in result.content]
+    return result if content == [*result.content] else result.replace(error=error, content=content)
 
 
 def _bounded(result: ToolResult, limit: int) -> ToolResult:

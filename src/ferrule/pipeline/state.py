@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule.errors import DefinitionError
 from ferrule.executors import Job, NotStarted
+from ferrule.pipeline.hiding import hide_within
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.scheduling.loops import running_loop, wake
@@ -281,7 +282,7 @@ class CallState:
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        told = freeze(jsonable(data))  # the handler may change a chunk, and no observer may
+        told = freeze(hide_within(self, jsonable(data)))  # the handler may change a chunk, and no observer may
 
         def tell() -> None:
             if not self.ended:

@@ -4,6 +4,7 @@ repetition that may fail is bounded, and all others take what they have read."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -54,12 +55,12 @@ def _without_password(found: re.Match[str]) -> str:
     return _USER.sub(f"://{MASK}", before) + at + after
 
 
-def masked_text(error: BaseException) -> str:
-    """The text of an exception, as a model may read it."""
+def masked_text(error: BaseException, hide: Callable[[str], str] = str) -> str:
+    """The text of an exception, as a model may read it, with stars by `hide` for what is known to be secret."""
     if isinstance(error, ValidationError):
         found = error.errors(include_input=False, include_url=False, include_context=False)
         lines = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10]]
         text = f"{error.error_count()} validation error(s) for {error.title}: {'; '.join(lines)}"
     else:
         text = text_of(error.args[0] if isinstance(error, KeyError) and error.args else error)
-    return without_credentials(clean(text))
+    return without_credentials(hide(clean(text)))

@@ -1,0 +1,104 @@
+"""Values that are known to be secret, as stars in every text that leaves a call: errors, reasons, progress, the log.
+Nothing of it is on the way of a call that succeeds."""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from logging import ERROR, getLogger
+from typing import TYPE_CHECKING, Any
+
+from ferrule.values.decision import Decision
+from ferrule.values.json_text import SECRET_STARS
+
+if TYPE_CHECKING:
+    from ferrule.values.context import RunningCall
+
+log = getLogger("ferrule")
+_SHORTEST = 4
+_SHORTEST_ANYWHERE = 8
+"""Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
+
+
+def hide(call: RunningCall, text: str) -> str:
+    """`text` with stars in the place of what the call knows to be secret."""
+    return _hiding(call)(text)
+
+
+def hide_within(call: RunningCall, value: Any) -> Any:
+    """JSON data whose texts may leave the call."""
+    hiding = _hiding(call)
+    return value if hiding is str else _each_text(value, hiding)
+
+
+def hide_reason(call: RunningCall, decision: Decision) -> Decision:
+    """The decision with its reason as it may leave the call."""
+    reason = hide(call, decision.reason)
+    return decision if reason == decision.reason else replace(decision, reason=reason)
+
+
+def log_raised(call: RunningCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
+    """Write down an exception, with its traceback."""
+    hiding = _hiding(call)
+    if hiding is str:
+        log.log(level, message, *about, exc_info=error)
+    else:
+        log.log(level, f"{message}\n%s", *about, hiding("".join(traceback.format_exception(error)).rstrip()))
+
+
+def _hiding(call: RunningCall) -> Callable[[str], str]:
+    """What puts the stars; `str` where nothing is known."""
+    try:
+        secrets = sorted(set(_secret_texts(_known_secrets(call))), key=len, reverse=True)
+    except Exception:  # of a mapping of somebody's own
+        return lambda text: SECRET_STARS
+    return partial(re.compile("|".join(map(_expression, secrets))).sub, SECRET_STARS) if secrets else str
+
+
+def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return hiding(value)
+    if isinstance(value, Mapping):
+        return {hiding(key): _each_text(inner, hiding) for key, inner in value.items()}
+    return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _known_secrets(call: RunningCall | None) -> Iterator[object]:
+    """The secrets, and what is bound and private, of a call and of those that made it; in a worker, of what it runs."""
+    while call is not None:
+        tool: Any = call.tool
+        parameters = tool.handling.parameters
+        yield call.context.secrets
+        yield parameters.bound
+        yield [call.call.arguments.get(name) for name in parameters.hidden]
+        call = call.parent
+
+
+def _secret_texts(value: Any) -> Iterator[str]:
+    """The texts in `value` that are long enough, in every way in which they are written."""
+    unveiled = getattr(value, "get_secret_value", None)
+    if unveiled is not None:
+        yield from _secret_texts(unveiled())
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _secret_texts(inner)
+    elif isinstance(value, bytes):
+        yield from _secret_texts(value.decode(errors="ignore"))
+    elif isinstance(value, str | int):
+        text = str(value)
+        if len(text) >= _SHORTEST and not isinstance(value, bool):
+            from urllib.parse import quote  # 3 ms
+
+            yield from (text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""))
+    elif isinstance(value, Iterable):
+        for inner in value:
+            yield from _secret_texts(inner)
+
+
+def _expression(secret: str) -> str:
+    escaped = re.escape(secret)
+    return escaped if len(secret) >= _SHORTEST_ANYWHERE else rf"(?<!\w){escaped}(?!\w)"

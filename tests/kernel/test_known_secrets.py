@@ -1,0 +1,182 @@
+"""Values that are known to be secret are stars in every text that leaves a call that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from watched import Watch, go
+
+from ferrule import Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, Toolset, deny, tool
+
+TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "7788"
+STARS = "**********"
+SECRETS = {"service": {"token": TOKEN, "others": [SecretStr("another one")]}}
+
+
+class Lookup(LookupError):
+    """One that shows its text."""
+
+
+def said(what: str) -> str:
+    return f"refused {TOKEN} and {KEY} and {PIN} for {what}"
+
+
+@tool(private=("pin",))
+async def raising(kind: str, api_key: str, context: ToolContext, pin: str = "") -> Any:
+    if kind == "exposed":
+        raise Lookup(said(kind))
+    if kind == "long":
+        raise Lookup("x" * 490 + said(kind))
+    if kind == "tool error":
+        raise ToolError(said(kind))
+    if kind == "hidden":
+        raise RuntimeError(said(kind))
+    if kind == "group":
+        raise ExceptionGroup("several", [ValueError(said(kind))])
+    if kind == "caused":
+        raise RuntimeError("no") from ValueError(said(kind))
+    if kind == "result":
+        return ToolResult(error=said(kind), content=[Text(said(kind)), Text("more")])
+    if kind == "late":
+        context.progress(message=said(kind))
+        await asyncio.sleep(30)
+    return "done"
+
+
+tools = Toolset([raising]).bind(api_key=KEY)
+
+
+class Kept:
+    """A journal that remembers."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, object]] = []
+
+    async def intent(self, record: dict[str, object]) -> None:
+        self.records.append(record)
+
+    async def result(self, record: dict[str, object]) -> None:
+        self.records.append(record)
+
+
+def pin(call: ToolCall, context: ToolContext) -> dict[str, Any]:
+    return {**call.arguments, "pin": PIN}
+
+
+def raises(call: ToolCall, context: ToolContext) -> None:
+    raise PermissionError(said("a guard"))
+
+
+def breaks(call: ToolCall, context: ToolContext) -> None:
+    raise ZeroDivisionError(said("a guard"))
+
+
+def denies(call: ToolCall, context: ToolContext) -> Any:
+    return deny("x" * 490 + said("a guard")) if call.arguments["pin"] else None
+
+
+async def wraps(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    await next(call, context)
+    raise ToolError(said("a middleware"))
+
+
+async def answers(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+    return ToolResult(error=said("a middleware"))
+
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{kind: (kind, {}) for kind in ("exposed", "long", "tool error", "hidden", "group", "caused", "result")},
+    "late": ("late", {"timeout": 0.05}),
+    "a guard that denies": ("", {"guards": [pin, denies]}),
+    "a guard that raises": ("", {"guards": [pin, raises]}),
+    "a guard that breaks": ("", {"guards": [pin, breaks]}),
+    "a middleware that raises": ("", {"around": [wraps]}),
+    "a middleware that raises inside": ("", {"inside": [wraps]}),
+    "a middleware with a result of its own": ("", {"inside": [answers]}),
+}
+
+
+def leaked(text: str) -> list[str]:
+    written = [TOKEN, KEY, PIN, repr(KEY)[1:-1], "4711", "live", "another one"]
+    return [one for one in written if one in text]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "ferrule")
+    kind, options = WAYS[way]
+    watch, journal = Watch(), Kept()
+    options = {"guards": [pin], "observers": [watch], "journal": journal, "secrets": SECRETS, **options}
+
+    result = go(Runner(tools, **options).run("raising", {"kind": kind}))
+    assert not result.success
+    events = [str({**event.data, "exception": None, "result": None}) for event in watch.events]
+    left = [str(result.error), result.text, str(result.record()), caplog.text, *events, str(journal.records)]
+    assert [leaked(text) for text in left] == [[]] * len(left)
+    if way in {"exposed", "tool error", "result", "a guard that raises", "a middleware that raises"}:
+        assert str(result.error).count(STARS) == 3
+    assert "more" in result.text or kind != "result"
+
+
+def test_a_call_that_a_tool_makes_hides_what_the_one_above_knows() -> None:
+    @tool
+    async def below(text: str) -> None:
+        raise Lookup(text)
+
+    @tool
+    async def above(context: ToolContext, api_key: str) -> str:
+        return str((await context.run("below", {"text": api_key})).error)
+
+    assert go(Runner(Toolset([above]).bind(api_key=KEY) + Toolset([below])).run("above", {})).output.count(STARS) == 1
+
+
+def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
+    @tool
+    async def fails(text: str) -> None:
+        raise Lookup(text)
+
+    def told(secret: Any, text: str) -> str:
+        return str(go(Runner([fails], secrets={"one": secret}).run("fails", {"text": text})).error)
+
+    assert "ready to ********** it, 'read'" not in told("read", "ready to read it, 'read'")
+    assert f"ready to {STARS} it, {STARS}!" in told("read", "ready to read it, read!")
+    assert f"a {STARS}s" in told("12345678", "a 12345678s")
+    assert f"a {STARS}." in told(4711, "a 4711.")
+    assert "the pin 471" in told("471", "the pin 471")
+    assert "a True one" in told(True, "a True one")
+
+
+def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
+    class Vault(dict[str, str]):
+        def values(self) -> Any:
+            raise OSError("the vault is closed")
+
+    @tool
+    async def fails() -> None:
+        raise Lookup(TOKEN)
+
+    result = go(Runner([fails]).run("fails", {}, ToolContext(secrets=Vault(a="b"))))
+    assert TOKEN not in str(result.error)
+
+
+def test_what_a_handler_returns_is_its_own() -> None:
+    @tool
+    async def echo(context: ToolContext) -> str:
+        return str(context.secrets["token"])
+
+    assert go(Runner([echo], secrets={"token": TOKEN}).run("echo", {})).text == TOKEN
+
+
+def test_the_log_keeps_the_exception_where_nothing_is_secret(caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    async def fails() -> None:
+        raise ZeroDivisionError("by zero")
+
+    go(Runner([fails]).run("fails", {}))
+    assert [record.exc_info is not None for record in caplog.records] == [True]
