@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
 
@@ -18,6 +19,8 @@ from ferrule.providers._schemas import (
     ANNOTATIONS,
     CLAUDE_NAMES,
     CONDITIONAL,
+    HOLDS,
+    MAY_BE_BARE,
     NOISE,
     Inexpressible,
     Names,
@@ -33,12 +36,13 @@ from ferrule.providers._schemas import (
     distinct,
     kinds_of,
     merge,
+    noted,
     one_of,
     types_of_values,
     values_of,
     with_inner,
 )
-from ferrule.values.frozen import FrozenDict, freeze
+from ferrule.values.frozen import FrozenDict
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,12 +70,20 @@ class PlainRules(Subset):
     enums: frozenset[type] | None = None
     """The classes that values of an `enum` may have."""
 
+    @cached_property
+    def unchanged(self) -> frozenset[str]:
+        """The keywords that are sent as they are, where what stands under them is."""
+        kept = _MAY_STAY if self.keeps is None else _MAY_STAY & self.keeps
+        return kept - ({"enum"} if self.enums else set()) - ({"$ref"} if self.references != "any" else set())
+
     purpose = "sent to"
     remedy = "Change its schema, or leave the tool out"
 
     def write(self, root: FrozenDict) -> Written:
+        if _stays_whole(root, self):
+            return Written(root)
         found, told = _Loosening(root, self).whole()
-        return Written(root if found == root else freeze(found), told)
+        return Written(root if found == root else FrozenDict(found), told)
 
 
 # "input_schema does not support oneOf, allOf, or anyOf at the top level":
@@ -127,6 +139,16 @@ PLAIN_OLLAMA = PlainRules(
     booleans=False,
 )
 
+_MAY_STAY = frozenset(
+    [
+        *("type", "enum", "const", "title", "description", "default", "examples", "format", "pattern", "$ref", "anyOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "multipleOf"),
+        *("properties", "required", "additionalProperties", "items", "minItems", "maxItems", "uniqueItems"),
+    ]
+)
+_FOLDED = frozenset({"$ref", "anyOf"})
+"""What of the root is written into one object."""
+_ODD_IN_NAMES = frozenset("~/#")
 _SILENT = NOISE | {"title"}
 """What says nothing to a model."""
 _LEANING = frozenset({"$dynamicRef", "$recursiveRef", "unevaluatedItems", "unevaluatedProperties"})
@@ -141,6 +163,48 @@ _DEEPEST_WRITTEN_OUT = 32
 """References within each other, likewise."""
 _MOST_TOLD = 40
 """Forms of one union."""
+
+
+def _stays_whole(root: FrozenDict, rules: PlainRules) -> bool:
+    """Whether rewriting a tool's schema would change nothing in it; finding that out takes a tenth of the time."""
+    own: Any = {key: item for key, item in dict.items(root) if key != "$defs"}
+    definitions = dict.get(root, "$defs", {})
+    if own.get("type") != "object" or "properties" not in own or not own.get("description", True):
+        return False
+    if not own.keys().isdisjoint(rules.root_refuses | _FOLDED) or not own.keys() <= (rules.root_keeps or own.keys()):
+        return False
+    if rules.names and not all(map(rules.names.pattern.fullmatch, own["properties"])):
+        return False
+    references: set[str] = set()
+    if not all(isinstance(node, dict) and _stays(node, rules, references) for node in (own, *definitions.values())):
+        return False
+    return references == {f"#/$defs/{name}" for name in definitions if _ODD_IN_NAMES.isdisjoint(name)}
+
+
+def _stays(node: Any, rules: PlainRules, references: set[str] | None = None) -> bool:
+    """Whether rewriting a schema below the root would change nothing in it; its references go into `references`, and
+    without that it may have none."""
+    if not isinstance(node, dict):
+        return isinstance(node, bool) and rules.booleans
+    if not node.keys() <= rules.unchanged:
+        return False
+    for key, value in dict.items(node):
+        holds = HOLDS.get(key)
+        if key == "type":
+            if rules.needs_items and "array" in kinds_of(node) and not isinstance(node.get("items"), dict):
+                return False
+        elif key == "pattern":
+            if not (rules.patterns or _is_checked(value)):
+                return False
+        elif key == "$ref":
+            if references is None:
+                return False
+            references.add(value)
+        elif holds is not None and not (key in MAY_BE_BARE and isinstance(value, bool)):
+            inner: Any = (value,) if holds == "lone" else dict.values(value) if holds == "named" else value
+            if not all(_stays(item, rules, references) for item in inner):
+                return False
+    return True
 
 
 class _Loosening(Walk[PlainRules]):
@@ -257,20 +321,23 @@ class _Loosening(Walk[PlainRules]):
             if self.rules.booleans:
                 return given
             given = {} if given else {"not": {}}
+        if path != "$" and _stays(given, self.rules):
+            return given
         notes: Schema = dict(self.dropped) if path == "$" else {}
         schema = bare(given, ADDRESSES)
         schema, inside = self.referring(schema, path, inside, notes)
         is_array = "array" in kinds_of(schema) or "prefixItems" in schema
         items = self.array(schema, path, inside, notes) if is_array and self.rules.needs_items else {}
         self.keep(schema, path == "$", notes)
-        found = with_inner(schema, path, lambda item, at: self.node(item, at, inside))
-        for key, beside in CONDITIONAL.items():
+        found = with_inner(schema, path, self.node, inside)
+        for key in () if CONDITIONAL.keys().isdisjoint(found) else CONDITIONAL:
+            beside = CONDITIONAL[key]
             if key in found and (found[key] != schema[key] or "$ref" in str(schema[key])):
                 notes |= {word: schema[word] for word in (key, *beside) if word in schema}
                 found = {word: item for word, item in found.items() if word not in notes}
         if "$ref" in found:
             found["$ref"] = self.reference(found["$ref"], path)
-        return described(found, found | items, notes)
+        return noted(found | items, notes)
 
     def array(self, schema: Schema, path: str, inside: frozenset[str], notes: Schema) -> Schema:
         """`items` as one schema, taken out of `schema`."""
@@ -323,15 +390,17 @@ class _Loosening(Walk[PlainRules]):
         keeps = rules.root_keeps if root and rules.root_keeps is not None else rules.keeps
         if keeps is not None and "const" not in keeps and "const" in schema and "enum" not in schema:
             schema["enum"] = [schema.pop("const")]
-        refused = set(rules.root_refuses if root else ()) if keeps is None else schema.keys() - keeps
-        refused |= _LEANING
+        refused = schema.keys() & (rules.root_refuses if root else ()) if keeps is None else schema.keys() - keeps
+        refused |= schema.keys() & _LEANING
         if rules.enums is not None and any(type(value) not in rules.enums for value in schema.get("enum", ())):
             refused.add("enum")
-        if not rules.patterns and not _is_checked(schema.get("pattern", "")):
+        if not rules.patterns and "pattern" in schema and not _is_checked(schema["pattern"]):
             refused.add("pattern")
         if not rules.patterns and not all(map(_is_checked, schema.get("patternProperties", ()))):
             refused.add("patternProperties")
-        if "patternProperties" in refused & schema.keys():
+        if not refused:
+            return
+        if "patternProperties" in refused:
             refused.add("additionalProperties")
         if refused & {"enum", "const"} and "type" not in schema and (kinds := types_of_values(schema)):
             schema["type"] = kinds

@@ -9,11 +9,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
+from pydantic_core import from_json, to_json
+
 from ferrule.errors import DefinitionError
-from ferrule.values.frozen import FrozenDict, thaw
+from ferrule.values.frozen import FrozenDict
 
 if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
@@ -123,15 +125,17 @@ ADDRESSES = DEFINITIONS | {"$schema", "$id", "$anchor", "$dynamicAnchor", "discr
 """What references lead to: these are written anew."""
 NOISE = ADDRESSES | {"$comment", "deprecated", "readOnly", "writeOnly"}
 ANYTHING = "a schema without a type takes anything, and has to say a type, an enum or a union"
-_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", *DEFINITIONS})
-_LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-_LONE = frozenset(
-    [
-        *("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"),
-        *("unevaluatedItems", "unevaluatedProperties"),
-    ]
-)
-_MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
+HOLDS: dict[str, Literal["named", "listed", "lone"]] = {
+    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", *DEFINITIONS), "named"),
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), "listed"),
+    **dict.fromkeys(
+        ("items", "additionalProperties", "contains", "propertyNames", "not", "if", "then", "else"), "lone"
+    ),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), "lone"),
+}
+"""How schemas stand under a keyword."""
+_LEADS_TO = (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
+MAY_BE_BARE = frozenset({"additionalProperties", "unevaluatedProperties", "unevaluatedItems"})
 """Where `true` and `false` are no schemas to the APIs, but settings."""
 _MOST_PARTS = 20_000
 """A schema of a few lines may be written out into any number: definitions that lead to two others each double it."""
@@ -143,17 +147,20 @@ CONDITIONAL = {"if": ("then", "else"), "contains": ("minContains", "maxContains"
 """What means something else, and perhaps takes less, where its schema takes more; and what it gives a meaning to."""
 
 
-def with_inner(schema: Mapping[str, Any], path: str, change: Callable[[Any, str], Any]) -> Schema:
-    """A copy, with `change(schema, path)` of each schema that stands directly in it."""
+def with_inner(schema: Mapping[str, Any], path: str, change: Callable[..., Any], *more: Any) -> Schema:
+    """A copy, with `change(schema, path, *more)` of each schema that stands directly in it."""
     found = dict(schema)
     for key, value in schema.items():
+        holds = HOLDS.get(key)
+        if holds is None:
+            continue
         at = f"{path}.{key}"
-        if key in _NAMED and isinstance(value, Mapping):
-            found[key] = {name: change(item, f"{at}.{name}") for name, item in value.items()}
-        elif key in _LISTED and isinstance(value, list):
-            found[key] = [change(item, f"{at}[{n}]") for n, item in enumerate(value)]
-        elif key in _LONE and (isinstance(value, Mapping) or (value in (True, False) and key not in _MAY_BE_BARE)):
-            found[key] = change(value, at)
+        if holds == "named" and isinstance(value, dict):
+            found[key] = {name: change(item, f"{at}.{name}", *more) for name, item in value.items()}
+        elif holds == "listed" and isinstance(value, list):
+            found[key] = [change(item, f"{at}[{n}]", *more) for n, item in enumerate(value)]
+        elif holds == "lone" and (isinstance(value, dict) or (value in (True, False) and key not in MAY_BE_BARE)):
+            found[key] = change(value, at, *more)
     return found
 
 
@@ -228,14 +235,16 @@ class Walk(Generic[RulesT]):
     """One schema that is rewritten, with the definitions that it turns out to need."""
 
     def __init__(self, root: Mapping[str, Any], rules: RulesT) -> None:
-        self.root: Schema = thaw(root)
+        text = to_json(root, inf_nan_mode="constants")
+        self.root: Schema = from_json(text)  # the quickest copy
         draft = self.root.get("$schema", "2020-12")
         if "2020-12" not in draft:
             del self.root["$schema"]
             self.root = _modern(self.root, "2019-09" not in draft)
         self.rules = rules
         self.addresses: dict[str, Any] = {"": self.root, self.root.pop("$id", ""): self.root}
-        _addressed(self.root, "", self.addresses)
+        if any(key in text for key in _LEADS_TO):  # next to no schema has one
+            _addressed(self.root, "", self.addresses)
         self.names: dict[str, str] = {}
         self.definitions: dict[str, Schema] = {}
         self.within: list[str] = []
@@ -378,15 +387,20 @@ def one_of(branches: list[Any]) -> Any:
 
 
 def described(schema: Schema, found: Schema, notes: Schema) -> Schema:
-    """`found` with the words of `schema` and with `notes`, as Anthropic's SDK writes what it drops."""
+    """`found` with the words of `schema` and with `notes`."""
     for key in ("title", "description"):
         if isinstance(schema.get(key), str):
             found[key] = schema[key]
+    return noted(found, notes)
+
+
+def noted(found: Schema, notes: Schema) -> Schema:
+    """`found` with `notes` in its description, as Anthropic's SDK writes what it drops."""
     if notes:
-        noted = ", ".join(
+        told = ", ".join(
             f"{key}: {value if isinstance(value, str) else as_json(value)}" for key, value in notes.items()
         )
-        found["description"] = f"{found['description']}\n\n{{{noted}}}" if "description" in found else f"{{{noted}}}"
+        found["description"] = f"{found['description']}\n\n{{{told}}}" if "description" in found else f"{{{told}}}"
     return found
 
 

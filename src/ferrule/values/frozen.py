@@ -92,7 +92,8 @@ class FrozenList(list[Any]):
 
 
 _FROZEN_KINDS: dict[type, Callable[[Any], object]] = {dict: FrozenDict, list: FrozenList}
-_READY = frozenset({FrozenDict, FrozenList, str, int, float, bool, type(None)})
+_WITHOUT_ITEMS = frozenset({str, int, float, bool, type(None)})
+_READY = _WITHOUT_ITEMS | {FrozenDict, FrozenList}
 
 
 def freeze(value: Any) -> Any:
@@ -113,12 +114,11 @@ def freeze(value: Any) -> Any:
 
 def thaw(value: object) -> Any:
     """A plain copy of JSON-like data, at every depth."""
-    if isinstance(value, dict):
-        return {key: thaw(item) for key, item in dict.items(value)}
-    if isinstance(value, Mapping):
-        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, dict | Mapping):  # in this order, as an abstract class takes ten times as long
+        items = dict.items(value) if isinstance(value, dict) else value.items()
+        return {key: item if type(item) in _WITHOUT_ITEMS else thaw(item) for key, item in items}
     if isinstance(value, list | tuple):
-        return [thaw(item) for item in value]
+        return [item if type(item) in _WITHOUT_ITEMS else thaw(item) for item in value]
     return value
 
 
