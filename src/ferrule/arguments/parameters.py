@@ -16,7 +16,7 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, exp
 from ferrule.arguments.judged_form import JudgedForm, NoJudgedForm
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
-from ferrule.arguments.schema_walk import declares
+from ferrule.arguments.schema_walk import declared
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, starred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
@@ -245,7 +245,8 @@ class Parameters:
         """The keys that no part of the schema declares, where other keys are refused."""
         if not any(self.schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties")):
             return []
-        return [key for key in value if key in self.hidden or not declares(self.schema, key)]
+        known = declared(self.schema)
+        return [key for key in value if key in self.hidden or not (known is None or key in known)]
 
     def _object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:

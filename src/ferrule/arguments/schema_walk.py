@@ -52,9 +52,13 @@ def forms_of(
     return list(found.values())
 
 
-def declares(schema: Schema, name: str) -> bool:
-    """Whether a schema, in one of the forms that a value may have, says something of this property of the root."""
-    return any(of_property(form, name) for form in forms_of([schema], schema))
+def declared(schema: Schema) -> frozenset[str] | None:
+    """The properties of the root that a schema names, in any of the forms that a value may have; `None` where one of
+    them takes other keys too."""
+    forms = forms_of([schema], schema)
+    if any(of_property(form, None) for form in forms):
+        return None
+    return frozenset(name for form in forms for name in form.get("properties", ()))
 
 
 def resolved(root: Schema, ref: str) -> Any:
