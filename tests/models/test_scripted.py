@@ -15,6 +15,7 @@ from ferrule.models import Reply, Scripted
 from ferrule.models._scripted import Step
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
+from steps import steps
 
 NO_TOOLS = Toolset([])
 
@@ -210,3 +211,28 @@ def test_an_answer_that_was_stopped_is_still_to_be_given() -> None:
             model.assert_done()
 
     asyncio.run(stopped())
+
+
+def test_a_turn_is_as_little_work_in_a_long_conversation_as_in_a_short_one() -> None:
+    said = [{"role": "user", "content": [{"type": "text", "text": str(number)}]} for number in range(640)]
+
+    def third_turn(length: int) -> int:
+        model = Scripted(["One.", "Two.", "Three."])
+        ask(model, said[: length - 2])
+        ask(model, said[: length - 1])
+        return steps(lambda: ask(model, said[:length]))
+
+    assert third_turn(640) - third_turn(10) < 10
+
+
+def test_a_request_has_the_messages_as_they_were_in_its_turn() -> None:
+    model, said = Scripted(["One.", "Two.", "Three."]), [{"role": "user", "content": ["a"]}]
+    ask(model, said)
+    said[0]["content"] = ["cut"]
+    ask(model, said)
+    ask(model, [*said, {"role": "user", "content": "b"}])
+    assert [[one["content"] for one in request.messages] for request in model.requests] == [
+        [["a"]],
+        [["cut"]],
+        [["cut"], "b"],
+    ]

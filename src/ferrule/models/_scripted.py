@@ -30,7 +30,7 @@ class Request:
     """What the model was sent in one turn."""
 
     messages: list[Message]
-    """A copy, as they were then."""
+    """A copy, as they were then; what is the same in two turns may be the same object in both."""
     tools: Toolset
     """What it might call."""
     state: Mapping[str, Any]
@@ -77,7 +77,7 @@ class Scripted:
     async def __call__(
         self, messages: Messages, toolset: Toolset, /, *, state: Mapping[str, Any] | None = None
     ) -> Reply:
-        self.requests.append(Request(copy.deepcopy(list(messages)), toolset, state or {}))
+        self.requests.append(Request(self._kept(list(messages)), toolset, state or {}))
         await asyncio.sleep(self._pause)
         if self._turns == len(self._steps):
             self._asked_beyond = True
@@ -88,6 +88,13 @@ class Scripted:
         step = self._steps[self._turns]
         self._turns += 1
         return self._reply(step(messages) if callable(step) else step)
+
+    def _kept(self, messages: list[Message]) -> list[Message]:
+        """A copy of the messages; of those that it was sent before, and that are the same still, the one of then."""
+        before = self.requests[-1].messages if self.requests else []
+        if messages[: len(before)] != before:
+            return copy.deepcopy(messages)
+        return [*before, *copy.deepcopy(messages[len(before) :])]
 
     def assert_done(self) -> None:
         """Look whether every step was given, and none was missing.
