@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, StringConstraints
+from watched import BOUND
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
 from ferrule.executors.threads import Raised
@@ -414,3 +415,58 @@ async def divides() -> float:
 
 async def calls_one_that_raises() -> float:
     return await divides()
+
+
+async def asks_for(context: ToolContext, name: str, count: int = 1, seconds: float = BOUND) -> list[Any]:
+    """Run another tool, several times at once; what came of each."""
+    runs = (asyncio.wait_for(context.run(name, {"n": n}), seconds) for n in range(count))
+    found = await asyncio.gather(*runs, return_exceptions=True)
+    return [[one.status, one.output, one.executed] if isinstance(one, ToolResult) else repr(one) for one in found]
+
+
+def held_by_none(n: int) -> int:
+    return n
+
+
+async def asks_whole(context: ToolContext, name: str, arguments: Any = None) -> list[Any]:
+    result = await context.run(name, arguments)
+    call = result.call
+    assert call is not None
+    return [call.id, call.parent, dict(call.arguments), result.tool_name, list(result.repairs), dict(result.metadata)]
+
+
+def asks_plainly(context: ToolContext, name: str) -> Any:
+    """Run another tool from a plain function, on a loop of its own and by what it returns."""
+
+    async def both() -> list[Any]:
+        found = await asyncio.gather(context.run(name, {"n": 1}), context.run(name, {"n": 2}))
+        return [one.output for one in found]
+
+    outputs = asyncio.run(both())
+
+    async def more() -> list[Any]:
+        return [*outputs, (await context.run(name, {"n": 3})).output]
+
+    return more()
+
+
+async def leaves_a_call(context: ToolContext, name: str) -> str:
+    """Return while a call that it has made still runs."""
+    KEPT.append(context)
+    LEFT.append(asyncio.ensure_future(context.run(name)))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    return "done"
+
+
+async def asks_late(name: str) -> list[Any]:
+    """Run another tool for a call that has ended."""
+    result = await KEPT[-1].run(name)
+    return [result.status, result.executed, result.error]
+
+
+async def sends_objects(context: ToolContext, name: str) -> str:
+    try:
+        await context.run(name, {"n": object()})
+    except ToolError as error:
+        return str(error)
+    return "sent"

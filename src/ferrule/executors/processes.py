@@ -35,17 +35,22 @@ class InProcess(Executor):
                 chunks.append(data["chunk"])
             call.announce(data)
 
+        context, job = call.context, None
+        remaining, nested = context.remaining(), call.nested
         try:
-            order = self._order(self._recipe, call.call, call.context.fields, values, call.context.remaining())
-            job = self._workers().submit(order, tell)
+            order = self._order(self._recipe, call.call, context.fields, values, remaining, nested=nested)
+            job = self._workers().submit(order, tell, context.run)
             value = await job.future
         except NotStartedError as error:
             call.refused = NotStarted(str(error), "failed")
             raise call.refused from error
         except asyncio.CancelledError:
-            if job.kill():
+            if job is not None and job.kill():
                 call.not_started()
             raise
+        finally:
+            if job is not None:
+                await job.end_children()
         if isinstance(value, Raised):
             raise value.error
         return value

@@ -10,12 +10,14 @@ from typing import Any, NoReturn
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
+from ferrule.isolation.children import Requests
 from ferrule.isolation.protocol import Connection, Kind
 from ferrule.isolation.transfer import Plain, SentMapping, unpack_items
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call
 from ferrule.values.context import ContextFields, RunningCall, ToolContext, bound_context
 from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import ToolResult
 
 
 class WorkerCall:
@@ -48,7 +50,8 @@ class WorkerCall:
         self.fields = ContextFields(*who, None, metadata, secrets)
         self.chunks: list[Any] = []
         self.ended = False
-        self.deadline: float | None = head["deadline"]
+        self.deadline = None if head["remaining"] is None else monotonic() + head["remaining"]
+        self._requests = Requests(connection, mark, transfer)
         self._connection = connection
         self._mark = mark
         self._telling = threading.Lock()
@@ -60,24 +63,37 @@ class WorkerCall:
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Tell the program of progress; from any thread of the handler's, and nothing after the end."""
-        with self._telling, suppress(OSError):  # a forked child has no connection
-            if not self.ended:
-                self._connection.send(Kind.PROGRESS, dict(data), mark=self._mark)
+        self._send(Kind.PROGRESS, dict(data))
+
+    def start(self) -> None:
+        """Tell the program that the handler begins."""
+        self._send(Kind.STARTED)
 
     def end(self) -> None:
         """Tell nothing more."""
         with self._telling:
             self.ended = True
+        self._requests.end()
+
+    def _send(self, kind: Kind, head: object = None, body: bytes = b"") -> bool:
+        """Send what belongs to the call; whether it was sent, as nothing is after the end."""
+        with self._telling, suppress(OSError):  # a forked child has no connection
+            if not self.ended:
+                self._connection.send(kind, head, body, self._mark)
+                return True
+        return False
 
     def remaining(self, *, own: bool = False) -> float | None:
         """Seconds until the deadline, by the clock that all processes of a machine share."""
         return None if self.deadline is None else max(0.0, self.deadline - monotonic())
 
-    def run_nested(self, name: str, arguments: object, level: int | None) -> NoReturn:
-        """Refuse: guards, approvals and slots are in the program."""
-        raise ToolError(
-            f"context.run({name!r}) is not available in an isolated process: call other tools from the parent"
-        )
+    async def run_nested(self, name: str, arguments: object, level: int | None) -> ToolResult:
+        """What the program makes of it: guards, approvals and slots are there."""
+        result = None if self.ended else await self._requests.run(name, arguments, self._send)
+        if result is not None:
+            return result
+        error = "The call that made this one has ended. Nothing was run."
+        return ToolResult(None, error, tool_name=name, status="cancelled", executed=False)
 
     async def ask(self, wanted: InputRequired) -> NoReturn:
         """Refuse: whoever answers is in the program."""

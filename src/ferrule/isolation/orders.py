@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 from ferrule.errors import NotStartedError, ToolError
 from ferrule.isolation.recipes import Recipe
@@ -21,26 +20,34 @@ class Order:
         call: With the judged arguments as its `raw` text.
         fields: What the caller gave as context.
         values: The validated values, which are sent where the transfer is pickle.
-        remaining: Seconds until the deadline.
+        remaining: Seconds that the handler has, once it begins.
+        nested: Whether another call made it, which may have the worker that it would wait for.
 
     Attributes:
         head: Call and context, as JSON.
         body: The arguments.
-        deadline: By the machine's monotonic clock.
         mark: What every message of the call has.
 
     Raises:
         NotStartedError: where arguments or context cannot be sent.
     """
 
-    __slots__ = ("body", "deadline", "head", "mark", "recipe")
+    __slots__ = ("body", "head", "mark", "nested", "recipe", "remaining")
 
     def __init__(
-        self, recipe: Recipe, call: ToolCall, fields: ContextFields, values: object, remaining: float | None
+        self,
+        recipe: Recipe,
+        call: ToolCall,
+        fields: ContextFields,
+        values: object,
+        remaining: float | None,
+        *,
+        nested: bool = False,
     ) -> None:
         self.recipe = recipe
+        self.remaining = remaining
+        self.nested = nested
         self.mark = os.urandom(16)
-        self.deadline = None if remaining is None else time.monotonic() + remaining
         try:
             self.head = json.dumps(self._head(call, fields))
             self.body = self._body(call, values)
@@ -60,7 +67,7 @@ class Order:
             "metadata": pack_items(fields.metadata, transfer),
             "secrets": pack_items(fields.secrets, transfer),
             "context": None if context is None else pack_items(context, transfer),
-            "deadline": self.deadline,
+            "remaining": self.remaining,
         }
 
     def _body(self, call: ToolCall, values: object) -> bytes:

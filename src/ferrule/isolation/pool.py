@@ -25,14 +25,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from ferrule.errors import NotStartedError, ToolError, WorkerDiedError
+from ferrule.isolation.children import Children, Run
 from ferrule.isolation.orders import Order
 from ferrule.isolation.process import STARTING, WorkerProcess
-from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES
+from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Kind, Message
 from ferrule.isolation.recipes import Recipe
 from ferrule.scheduling.limiter import Limiter
+from ferrule.scheduling.loops import wake
 
 WORKERS = max(4, os.cpu_count() or 1)
 """Calls at once. At least four: most handlers wait more than they count."""
@@ -51,23 +53,32 @@ class Job:
             nothing was run, and a `WorkerDiedError` where the process ended before the handler.
         order: The call itself.
         worker: The process that has it; `None` while it is queued, and when it is done.
+        begun: Done once the handler begins, or nothing more is to be waited for.
         attempts: How often it was given to a worker that died before it had read it.
-        started: Whether a worker has read it, so that anything of it may have happened.
+        read: Whether a worker has read it; no other gets it then.
+        started: Whether the handler has begun, so that anything of it may have happened.
+        deadline: By the machine's monotonic clock, counted from then.
+        killed: Whether it is to be ended.
         done: Whether it has ended or was killed.
     """
 
-    __slots__ = ("_loop", "_on_progress", "_pool", "attempts", "done", "future", "order", "started", "worker")
+    __slots__ = (
+        *("_children", "_loop", "_on_progress", "_pool", "attempts", "begun", "deadline", "done", "future", "killed"),
+        *("order", "read", "started", "worker"),
+    )
 
-    def __init__(self, pool: WorkerPool, order: Order, on_progress: OnProgress | None) -> None:
+    def __init__(self, pool: WorkerPool, order: Order, on_progress: OnProgress | None, run: Run | None) -> None:
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self._on_progress = on_progress
+        self._children = Children(run or _run_nothing, self._reply, order.recipe.transfer)
         self.future: asyncio.Future[Any] = self._loop.create_future()
+        self.begun: asyncio.Future[None] = self._loop.create_future()
         self.order = order
         self.worker: WorkerProcess | None = None
         self.attempts = 0
-        self.started = False
-        self.done = False
+        self.deadline: float | None = None
+        self.read = self.started = self.killed = self.done = False
 
     @property
     def pid(self) -> int | None:
@@ -76,11 +87,40 @@ class Job:
         return None if worker is None else worker.pid
 
     def kill(self) -> bool:
-        """Have it ended, with all that its handler has started; whether it had not been started, so that nothing ran.
+        """Have it ended, with all that its handler has started; whether no worker had it yet, so that nothing ran.
 
-        Its supervisor sends SIGKILL: it takes a millisecond or two, and nobody waits for it.
+        Its supervisor sends SIGKILL: it takes a millisecond or two, and nobody waits for it. Whether a handler that was
+        about to begin has begun is known then, and `future` says so.
         """
         return self._pool.kill(self)
+
+    async def end_children(self) -> None:
+        """Cancel the calls that its handler has made, and wait for their ends."""
+        await self._children.end()
+
+    def start(self) -> None:
+        """Its handler begins."""
+        self.started = True
+        if self.order.remaining is not None:
+            self.deadline = time.monotonic() + self.order.remaining
+        self._on_loop(wake, self.begun)
+
+    def take_request(self, message: Message) -> None:
+        """Its handler runs another tool, or does not want it any more."""
+        number, *name = message.head
+        if message.kind == Kind.STOP:
+            self._on_loop(self._children.stop, number)
+        else:
+            self._on_loop(self._children.start, number, *name, message.body.decode("utf-8", "surrogatepass"))
+
+    def _reply(self, head: object, body: bytes) -> None:
+        worker = self.worker
+        if worker is not None:
+            worker.reply(self.order, head, body)
+
+    def _on_loop(self, callback: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def tell(self, progress: Mapping[str, Any]) -> None:
         """Hand on the data of a `tool:progress`."""
@@ -92,10 +132,10 @@ class Job:
         """Say how it ended, once; from any thread."""
         if not self.done:
             self.done, self.worker = True, None
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._finish, outcome, failure)
+            self._on_loop(self._finish, outcome, failure)
 
     def _finish(self, outcome: object, failure: ToolError | None) -> None:
+        wake(self.begun)
         if self.future.done():
             return
         if failure is None:
@@ -104,8 +144,13 @@ class Job:
             self.future.set_exception(failure)
 
 
+async def _run_nothing(name: str, arguments: str) -> NoReturn:
+    raise ToolError("context.run(...) works in a call of a runner")
+
+
 class WorkerPool:
-    """At most `workers` calls at once, in as many processes and one spare; what is beyond waits in order.
+    """At most `workers` calls at once, in as many processes and one spare; what is beyond waits in order. A call that
+    another one made has a worker beside these: it would wait for one that may be waiting for it.
 
     Args:
         idle_seconds: How long a worker waits for a call before it ends, where it is not the last one.
@@ -136,16 +181,17 @@ class WorkerPool:
         for worker in started:
             worker.start()
 
-    def submit(self, order: Order, on_progress: OnProgress | None = None) -> Job:
+    def submit(self, order: Order, on_progress: OnProgress | None = None, run: Run | None = None) -> Job:
         """Run a call in a worker, or queue it.
 
         Args:
             on_progress: Gets the data of each `tool:progress`, in a thread of the pool's.
+            run: Runs what the handler asks for by `context.run`, on the present loop.
 
         Raises:
             NotStartedError: where the pool was closed.
         """
-        job = Job(self, order, on_progress)
+        job = Job(self, order, on_progress, run)
         with self._change():
             if self._closed:
                 raise NotStartedError("the workers were closed before it was started")
@@ -156,10 +202,11 @@ class WorkerPool:
     def kill(self, job: Job) -> bool:
         """See `Job.kill`."""
         with self._change():
-            worker = job.worker
+            worker, job.killed = job.worker, True
             if worker is not None:
                 worker.kill()
-                job.settle(failure=WorkerDiedError("it was stopped with its process and all that it had started"))
+                if job.started:  # else `ended` knows
+                    job.settle(failure=WorkerDiedError("it was stopped with its process and all that it had started"))
             elif not job.done:
                 self._queue.remove(job)
                 job.settle(failure=NotStartedError("it was stopped before it was started"))
@@ -231,6 +278,8 @@ class WorkerPool:
                 return
             if job.started:
                 job.settle(failure=WorkerDiedError(f"its process ended before it was done: {why}"))
+            elif job.killed or job.read:
+                job.settle(failure=NotStartedError(f"its process ended before the handler began: {why}"))
             elif job.attempts > self.workers:  # all that were idle may have died; or it is too large for any to read
                 job.settle(failure=NotStartedError(f"its process could not be started: {why}"))
             else:
@@ -269,20 +318,30 @@ class WorkerPool:
     def _give(self) -> list[tuple[WorkerProcess, Job]]:
         """Give the jobs that wait to the workers that do."""
         given = []
-        while self._queue and self._idle and self.busy < self.workers:
-            job = self._queue.popleft()
-            if job.order.deadline is not None and job.order.deadline < time.monotonic():
-                job.settle(failure=NotStartedError("its deadline came before a process was free"))
-                continue
+        for job in self._ready_jobs()[: len(self._idle)]:
+            self._queue.remove(job)
             worker = self._idle.pop()
             worker.job, job.worker = job, worker
             given.append((worker, job))
         return given
 
+    def _ready_jobs(self) -> list[Job]:
+        """The jobs that wait and may have a worker, in their order."""
+        room = self.workers - sum(not job.order.nested for job in self._jobs())
+        ready = []
+        for job in self._queue:
+            if job.order.nested or room > 0:
+                ready.append(job)
+                room -= not job.order.nested
+        return ready
+
+    def _jobs(self) -> list[Job]:
+        """Those that workers have."""
+        return [job for worker in self._alive if (job := worker.job) is not None]
+
     def _wanted(self) -> int:
-        """How many workers are to wait for a call: for each that is in the queue, and a spare."""
-        spare = 0 if self._failed_starts else 1
-        return min(len(self._queue), self.workers - self.busy) + spare
+        """How many workers are to wait for a call: for each that may have one, and a spare."""
+        return len(self._ready_jobs()) + (0 if self._failed_starts else 1)
 
     def _new_workers(self, wanted: int) -> list[WorkerProcess]:
         """As many as are missing until `wanted` wait for a call, to be started.
@@ -290,7 +349,8 @@ class WorkerPool:
         After a start that failed they make no tools ahead: that may be what ended it.
         """
         starting = sum(not worker.ready for worker in self._alive)
-        missing = min(wanted - len(self._idle) - starting, self.workers + 1 - len(self._alive))
+        nested = sum(job.order.nested for job in (*self._jobs(), *self._queue))
+        missing = min(wanted - len(self._idle) - starting, self.workers + nested + 1 - len(self._alive))
         recipes = [] if self._failed_starts else list(self._recipes)
         started = [WorkerProcess(self, recipes) for _ in range(0 if self._closed else missing)]
         self._alive.update(started)

@@ -83,6 +83,12 @@ class WorkerProcess:
         with suppress(OSError):
             self._connection.send(Kind.CALL, [order.recipe.text, changed, order.head], order.body, order.mark)
 
+    def reply(self, order: Order, head: object, body: bytes) -> None:
+        """Send what a tool came to that the handler has asked for; this may block."""
+        assert self._connection is not None
+        with suppress(OSError):
+            self._connection.send(Kind.RESULT, head, body, order.mark)
+
     def kill(self) -> None:
         """Have the supervisor end the worker with all that it has started."""
         self.killed = True
@@ -150,10 +156,10 @@ class WorkerProcess:
         """Milliseconds until the call is late, or an idle worker may be one too many; `None` for never."""
         if job is None:
             seconds = self._pool.idle_seconds
-        elif job.order.deadline is None or self.killed:
+        elif job.deadline is None or self.killed:
             return None
         else:
-            seconds = job.order.deadline + _LATE_SECONDS - time.monotonic()
+            seconds = job.deadline + _LATE_SECONDS - time.monotonic()
         return max(0.0, seconds) * 1000
 
     def _take(self, message: Message) -> None:
@@ -164,8 +170,12 @@ class WorkerProcess:
             return
         elif message.mark != job.order.mark:
             raise EOFError("it sent what belongs to no call that it runs")
+        elif message.kind == Kind.READ:
+            job.read = True
         elif message.kind == Kind.STARTED:
-            job.started = True
+            job.start()
+        elif message.kind in (Kind.RUN, Kind.STOP):
+            job.take_request(message)
         elif message.kind == Kind.PROGRESS:
             job.tell(message.head)
         elif message.kind == Kind.NOT_STARTED:

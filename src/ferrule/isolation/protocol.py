@@ -34,16 +34,25 @@ class Kind(IntEnum):
     CALL = 3
     """To the worker: run this. Head: the recipe, the surroundings where they have changed, the order's head. Body: the
     arguments."""
-    STARTED = 4
-    """From the worker: it has read the call, so anything of it may happen from now on."""
-    PROGRESS = 5
+    READ = 4
+    """From the worker: it has read the call, which no other gets any more, and makes the tool."""
+    STARTED = 5
+    """From the worker: the handler begins. Anything of it may happen from now on, and its deadline is counted."""
+    PROGRESS = 6
     """From the worker: the data of a `tool:progress`, as the head."""
-    VALUE = 6
+    VALUE = 7
     """From the worker: what the handler returned, as the body."""
-    RAISED = 7
+    RAISED = 8
     """From the worker: what the handler raised, as the head."""
-    NOT_STARTED = 8
+    NOT_STARTED = 9
     """From the worker: why the handler was not even started, as the head."""
+    RUN = 10
+    """From the worker: run a tool as a child of the call. Head: a number for it, the name. Body: the arguments."""
+    STOP = 11
+    """From the worker: that is not wanted any more. Head: its number."""
+    RESULT = 12
+    """To the worker: what that came to. Head: its number, and what was raised in the program's own code. Body: the
+    result."""
 
 
 class Message(NamedTuple):

@@ -95,20 +95,27 @@ def _as_dict(value: object) -> dict[object, object]:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
+_OF_A_RESULT = ("output", "error", "metadata", "status", "executed", "call", "tool_name", "repairs", "duration_ms")
+
+
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
 def _tagged(value: object) -> Plain:
     """What JSON alone would not bring back as it was says what it is: results, blocks, bytes, and lists of these."""
     if isinstance(value, ToolResult):
-        parts = {name: getattr(value, name) for name in ("output", "error", "metadata", "status", "executed")}
-        return {"result": {name: _tagged(part) for name, part in (parts | {"content": value._content}).items()}}
+        parts = {name: getattr(value, name) for name in _OF_A_RESULT} | {"content": value._content}
+        return {"result": {name: _tagged(part) for name, part in parts.items()}}
+    if isinstance(value, ToolCall):
+        return {"call": [value.id, value.name, judged_text(value), value.parent]}
     if isinstance(value, Text):
         return {"text": value.text}
     if isinstance(value, Media):
         return {"media": [_tagged(getattr(value, name)) for name in Media.__match_args__]}
     if isinstance(value, bytes | bytearray):
         return {"bytes": b64encode(value).decode()}
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_tagged(item) for item in value]}
     return {"value": value}
@@ -119,6 +126,10 @@ def _untagged(plain: Plain) -> Any:
     match kind:
         case "result":
             return ToolResult(**{name: _untagged(part) for name, part in held.items()})
+        case "call":
+            return ToolCall(*held[:3], parent=held[3])
+        case "texts":
+            return tuple(held)
         case "text":
             return Text(held)
         case "media":

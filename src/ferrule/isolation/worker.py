@@ -67,7 +67,7 @@ class Worker:
                     self._tool(recipe)
             self._connection.send(Kind.READY)
         elif message.kind == Kind.CALL:
-            self._connection.send(Kind.STARTED, mark=message.mark)
+            self._connection.send(Kind.READ, mark=message.mark)
             self._run(message)
 
     def _run(self, message: Message) -> None:
@@ -78,6 +78,7 @@ class Worker:
             values, text = _handler_values(tool, head, message.body)
             arguments = Arguments(text, values, tool.handling.parameters, head["shown"])
             call = WorkerCall(tool, head, arguments, self._connection, message.mark)
+            call.start()
         except BaseException as error:
             self._connection.send(Kind.NOT_STARTED, describe(error), mark=message.mark)
             return

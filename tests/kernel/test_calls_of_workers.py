@@ -1,0 +1,183 @@
+"""`context.run` of a handler in a worker process: the call is run in the program, as a child, with all guards there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import date
+from typing import Any
+
+import isolated_tools as tools
+import pytest
+from watched import Watch, go
+
+import probe
+from ferrule import Runner, Tool, ToolCall, ToolContext, ask, deny, tool
+from ferrule.isolation.pool import WORKERS
+
+
+def isolated(handler: Any, **options: Any) -> Tool:
+    return tool(handler, isolation="process", **options)
+
+
+@tool(parallel=True)
+async def doubles(n: int) -> dict[str, int]:
+    """Double it here."""
+    return {"twice": n * 2, "pid": os.getpid()}
+
+
+def test_it_runs_in_the_program_as_a_child_of_the_call() -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([isolated(tools.asks_for), doubles], observers=[watch])
+        result = await runner.run(ToolCall("c1", "asks_for", {"name": "doubles", "count": 20}))
+        assert result.output == [["ok", {"twice": n * 2, "pid": os.getpid()}, True] for n in range(20)]
+        children = [event.call for event in watch.events if event.kind == "tool:post" and event.call.id != "c1"]
+        assert [(call.name, call.parent) for call in children] == [("doubles", "c1")] * 20
+
+    go(main())
+
+
+def test_plain_functions_and_loops_of_their_own_can_do_so_too() -> None:
+    result = go(Runner([isolated(tools.asks_plainly), doubles]).run("asks_plainly", {"name": "doubles"}))
+    assert [one["twice"] for one in result.output] == [2, 4, 6]
+
+
+def test_guards_and_approvers_of_the_program_judge_it() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> Any:
+        if call.name == "doubles":
+            return deny("not 1") if call.arguments["n"] == 1 else ask("sure?")
+        return None
+
+    def approve(call: ToolCall, decision: Any, context: ToolContext) -> bool:
+        asked.append((call.name, os.getpid()))
+        return True
+
+    async def main() -> None:
+        runner = Runner([isolated(tools.asks_for), doubles], guards=[guard], approve=approve)
+        result = await runner.run("asks_for", {"name": "doubles", "count": 2})
+        assert [one[0] for one in result.output] == ["ok", "denied"]
+        assert result.output[1][2] is False and asked == [("doubles", os.getpid())]
+        unknown = await runner.run("asks_for", {"name": "no_such"})
+        assert unknown.output == [["not_found", None, False]]
+
+    go(main())
+
+
+def test_the_result_comes_with_its_call_and_what_was_repaired() -> None:
+    @tool
+    async def dated(day: date) -> str:
+        return day.isoformat()
+
+    async def main() -> None:
+        runner = Runner([isolated(tools.asks_whole), dated])
+        call = ToolCall("c1", "asks_whole", {"name": "Dated", "arguments": '```json\n{"day": "2026-01-02"}\n```'})
+        child, parent, arguments, name, repairs, metadata = (await runner.run(call)).output
+        assert child != "c1" and (parent, name, metadata) == ("c1", "dated", {})
+        assert arguments == {"day": "2026-01-02"} and len(repairs) == 2
+
+    go(main())
+
+
+def test_it_is_cancelled_with_the_call_that_made_it() -> None:
+    async def main() -> None:
+        ends: list[str] = []
+        begun = asyncio.Event()
+
+        @tool
+        async def endless(n: int = 0) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.append("cancelled")
+
+        watch = Watch()
+        runner = Runner([isolated(tools.asks_for), isolated(tools.asks_whole), endless], observers=[watch])
+        batch = runner.batch([ToolCall("c1", "asks_for", {"name": "endless"})])
+        going = asyncio.ensure_future(_awaited(batch))
+        await begun.wait()
+        batch.cancel(now=True)
+        (result,) = await going
+        assert (result.status, result.executed, ends) == ("cancelled", None, ["cancelled"])
+        late = await runner.run("asks_whole", {"name": "endless"}, timeout=1)
+        assert (late.status, late.executed, ends) == ("timeout", None, ["cancelled"] * 2)
+        assert len(watch.ends()) == 4 and not probe.live_calls(runner)
+
+    go(main())
+
+
+async def _awaited(batch: Any) -> Any:
+    return await batch
+
+
+def test_a_handler_that_does_not_wait_for_it_any_more_cancels_it() -> None:
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        @tool
+        async def endless(n: int = 0) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        runner = Runner([isolated(tools.asks_for), isolated(tools.leaves_a_call), endless])
+        result = await runner.run("asks_for", {"name": "endless", "seconds": 0.2})
+        assert result.output == ["TimeoutError()"]
+        await ended.wait()
+        assert (await runner.run("leaves_a_call", {"name": "endless"})).output == "done"
+        assert not probe.live_calls(runner)
+
+    go(main())
+
+
+def test_it_is_refused_once_the_call_has_ended() -> None:
+    async def main() -> None:
+        watch = Watch()
+        runner = Runner([isolated(tools.leaves_a_call), isolated(tools.asks_late), doubles], observers=[watch])
+        for _ in range(20):  # until one worker has had both
+            await runner.run("leaves_a_call", {"name": "doubles"})
+            late = await runner.run("asks_late", {"name": "doubles"})
+            if late.success:
+                break
+        assert late.output[:2] == ["cancelled", False] and "has ended" in late.output[2]
+
+    go(main())
+
+
+def test_isolated_calls_of_isolated_calls_do_not_wait_for_the_workers_that_these_have() -> None:
+    async def main() -> None:
+        add = isolated(tools.held_by_none, parallel=True)
+        runner = Runner([isolated(tools.asks_for, parallel=True), add], queue_timeout=None)
+        calls = [ToolCall(f"c{n}", "asks_for", {"name": "held_by_none", "count": 2}) for n in range(WORKERS)]
+        for result in await runner.run_all(calls):
+            assert [one[0] for one in result.output] == ["ok", "ok"], result
+
+    go(main())
+
+
+def test_what_cannot_be_sent_says_so_to_the_handler() -> None:
+    @tool
+    async def opens(n: int = 0) -> Any:
+        return ToolContext
+
+    async def main() -> None:
+        runner = Runner([isolated(tools.sends_objects), doubles])
+        said = await runner.run("sends_objects", {"name": "doubles"})
+        assert "the arguments for 'doubles' cannot be sent as JSON" in said.output
+
+    go(main())
+
+
+@pytest.mark.parametrize("transfer", ["json", "pickle"])
+def test_results_of_many_sizes_come_back(transfer: str) -> None:
+    @tool
+    async def large(n: int) -> str:
+        return "x" * (n * 300_000)
+
+    runner = Runner([isolated(tools.asks_for, transfer=transfer), large], max_output=10_000_000)
+    result = go(runner.run("asks_for", {"name": "large", "count": 5}))
+    assert [len(one[1]) for one in result.output] == [n * 300_000 for n in range(5)]
