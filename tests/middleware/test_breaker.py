@@ -333,41 +333,19 @@ def test_what_comes_from_a_cache_further_in_does_not_close_it() -> None:
     go(main())
 
 
-def test_a_failure_that_a_cache_further_in_shared_counts_once() -> None:
+def test_a_failure_further_in_is_not_shared_by_a_cache_so_that_each_counts() -> None:
     service = Service()
 
     async def main() -> str:
         service.gate = asyncio.Event()
-        runner = Runner([service.tool], inside=[breaker(2), cache()])
-        batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "ask") for n in range(5)]))
+        runner = Runner([service.tool], inside=[breaker(3), cache()])
+        batch = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "ask") for n in range(3)]))
         await ManualClock().advance(0)
         service.gate.set()
-        return f"{statuses(await batch)}, {await ask(runner, 2)}"
+        return f"{statuses(await batch)}, {await ask(runner, 1)}"
 
-    assert go(main()) == "failed failed failed failed failed, failed limited"
-    assert service.runs == 2
-
-
-def test_a_probe_that_shared_the_failure_of_another_call_tells_nothing() -> None:
-    service = Service()
-
-    async def main() -> str:
-        clock = ManualClock()
-        runner = Runner([service.tool], inside=[breaker(1, 30, clock=clock), cache()])
-        service.gate = asyncio.Event()
-        early = asyncio.ensure_future(runner.run("ask"))
-        await clock.advance(0)
-        fails, service.gate = service.gate, None
-        await runner.run("ask", {"n": 1})
-        await clock.advance(30)
-        probe = asyncio.ensure_future(runner.run("ask"))
-        await clock.advance(0)
-        fails.set()
-        await asyncio.wait([early, probe])
-        service.down = False
-        return await ask(runner, 2)
-
-    assert go(main()) == "ok ok"
+    assert go(main()) == "failed failed failed, limited"
+    assert service.runs == 3
 
 
 @pytest.mark.parametrize("ends", ["in its grace", "when it was abandoned"])

@@ -14,7 +14,19 @@ from pydantic import AfterValidator, SecretStr
 from tests.kernel.watched import BOUND, Watch, go
 
 import probe
-from ferrule import DefinitionError, Runner, Text, ToolCall, ToolContext, ToolResult, deny, tool
+from ferrule import (
+    DefinitionError,
+    InputRequired,
+    Runner,
+    Text,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    allow,
+    ask,
+    deny,
+    tool,
+)
 from ferrule.middleware import cache
 from ferrule.testing import ManualClock
 
@@ -262,7 +274,7 @@ def test_calls_for_the_same_at_the_same_time_run_once(lines: list[int]) -> None:
     assert len({id(result.output) for result in results}) == len(results)
 
 
-def test_who_waits_gets_the_failure_too() -> None:
+def test_who_waits_for_one_that_fails_runs_by_itself() -> None:
     source = Source()
     source.error = ValueError("x")
 
@@ -275,13 +287,64 @@ def test_who_waits_gets_the_failure_too() -> None:
         source.gate.set()
         return await batch
 
-    ran, shared = go(main())
-    assert [ran.error, shared.error] == ["read failed: ValueError: x."] * 2
-    assert [(one.status, one.executed, dict(one.metadata)) for one in (ran, shared)] == [
-        ("failed", True, {}),
-        ("failed", False, {"cached": True}),
-    ]
-    assert len(source.runs) == 1
+    assert [(one.status, one.executed, dict(one.metadata)) for one in go(main())] == [("failed", True, {})] * 2
+    assert len(source.runs) == 2
+
+
+# -- what a person was asked -------------------------------------------------------------------------------------------
+
+
+async def _by_input_required(context: ToolContext) -> Any:
+    return InputRequired("which?") if context.answer is None else dict(context.answer.value)
+
+
+async def _while_it_runs(context: ToolContext) -> Any:
+    return dict(await context.ask(InputRequired("which?")) or {})
+
+
+async def _by_a_tool_that_it_calls(context: ToolContext) -> Any:
+    return (await context.run("inner", {})).output
+
+
+@pytest.mark.parametrize("handler", [_by_input_required, _while_it_runs, _by_a_tool_that_it_calls])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_a_person_answered_is_for_the_call_that_asked_and_no_other(handler: Any, at_once: bool) -> None:
+    answers = iter(range(9))
+    asking = tool(handler, name="asking", read_only=True)
+    inner = tool(_by_input_required, name="inner", read_only=True)
+
+    async def main() -> list[Any]:
+        gate = asyncio.Event()
+
+        async def person(call: ToolCall, decision: Any, context: ToolContext) -> Any:
+            answer = next(answers)
+            if at_once:
+                await gate.wait()
+            return allow({"n": answer})
+
+        runner = Runner([asking, inner], inside=[cache()], approve=person)
+        calls = [ToolCall(id, "asking") for id in "abc"]
+        if not at_once:
+            return [(await runner.run(call)).output for call in calls]
+        batch = asyncio.ensure_future(runner.run_all(calls))
+        await ManualClock().advance(0)
+        gate.set()
+        return [result.output for result in await batch]
+
+    assert sorted(found["n"] for found in go(main())) == [0, 1, 2]
+
+
+def test_a_suspension_is_for_the_call_that_was_suspended_and_no_other() -> None:
+    asking = tool(_by_input_required, name="asking", read_only=True)
+
+    async def main() -> list[Any]:
+        runner = Runner([asking], inside=[cache()], approve=lambda call, decision, context: ask("later"))
+        results = await runner.run_all([ToolCall(id, "asking") for id in "abc"])
+        assert [result.status for result in results] == ["suspended"] * 3
+        answered = [await runner.resume(one.record(), allow({"n": n})) for n, one in enumerate(results)]
+        return [(one.output, dict(one.metadata)) for one in answered]
+
+    assert go(main()) == [({"n": 0}, {}), ({"n": 1}, {}), ({"n": 2}, {})]
 
 
 @settings(deadline=None)

@@ -40,6 +40,7 @@ class WorkerCall:
     runs = 1
     refusal = None
     answer: Answer | None = None
+    asked = False
 
     def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:
         transfer = head["transfer"]

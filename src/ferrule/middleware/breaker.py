@@ -130,7 +130,7 @@ class Breaker:
 
     def _judged(self, result: ToolResult, context: ToolContext) -> bool | None:
         """Whether it is a failure; `None` where it tells nothing."""
-        if result.executed is False and (result.status == "ok" or result.metadata.get("cached")):
+        if result.executed is False and result.status == "ok":
             return None
         if result.status == "ok":
             return context.remaining(own=True) == 0  # its deadline came first

@@ -20,7 +20,7 @@ from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult, keep, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
-"""What a call came to; or that another has to run instead of it, or that each has to run by itself."""
+"""The success of a call; or that another has to run instead of it, or that each has to run by itself."""
 _WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
 _CacheKey: TypeAlias = tuple[ToolFacts, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
@@ -32,10 +32,11 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
     See docs/limits.md.
 
     An answer is kept for the tool (another version or copy of it is another one), the judged arguments whatever their
-    order, and what of the context may change it. Calls for the same at the same time run once, and all get what that
-    one came to, a failure too; where it is cancelled or its deadline comes, another of them runs, once its handler has
-    ended. What comes from the cache or was shared has `metadata["cached"]`
-    and was not `executed`; its output is a copy.
+    order, and what of the context may change it. Calls for the same at the same time run once, and all get the success
+    of that one; where it fails, each runs by itself; where it is cancelled or its deadline comes, another of them runs,
+    once its handler has ended. A call for which a person was asked, or which made such a call, shares nothing and gets
+    nothing of another. What comes from the cache or was shared has `metadata["cached"]` and was not `executed`;
+    its output is a copy.
 
     It belongs in `inside`: in `around`, an answer would go round the guards. Calls of other tools pass. A result with
     `metadata["cache"]` `False` is neither kept nor shared, nor is one that cannot be copied.
@@ -92,6 +93,8 @@ class Cache:
             return await next(call, context)
         if not context.inside:
             raise DefinitionError(self.only_inside)
+        if context.asked or context.answer is not None:
+            return await next(call, context)
         # The tool itself stands for its fingerprint, which says nothing of what is fixed in it or of its handler.
         asked = _canonical(dict(call.arguments))
         if SECRET_STARS in asked:  # of two secrets that validation has made of what was sent
@@ -132,7 +135,10 @@ class Cache:
         shared: _Shared = "alone"
         try:
             result = await next(call, context)
-            shared = "again" if context.remaining(own=True) == 0 else _snapshot(result)  # what came too late is dropped
+            if context.remaining(own=True) == 0:  # what came too late is dropped
+                shared = "again"
+            elif result.success and not context.asked:
+                shared = _snapshot(result)
             return result
         except asyncio.CancelledError:
             shared = "again"
@@ -141,7 +147,7 @@ class Cache:
             with self._lock:
                 if self._flights.get(key) is flight:
                     del self._flights[key]
-                    if isinstance(shared, ToolResult) and shared.success:
+                    if isinstance(shared, ToolResult):
                         self._keep(key, shared)
             flight.end(shared)
 

@@ -22,7 +22,7 @@ from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of
 from ferrule.pipeline.hiding import hide, hide_reason, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
-from ferrule.pipeline.state import CallState
+from ferrule.pipeline.state import CallState, ancestors
 from ferrule.pipeline.suspension import Answered, pending_record, recorded_arguments, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
@@ -277,6 +277,8 @@ def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) ->
 
 
 async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: CallState) -> Decision:
+    for one in (state, *ancestors(state)):
+        one.asked = True
     call = starred_call(state.call, plan.parameters.hidden - {asked.into})
     context = bound_context(state.context.fields, state, 0)
     try:

@@ -121,6 +121,7 @@ class CallState:
         wanted: What the handler wants to know before it goes on.
         answer: What it was told, for its next run.
         asking: The questions that its handler has put while it runs.
+        asked: Whether a person was asked for it, or for a call that it made.
     """
 
     repairs: tuple[str, ...] = ()
@@ -147,6 +148,7 @@ class CallState:
     wanted: InputRequired | None = None
     answer: Answer | None = None
     asking: _Asking | None = None
+    asked: bool = False
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class RunningCall(Protocol):
     runs: int
     inside: bool
     answer: Answer | None
+    asked: bool
 
     @property
     def refusal(self) -> ToolResult | None: ...
@@ -231,6 +232,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def answer(self) -> Answer | None:
         """What a person answered to the `InputRequired` that the handler returned; `None` in its first run."""
         return None if self.running is None else self.running.answer
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person was asked for this call, or for one that it made: what it comes to may depend on that."""
+        return self.running is not None and self.running.asked
 
     @property
     def inside(self) -> bool:
