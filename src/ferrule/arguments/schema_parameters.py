@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_json_schema
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_json_schema
 from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import Ways
@@ -33,7 +33,7 @@ class SchemaParameters(Parameters):
             plain["required"] = required
         self._validator = schema_validator(plain)
         if _REFERENCE.search(dumps(plain)):
-            self._ways.limited  # noqa: B018  # a schema that is too large is refused here
+            self._ways  # noqa: B018  # a schema that is too large is refused here
         self.quick = None if hidden or drop_unknown else self.values
 
     def values(self, text: str) -> Any:
@@ -54,16 +54,16 @@ class SchemaParameters(Parameters):
         return {**value, **{name: thaw(default) for name, default in self.defaults.items() if name not in value}}
 
     def _errors(self, value: Any) -> list[ArgumentError]:
-        """What is wrong, which jsonschema-rs finds all at once, or only that something is."""
+        """What is wrong, or only that something is."""
         if self._validator.is_valid(value):
             return []
-        if isinstance(value, dict) and self._ways.tries(value) > 2 * MOST_ERRORS:
+        if self._ways.are_too_many(value):
             return [ArgumentError((), "do not fit, and hold too many values to say where")]
         return from_json_schema(self._validator.iter_errors(value))
 
     @cached_property
     def _ways(self) -> Ways:
-        return Ways(self.schema, tagged=False)
+        return Ways(self.schema)
 
     def _floats_for_integers(self, value: object) -> list[ArgumentError]:
         """Where JSON Schema takes 5.0 for an integer: it is repaired below 2^53, beyond it the digits are not known."""

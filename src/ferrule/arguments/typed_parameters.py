@@ -11,12 +11,15 @@ from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import direct, holds, root_fields, stop_at_first
+from ferrule.arguments.closing import all_nodes, direct, holds, root_fields, stop_at_first
 from ferrule.arguments.judged_form import JudgedForm, is_exact
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.ways import Ways
+from ferrule.arguments.ways import MOST_WAYS, Ways
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SHORT, check_digits, check_repeated_keys
+
+_MOST_WORK = 1_000_000
+"""Values that errors may hold copies of."""
 
 
 class TypedParameters(Parameters):
@@ -38,8 +41,10 @@ class TypedParameters(Parameters):
         self._core = core
         stop_at_first(core, True)
         self._validator = _validator(core)
-        ways = Ways(self.schema, tagged=True) if "$defs" in self.schema else None
-        self._ways = ways if ways is not None and ways.limited else None
+        self._ways: Ways | None = None
+        if core["type"] == "definitions" or len(list(all_nodes(core))) > MOST_WAYS:  # else little is written out
+            ways = Ways(self.schema, tagged=True)
+            self._ways = ways if ways.recursive else None
         self.exact = holds(core, "decimal")
         self._written = JudgedForm(core)
         self.form = None if is_exact(core, {}) else self._written
@@ -54,7 +59,7 @@ class TypedParameters(Parameters):
             self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        read, exact = self._read if self._ways is not None else self._validator.validate_json, self.exact
+        read, exact = self._validator.validate_json if self._ways is None else self._read, self.exact
 
         def quick(text: str) -> Any:
             if exact:
@@ -89,8 +94,10 @@ class TypedParameters(Parameters):
         return from_json(self._written.text(instance, received, checked=False))  # type: ignore[no-any-return]
 
     def _read(self, text: str) -> Any:
-        if self._ways is not None:
-            self._ways.check(from_json(text))
+        """Validated; where a value may hold others of its type, only if it is not too much for how deep it nests."""
+        if self._ways is not None and (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
+            if self._ways.work(from_json(text)) > _MOST_WORK:
+                raise ArgumentErrors([ArgumentError((), "hold too much for how deep they nest: send less in one call")])
         return self._validator.validate_json(text)
 
     def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:

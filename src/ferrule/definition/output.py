@@ -67,7 +67,7 @@ class Output:
             self._schema = freeze(given)
             self._validator = schema_validator(dict(given))
             try:
-                Ways(self._schema, tagged=False)
+                self._ways = Ways(self._schema)
             except DefinitionError as error:
                 raise DefinitionError(f"tool {name!r}: output_schema: {error}") from None
 
@@ -111,8 +111,11 @@ class Output:
         if self.free or isinstance(value, ToolResult | Text | Media):
             return ""
         if self._validator is not None:
-            wrong = next(iter(self._validator.iter_errors(output)), None)
-            return "" if wrong is None else without_credentials(wrong.message, 300)
+            if self._validator.is_valid(output):
+                return ""
+            if self._ways.are_too_many(output):
+                return "it holds too many values to say where"
+            return without_credentials(next(iter(self._validator.iter_errors(output))).message, 300)
         adapter = self.adapter
         if adapter is None:
             return ""
