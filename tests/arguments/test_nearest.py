@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Toolset, tool
+from ferrule import Runner, Toolset, tool
 from ferrule.arguments.names import Names
+from steps import steps
 
 FEW = Names(["search_notes", "read_note", "Write-Note", "add", "delete_everything"])
 VERBS = ("search", "read", "write", "delete", "list", "archive", "rename", "share", "count", "export")
@@ -52,3 +55,26 @@ def test_a_toolset_names_the_nearest_of_its_tools() -> None:
     with pytest.raises(KeyError, match="the nearest are"):
         tools.get("raed_note")
     assert "write_note" in tools.register(tool(lambda: None, name="write_notes")).nearest("wirte_note")
+
+
+@pytest.mark.parametrize("name", ["read_mail_77", "Read-Mail_7", "functions.no_tool", "xyzzy"])
+@pytest.mark.parametrize("is_offered", [False, True])
+def test_an_unknown_name_is_as_little_work_among_many_tools_as_among_few(name: str, is_offered: bool) -> None:
+    base = tool(lambda: None, name="base")
+
+    def work(number: int) -> int:
+        """Of the first such call, with everything that is made for it."""
+        tools = Toolset(base.replace(name=one) for one in MANY[:number])
+        runner = Runner(tools)
+        asyncio.run(runner.run(tools.get(MANY[0]).name))
+        offered = tools.without(MANY[1]) if is_offered else None
+        return steps(lambda: asyncio.run(runner.run(name, offered=offered)))
+
+    assert work(9_000) < 2 * work(100) + 500
+
+
+def test_no_tool_is_named_that_was_offered_and_is_not_the_runners() -> None:
+    base = tool(lambda: None, name="base")
+    runner, offered = (Toolset(base.replace(name=name) for name in names) for names in (["a1", "a2"], ["a2", "a3"]))
+    result = asyncio.run(Runner(runner).run("a4", offered=runner.only("a2") + offered.only("a3")))
+    assert result.error == "'a4' was not offered. Did you mean 'a2'? Nothing was run."

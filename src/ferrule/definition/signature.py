@@ -93,7 +93,13 @@ def taking_whole(
 
 def unfilled_self(function: object) -> bool:
     """Whether the function is a method that was taken off its class: nobody fills its `self`."""
-    if not inspect.isfunction(whole(function)):
+    plain = whole(function)
+    if not inspect.isfunction(plain):
         return False
+    if not plain.__dict__ and _FILLED_BY_PYTHON.isdisjoint(plain.__code__.co_varnames):
+        return False  # without a signature, which would be most of the work of making a toolset
     first = next(iter(signature_of("", function).parameters.values()), None)  # type: ignore[arg-type]
-    return first is not None and first.name in {"self", "cls"} and first.annotation is first.empty
+    return first is not None and first.name in _FILLED_BY_PYTHON and first.annotation is first.empty
+
+
+_FILLED_BY_PYTHON = frozenset({"self", "cls"})

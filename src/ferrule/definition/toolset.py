@@ -7,7 +7,7 @@ import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import partial
 
 from pydantic import BaseModel
 
@@ -41,7 +41,8 @@ class Toolset:
         flat: list[Tool] = []
         for item in tools:
             flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
-        vars(self).update(_tools=tuple(flat), _by_any_name={})
+        searches = tuple(item for item in flat if SEARCH_TAG in item.tags)
+        vars(self).update(_tools=tuple(flat), _by_any_name={}, _by_folded={}, searches=searches)
         taken: dict[str, Tool] = {}
         for item in flat:
             _check_self(item)
@@ -55,9 +56,17 @@ class Toolset:
                 )
             taken.update(dict.fromkeys(seen, item))
             self._by_any_name.update(dict.fromkeys(names, item))
+            for key in set(map(folded, names)):
+                self._by_folded[key] = item if self._by_folded.get(key, item) is item else None
+        vars(self).update(_names=Names(item.name for item in flat))
 
+    searches: tuple[Tool, ...]
+    """Those that find others."""
     _tools: tuple[Tool, ...]
+    # Made with the toolset, as a call in the loop pays for what is made when a name is unknown for the first time.
     _by_any_name: dict[str, Tool]
+    _by_folded: dict[str, Tool | None]
+    _names: Names
 
     @classmethod
     def of(cls, thing: object, prefix: str = "", *, skip: bool = False) -> Toolset:
@@ -118,10 +127,6 @@ class Toolset:
         """The names of tools that look most like `name`, best first; at most three."""
         return self._names.nearest(name)
 
-    @cached_property
-    def _names(self) -> Names:
-        return Names(item.name for item in self._tools)
-
     def meant(self, name: str) -> Tool | None:
         """The one tool that a model can only have meant by a name that none has.
 
@@ -133,14 +138,6 @@ class Toolset:
             return known.get(whole)
         prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), None)
         return None if prefix is None else known.get(folded(name.removeprefix(prefix)))
-
-    @cached_property
-    def _by_folded(self) -> dict[str, Tool | None]:
-        by_folded: dict[str, Tool | None] = {}
-        for item in self._tools:
-            for key in {folded(item.name), folded(item.wire_name)}:
-                by_folded[key] = item if by_folded.get(key, item) is item else None
-        return by_folded
 
     def find(self, name: str) -> Tool | None:
         """The tool of that name, or of that wire name, or `None`."""
@@ -177,10 +174,10 @@ class Toolset:
         return by_name if tags is None else [*by_name, lambda item: not wanted.isdisjoint(item.tags)]
 
     def _check_names(self, names: Iterable[str]) -> None:
-        known = [item.name for item in self._tools]
+        known = {item.name: item for item in self._tools}
         for name in names:
             if name not in known:
-                hint = f"the nearest are {near!r}" if (near := self.nearest(name)) else f"there are {known!r}"
+                hint = f"the nearest are {near!r}" if (near := self.nearest(name)) else f"there are {[*known]!r}"
                 raise DefinitionError(f"there is no tool {name!r}; {hint}")
 
     def prefixed(self, prefix: str) -> Toolset:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.judged_form import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
-from ferrule.definition.toolset import SEARCH_TAG, Toolset
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
@@ -96,13 +96,11 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     shown, tools = repr(cut(clean(name), 80)), runner.tools
     wrong = f"There is no tool {shown}."
     if offered is not None:
-        known = [tool for tool in offered if tool in tools]
-        # To make a toolset of 5,000 tools takes 50 ms.
-        wrong, tools = f"{shown} was not offered.", offered if len(known) == len(offered) else Toolset(known)
-        if (search := next((tool for tool in tools if SEARCH_TAG in tool.tags), None)) is not None:
+        wrong, tools = f"{shown} was not offered.", offered
+        if (search := next((tool for tool in offered.searches if tool in runner.tools), None)) is not None:
             return f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}"
-    near = tools.nearest(name)
-    names = ", ".join(map(repr, near or [tool.name for tool in islice(tools, 12)]))
+    near = [one for one in tools.nearest(name) if tools.get(one) in runner.tools]
+    names = ", ".join(map(repr, near or [tool.name for tool in islice(tools, 12) if tool in runner.tools]))
     others = f"Did you mean {names}?" if near else f"There are {names}." if names else "There are none."
     return f"{wrong} {others} {NOTHING_RUN}"
 
