@@ -79,9 +79,50 @@ def test_a_loop_of_links_is_refused(root: Path) -> None:
 
 
 @posix
-def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(root: Path) -> None:
+def test_a_path_that_is_too_long_to_look_at_is_refused_and_not_taken_as_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    for _ in range(30):
+        os.mkdir("d" * 200)
+        os.chdir("d" * 200)
+    os.chdir(root)
     with pytest.raises(OSError, match="cannot be resolved"):
         real("/".join(["d" * 200] * 30) + "/../link", str(root))
+
+
+@posix
+@pytest.mark.parametrize(
+    ("path", "lookups"),
+    [
+        ("a/b/" + "missing/" * 2000, 3),
+        ("a/b/" + "file/" * 2000, 4),
+        ("missing/../" * 2000 + "a", 2001),
+        ("a/../" * 2000 + "a/b", 2002),
+        ("link/" * 30, 60),
+    ],
+)
+def test_each_component_is_looked_up_once_and_nothing_below_what_does_not_exist(
+    path: str, lookups: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "a" / "b" / "file").write_text("x")
+    (root / "link").symlink_to(".")
+    looked_up: list[str] = []
+    readlink = os.readlink
+
+    def counted(place: str) -> str:
+        looked_up.append(place)
+        return readlink(place)
+
+    monkeypatch.setattr(os, "readlink", counted)
+    real(path, str(root))
+    assert len(looked_up) - len(root.parts[1:]) <= lookups
+
+
+def test_what_is_too_long_for_a_path_on_any_system_is_refused_without_a_look(root: Path) -> None:
+    with pytest.raises(ValueError, match="no path has more than 32767"):
+        real("a/" * 20_000, str(root))
 
 
 names = st.sampled_from(["a", "b", "link", "..", ".", "", "missing", "file"])

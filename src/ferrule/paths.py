@@ -35,9 +35,11 @@ _NO_WAITING: Final = getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0)
 # O_PATH needs no right to list a directory that is only passed through (Linux).
 _PASSING: Final = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY | _NO_LINKS
-_NOT_A_LINK: Final = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
+_NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 # As Linux has it, path_resolution(7).
 _MOST_LINKS: Final = 40
+LONGEST: Final = 32_767
+"""Characters that a path has at most on any system (Windows; 4,096 on Linux)."""
 
 
 class SymbolicLinkError(OSError):
@@ -52,7 +54,8 @@ def checked(path: str) -> str:
     """`path`, where it can be one. See docs/guards.md#paths.
 
     Raises:
-        ValueError: for an empty one, one with a NUL or a lone surrogate, and one that starts with `~`.
+        ValueError: for an empty one, one with a NUL or a lone surrogate, one that starts with `~`, and one that is
+            too long on any system.
     """
     if not isinstance(path, str):
         raise ValueError(f"a path is text, not {type(path).__name__}")
@@ -60,6 +63,8 @@ def checked(path: str) -> str:
         raise ValueError("the path is empty; '.' means the working directory")
     if "\0" in path:
         raise ValueError("the path holds a NUL character")
+    if len(path) > LONGEST:
+        raise ValueError(f"the path has {len(path)} characters, and no path has more than {LONGEST}")
     if path.startswith("~"):
         raise ValueError(f"{_quoted(path)} starts with '~', which is not expanded; write the path out")
     try:
@@ -73,40 +78,49 @@ def real(path: str, base: str) -> str:
     """The canonical absolute path that `path` names, seen from `base`: no symbolic links, no `.` or `..`.
     See docs/guards.md#paths.
 
-    What does not exist is taken as it is written, so that a file can be judged before it is made.
+    What does not exist is taken as it is written, so that a file can be judged before it is made. Each component is
+    looked up once, and nothing below one that does not exist.
 
     Raises:
         ValueError: for what cannot be a path; see `checked`.
         OSError: where it cannot be told what the path names: a loop of links, a directory that may not be searched,
-            a path that is too long. (`os.path.realpath` takes these as they are written, CVE-2025-4517.)
+            one that is too long to be looked up. (`os.path.realpath` takes these as they are written, CVE-2025-4517.)
     """
     start = os.path.join(os.getcwd(), base, checked(path))
     if os.name == "nt":  # pragma: no cover
         return _real_on_windows(start)
     done: list[str] = []
+    there = 0  # so many components of `done` exist
     to_do = start.split("/")[::-1]
     links = 0
     while to_do:
         name = to_do.pop()
         if name == "..":
             del done[-1:]
+            there = min(there, len(done))
         elif name not in {"", "."}:
             done.append(name)
-            target = _link_target(done, path)
-            if target is not None:
+            target = _link_target(done, path) if there == len(done) - 1 else None
+            if target == "":
+                there += 1
+            elif target is not None:
                 links += 1
                 if links > _MOST_LINKS:
                     raise OSError(f"{_quoted(path)} goes round in a loop of symbolic links")
                 done = [] if target.startswith("/") else done[:-1]
+                there = len(done)
                 to_do += target.split("/")[::-1]
     return "/" + "/".join(done)
 
 
 def _link_target(components: list[str], path: str) -> str | None:
+    """Where a link leads; empty for what is none, nothing where nothing is."""
     try:
         return os.readlink("/" + "/".join(components))
     except OSError as error:
-        if error.errno in _NOT_A_LINK:
+        if error.errno == errno.EINVAL:
+            return ""
+        if error.errno in _NOTHING_THERE:
             return None
         explained = type(error)(f"{_quoted(path)} cannot be resolved: {error.strerror}")
         explained.errno = error.errno
