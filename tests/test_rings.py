@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -244,3 +246,11 @@ def test_a_circle_is_reported_and_one_for_type_checkers_alone_is_not(tmp_path: P
     assert cycles(graph_of(package(tmp_path, files))) == []
     package(tmp_path, {"values/a": "from ferrule.values import b"})
     assert cycles(graph_of(tmp_path)) == ["ferrule.values.a → ferrule.values.b → ferrule.values.c → ferrule.values.a"]
+
+
+def test_to_import_ferrule_loads_nothing_that_is_needed_later_if_ever() -> None:
+    code = "import asyncio, pydantic, sys; from pydantic import BaseModel, TypeAdapter; before = {*sys.modules}; "
+    code += "import ferrule; print(*sorted({*sys.modules} - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "ferrule.runner" in loaded
+    assert not {"difflib", "urllib.parse", "pydantic.functional_serializers"} & {*loaded}

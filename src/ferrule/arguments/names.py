@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import unicodedata
 from bisect import bisect
 from collections.abc import Iterable
@@ -26,9 +25,11 @@ class Names:
 
     def nearest(self, name: str, most: int = 3) -> list[str]:
         """The names that look most like `name`, best first."""
+        from difflib import get_close_matches
+
         wanted = folded(name)[:200]
         names = self._neighbours(wanted)
-        alike = difflib.get_close_matches(wanted, names, n=most, cutoff=0.5)
+        alike = get_close_matches(wanted, names, n=most, cutoff=0.5)
         inside = [item for item in names if item not in alike and (item in wanted or wanted in item) and len(item) > 2]
         return [self._by_folded[item] for item in [*alike, *inside][:most]]
 

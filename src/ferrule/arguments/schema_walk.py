@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote
 
 from ferrule.values.frozen import JsonObject
 
@@ -66,6 +65,8 @@ def resolved(root: Schema, ref: str) -> Any:
     fragment = ref.rpartition("#")[2]
     if fragment and not fragment.startswith("/"):
         return next((node for name, node in _anchors(root) if name == fragment.rpartition("/")[2]), None)
+    from urllib.parse import unquote
+
     node: Any = root
     for part in fragment.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")

@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 AsyncFunction: TypeAlias = Callable[Q, Coroutine[object, object, T]]
 
 
-_NEXT_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 """Where a word begins within the name of a class."""
 
 
@@ -113,7 +113,7 @@ def tool(
 def _name_of(handler: object) -> str:
     handler = whole(handler)
     if isinstance(handler, type):  # `WriteFile` is write_file, `HTTPGet` http_get
-        return _NEXT_WORD.sub("_", handler.__name__).lower()
+        return re.sub(_NEXT_WORD, "_", handler.__name__).lower()
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if name == "<lambda>":
         raise DefinitionError("a lambda has no name: use tool(fn, name='…')")

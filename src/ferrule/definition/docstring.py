@@ -8,15 +8,15 @@ from __future__ import annotations
 import inspect
 import re
 
-_GOOGLE = re.compile(
-    r"^(args|arguments|parameters|params|keyword args|keyword arguments|returns?|raises|yields?|attributes"
-    r"|examples?|notes?|see also|warnings?|references|todo):\s*$",
-    re.IGNORECASE,
+# Texts and not `re.compile`: what a program never needs is not compiled when it is imported.
+_GOOGLE = (
+    r"(?i)^(args|arguments|parameters|params|keyword args|keyword arguments|returns?|raises|yields?|attributes"
+    r"|examples?|notes?|see also|warnings?|references|todo):\s*$"
 )
-_NUMPY = re.compile(r"^-{3,}\s*$")
-_SPHINX = re.compile(r"^:(\w+)(?:[ \t]+([^:\n]*?))?:[ \t]*(.*(?:\n[ \t]+\S.*)*)\n?", re.MULTILINE)
-_GOOGLE_PARAMETER = re.compile(r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
-_NUMPY_PARAMETER = re.compile(r"([^\s:][^:]*)()")
+_NUMPY = r"^-{3,}\s*$"
+_SPHINX = r"(?m)^:(\w+)(?:[ \t]+([^:\n]*?))?:[ \t]*(.*(?:\n[ \t]+\S.*)*)\n?"
+_GOOGLE_PARAMETER = r"(\*{0,2}\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$"
+_NUMPY_PARAMETER = r"([^\s:][^:]*)()"
 _PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
 _SPHINX_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 
@@ -31,12 +31,12 @@ def parse(doc: str | None) -> tuple[str, dict[str, str]]:
             parameters[name.split()[-1].lstrip("*")] = " ".join(line.strip() for line in text.splitlines()).strip()
         return ""
 
-    lines = _SPHINX.sub(read_sphinx, inspect.cleandoc(doc or "")).splitlines()
+    lines = re.sub(_SPHINX, read_sphinx, inspect.cleandoc(doc or "")).splitlines()
     description: list[str] = []
     current, numpy = description, False
     sections: list[tuple[str, bool, list[str]]] = []
     for line, below in zip(lines, [*lines[1:], ""], strict=False):
-        google, underlined = _GOOGLE.match(line), bool(line.strip() and _NUMPY.match(below))
+        google, underlined = re.match(_GOOGLE, line), bool(line.strip() and re.match(_NUMPY, below))
         if google or underlined:
             current, numpy = [], underlined
             sections.append(((google.group(1) if google else line).strip().lower(), numpy, current))
@@ -50,12 +50,12 @@ def parse(doc: str | None) -> tuple[str, dict[str, str]]:
     return "\n".join(description).strip(), {name: text for name, text in parameters.items() if text}
 
 
-def _read(lines: list[str], parameter: re.Pattern[str]) -> dict[str, str]:
+def _read(lines: list[str], parameter: str) -> dict[str, str]:
     """The text for each parameter of a section; lines that begin none belong to those before them."""
     found: dict[str, list[str]] = {}
     names: list[str] = []
     for line in inspect.cleandoc("\n" + "\n".join(lines)).splitlines():
-        if match := parameter.match(line):
+        if match := re.match(parameter, line):
             names = [name.strip().lstrip("*") for name in match.group(1).split(",")]
             found.update({name: [match.group(2)] for name in names})
         else:

@@ -4,14 +4,14 @@ handler is made anew where it changes.
 The checks take the option's name, what was given, and the name of the tool (empty for a runner), and give what is kept.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: the table below is read from its annotations, and to evaluate them as
+# texts takes 1.5 ms of every import.
 
 import inspect
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -336,9 +336,7 @@ class ToolOptions(FunctionOptions, total=False):
     input_schema: Annotated[JsonObject | None, Option(as_given, makes_handler=True, is_kept=False)]
 
 
-OPTIONS: dict[str, Option] = {
-    key: hint.__metadata__[0] for key, hint in get_type_hints(ToolOptions, include_extras=True).items()
-}
+OPTIONS: dict[str, Option] = {key: hint.__metadata__[0] for key, hint in ToolOptions.__annotations__.items()}
 KEPT: dict[str, object] = {key: option.default for key, option in OPTIONS.items() if option.is_kept}
 """What a tool is where nothing is said of it."""
 MAKES_HANDLER = frozenset(key for key, option in OPTIONS.items() if option.makes_handler)
@@ -370,6 +368,8 @@ def _meant(key: str, known: Collection[str]) -> str | None:
     """The option that was probably meant; a wrong hint is worse than none."""
     if (word := _OTHER_WORDS.get(key)) in known:
         return word
+    from difflib import get_close_matches
+
     longer = [name for name in known if len(key) > 2 and name.startswith(key)]
     return next(iter(longer or get_close_matches(key, known, 1, 0.75)), None)
 

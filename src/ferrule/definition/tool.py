@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import re
@@ -46,7 +45,7 @@ R_co = TypeVar("R_co", default=Any, covariant=True)
 _Rest = ParamSpec("_Rest")
 _Instance = TypeVar("_Instance")
 
-_WIRE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_WIRE = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
 
 
 class Tool(Generic[P, R_co]):
@@ -258,8 +257,10 @@ class Tool(Generic[P, R_co]):
     @property
     def fingerprint(self) -> str:
         """A hash of what a model is shown, and of the version; the same in every run and process."""
+        from hashlib import sha256  # loads OpenSSL
+
         shown = [self.name, self.description, self.input_schema, self.version, *self.examples]
-        return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
+        return sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R_co]:
         """Run it directly: validated, judged by its own guards, within its limits; the raw value.
@@ -347,12 +348,14 @@ def wire_name(name: str) -> str:
     A name that fits already stays; another keeps what fits and gets a hash of the whole, so that two names which
     differ only in what does not fit stay two.
     """
-    if _WIRE.fullmatch(name):
+    if re.fullmatch(_WIRE, name):
         return name
+    from hashlib import sha256
+
     kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     if not re.match(r"[A-Za-z_]", kept):
         kept = f"_{kept}"
-    return f"{kept[:55]}_{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return f"{kept[:55]}_{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
 
 
 def _handling(tool: Tool) -> Handler:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -215,7 +214,9 @@ class Toolset:
     @property
     def fingerprint(self) -> str:
         """A hash of what a model is shown, in order; the same in every run and process."""
-        return hashlib.sha256("\n".join(item.fingerprint for item in self._tools).encode()).hexdigest()[:32]
+        from hashlib import sha256
+
+        return sha256("\n".join(item.fingerprint for item in self._tools).encode()).hexdigest()[:32]
 
     def __add__(self, other: object) -> Toolset:
         if not isinstance(other, Toolset):

@@ -5,7 +5,6 @@ What a record says is believed only where its seal, an HMAC over all of it, is b
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import os
@@ -131,7 +130,7 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
         text = _canonical_json({name: value for name, value in thaw(given).items() if name != "seal"})
     except Exception:  # no JSON, or a mapping of somebody's own that may raise anything
         return None
-    signed_with = [key for key in keys if hmac.compare_digest(_mac(key, "pending", text).encode(), seal)]
+    signed_with = [key for key in keys if _same_seal(_mac(key, "pending", text).encode(), seal)]
     if not signed_with:
         return None
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
@@ -148,7 +147,7 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
     """
     record = answered.record
     digest = _tool_digest(plan, record["arguments"], record["key"], answered.signed_with)
-    if not hmac.compare_digest(digest, record["tool"]):
+    if not _same_seal(digest.encode(), record["tool"].encode()):
         what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
         raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
     try:
@@ -216,5 +215,13 @@ def _canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def _same_seal(one: bytes, other: bytes) -> bool:
+    from hmac import compare_digest  # loads OpenSSL, which most programs never need
+
+    return compare_digest(one, other)
+
+
 def _mac(key: bytes, purpose: str, text: str) -> str:
-    return hmac.digest(key, f"ferrule {purpose} {text}".encode(), "sha256").hex()
+    from hmac import digest
+
+    return digest(key, f"ferrule {purpose} {text}".encode(), "sha256").hex()

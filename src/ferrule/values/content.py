@@ -14,7 +14,6 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Literal, TypeAlias, final
 
-from pydantic import PlainSerializer, WrapSerializer
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 
@@ -56,7 +55,7 @@ class Media:
             raise TypeError(f"Media of the kind {self.kind!r}: it may be {', '.join(_KINDS)}")
         if not (self.data is None or type(self.data) is bytes):
             raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
-        if not (isinstance(self.mime_type, str) and _MIME_TYPE.fullmatch(self.mime_type)):  # type: ignore[redundant-expr]
+        if not (isinstance(self.mime_type, str) and re.fullmatch(_MIME_TYPE, self.mime_type)):  # type: ignore[redundant-expr]
             raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
         for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
@@ -68,7 +67,7 @@ _BLOCK_CLASSES = (Text, Media)
 
 # What providers show of media must not be a place for anything else, RFC 6838.
 _KINDS = ("image", "audio", "file", "resource")
-_MIME_TYPE = re.compile(r"(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?", re.ASCII)
+_MIME_TYPE = r"(?a)(?=.{,255}\Z)[\w.+-]+/[\w.+-]+(;[\x20-\x7e]*)?"
 
 
 def clean(text: str) -> str:
@@ -257,6 +256,8 @@ def _inner_values(value: Any, kind: Any) -> list[Any]:
 @lru_cache
 def _serialized_fields(kind: Any) -> frozenset[str]:
     """The fields of a class that Pydantic writes by itself."""
+    from pydantic import PlainSerializer, WrapSerializer
+
     if not hasattr(kind, "__pydantic_fields__"):
         return frozenset(getattr(kind, "__dataclass_fields__", ()))
     own = kind.__pydantic_decorators__
@@ -264,7 +265,7 @@ def _serialized_fields(kind: Any) -> frozenset[str]:
     if own.model_serializers or "*" in by_author:
         return frozenset()
     for name, field in kind.__pydantic_fields__.items():
-        if field.exclude or any(isinstance(one, _SERIALIZERS) for one in field.metadata):
+        if field.exclude or any(isinstance(one, PlainSerializer | WrapSerializer) for one in field.metadata):
             by_author.add(name)
     return frozenset({*kind.__pydantic_fields__, *own.computed_fields} - by_author)
 
@@ -272,7 +273,6 @@ def _serialized_fields(kind: Any) -> frozenset[str]:
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` makes an encoder for each value, which costs more than a small value does."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_SERIALIZERS = (PlainSerializer, WrapSerializer)
 _MOST_DEPTH = 100
 _MOST_WRITTEN = 250
 """So deep Pydantic writes, at most 255; what is deeper than is shown becomes `…`."""
@@ -394,7 +394,7 @@ def _left_out(blocks: int) -> str:
     return f"[cut: {blocks} more blocks]"
 
 
-_JSON_START = re.compile(r"\s*[\[{\"\-0-9tfn]")
+_JSON_START = r"\s*[\[{\"\-0-9tfn]"
 
 
 def cut(text: str, limit: int) -> str:
@@ -402,7 +402,7 @@ def cut(text: str, limit: int) -> str:
     nests more than 200 deep, or holds half of a surrogate pair or a number of more than 4,300 digits."""
     if len(text) <= limit:
         return text
-    if _JSON_START.match(text):
+    if re.match(_JSON_START, text):
         with suppress(TypeError, ValueError):
             return _fit(from_json(text, allow_inf_nan=False), limit)
     note = f"\n[cut: {len(text)} characters in all]"

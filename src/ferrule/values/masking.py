@@ -16,33 +16,33 @@ _NAME = (
     r"(?:token(?!s\b|iz)|secret|passw|passphrase|passcode|(?<![a-z])pass(?![a-z])|pwd|signature|(?<![a-z])sig(?![a-z])"
     r"|credential|auth(?!ors?\b)|bearer|session|jwt|key(?:[_-]?id)?(?![a-z]))[\w.\]-]{0,24}"
 )
-_PAIRS = re.compile(
+# Texts and not `re.compile`: to compile them takes 3 ms, and most programs never need them.
+_PAIRS = (
     # `token=…` in a query or a program, `"token": …` in JSON, and `api_key: …` in headers and settings.
-    rf"""({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}>?|%3D))\s{{0,3}}\\?"""
-    rf"""|(?:[a-z][_-]{_NAME}|apikey|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}""",
-    re.IGNORECASE | re.DOTALL,
+    rf"""(?is)({_NAME}(?:\\?["']\s{{0,3}}:|\\?["']?\s{{0,3}}(?:={{1,2}}>?|%3D))\s{{0,3}}\\?"""
+    rf"""|(?:[a-z][_-]{_NAME}|apikey|passw\w{{0,4}}|pwd|secret)\s{{0,3}}:\s{{0,3}}){_VALUE}"""
 )
-_HEADERS = re.compile(r"""((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?b?["']?)[^\n"']+""", re.IGNORECASE)
-_BEARER = re.compile(r"(\bbearer(?:\s|%20|[:=])\s{0,3})[^\s\"'<>]+", re.IGNORECASE)
-_KEY_SHAPES = re.compile(
+_HEADERS = r"""(?i)((?:authorization|cookie)\\?["']?\s{0,3}[:=]\s{0,3}\\?b?["']?)[^\n"']+"""
+_BEARER = r"(?i)(\bbearer(?:\s|%20|[:=])\s{0,3})[^\s\"'<>]+"
+_KEY_SHAPES = (
     r"(?<![A-Za-z0-9])[sr]k[_-][\w-]{8,}|(?:gh[pousr]_|hf_|npm_)[A-Za-z0-9]{16,}|github_pat_\w{16,}"
     r"|(?:glpat|xapp)-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[a-z][.-][\w.-]{8,}|AIza[\w-]{16,}|ya29\.[\w.-]{8,}"
     r"|eyJ[\w-]{8,}(?:\.[\w-]*)*"
 )
-_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*", re.DOTALL)
-_ADDRESS = re.compile(r"://\S+")
-_USER = re.compile(r"://[^/?#@:]*(?::(?!//).*|(?=@|\Z))", re.DOTALL)
-_INPUT = re.compile(r"input_value=[^\n]*")
+_PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*"
+_ADDRESS = r"://\S+"
+_USER = r"(?s)://[^/?#@:]*(?::(?!//).*|(?=@|\Z))"
+_INPUT = r"input_value=[^\n]*"
 
 
 def without_credentials(text: str, most: int = 500) -> str:
     """At most `most` characters of `text`, with stars in the place of what looks like a credential: passwords in URLs,
     values whose names say so, bearer tokens, keys of well-known shapes, and what Pydantic shows of an input."""
     read = text[: 20 * most]
-    masked = _ADDRESS.sub(_without_password, _INPUT.sub(f"input_value={MASK}", read))
+    masked = re.sub(_ADDRESS, _without_password, re.sub(_INPUT, f"input_value={MASK}", read))
     for named in (_PRIVATE_KEY, _HEADERS, _BEARER, _PAIRS):
-        masked = named.sub(rf"\1{MASK}", masked)
-    masked = _KEY_SHAPES.sub(MASK, masked)
+        masked = re.sub(named, rf"\1{MASK}", masked)
+    masked = re.sub(_KEY_SHAPES, MASK, masked)
     if len(read) < len(text) and len(masked) <= most:  # its last word may be half a credential
         masked = masked[: max(masked.rfind(" "), masked.rfind("\n")) + 1]
     return masked[:most]
@@ -52,7 +52,7 @@ def _without_password(found: re.Match[str]) -> str:
     """Text up to a blank, without what names a user in addresses. A password may have any characters, `/`, `?`, `#` and
     `@` too: where something like a user comes first, all up to the last `@` goes."""
     before, at, after = found[0].rpartition("@")
-    return _USER.sub(f"://{MASK}", before) + at + after
+    return re.sub(_USER, f"://{MASK}", before) + at + after
 
 
 def masked_text(error: BaseException, hide: Callable[[str], str] = str) -> str:
