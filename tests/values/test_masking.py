@@ -63,6 +63,55 @@ def test_no_listed_secret_survives(secret: str, written: str, name: str, around:
     assert secret[:8] not in text and secret[-8:] not in text.removesuffix(after)
 
 
+SAYS_SECRET = [
+    *NAMES,
+    *("tokens", "refresh-tokens", "secrets", "api_keys", "passwords", "credentials", "client.secret"),
+]
+BLANKS = st.text(" \t\n\r\u00a0", max_size=9)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    secret=SECRET,
+    name=st.sampled_from(SAYS_SECRET),
+    around=st.tuples(
+        st.sampled_from(["", "my_", "x-", "the_very_long_name_of_this_setting_", "a.b."]),
+        st.sampled_from(["", "_x", "2"]),
+    ),
+    quotes=st.sampled_from(["", "'", '"', '\\"', '"]', "']"]),
+    blanks=st.tuples(BLANKS, BLANKS),
+    sign=st.sampled_from([":", "=", "==", ":=", "=>", "%3D", "%3a"]),
+    opens=st.sampled_from(["", "'", '"', "b'", "SecretStr('", "<", "['", '["a", "']),
+)
+def test_what_follows_a_name_that_says_secret_never_survives(
+    secret: str, name: str, around: tuple[str, str], quotes: str, blanks: tuple[str, str], sign: str, opens: str
+) -> None:
+    text = f"{around[0]}{name}{around[1]}{quotes}{blanks[0]}{sign}{blanks[1]}{opens}{secret}"
+    assert secret[:8] not in without_credentials(f"it says {text}", 5_000), text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("password      = x", "password      = ***"),
+        ("token: x", "token: ***"),
+        ("tokens=abc", "tokens=***"),
+        ("_bearer abcdefgh0123456789 ", "_bearer *** "),
+        ("bearer      abcdefgh", "bearer      ***"),
+        ("authorization    :   Basic abc def", "authorization    :   ***"),
+        ('headers["token"] = x', 'headers["token"] = ***'),
+        ("token\n=\n\nx y", "token\n=\n\n*** y"),
+        ("url=https://h/?token=x&b=1", "url=https://h/?token=***&b=1"),
+        ("invalid token: x7 is not known", "invalid token: *** is not known"),
+        ("key: Hx7", "key: ***"),
+        ('"tokens": ["a", "b"], "n": 1', '"tokens": ***, "n": 1'),
+        ("the_token_of_this_program_in_production=x", "the_token_of_this_program_in_production=***"),
+    ],
+)
+def test_a_value_after_a_name_that_says_secret_is_stars(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
+
+
 @given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=16))
 def test_no_key_of_a_cloud_survives(key: str) -> None:
     assert key not in without_credentials(f"the key AKIA{key} is wrong")
@@ -76,7 +125,16 @@ def test_no_key_of_a_cloud_survives(key: str) -> None:
         "see https://example.org/a?mail=bob@example.org",
         "invalid token: unexpected '<' at line 3",
         "max_tokens=5 is too small",
+        "tokens: 512",
+        '{"prompt_tokens": 12, "completion_tokens":3}',
         "the author=Bob is not known",
+        "authors: Ada, Bob; author_name=Ada; authority: example.org",
+        "tokenizer=cl100k, tokenization: byte pairs, tokenised=yes",
+        "secretary: Ada, passenger=Bob, compass: north",
+        "unknown key: timeout",
+        "missing keys: city, date",
+        "unexpected token: comma after an item",
+        "KeyError: 'name'",
         "task-management-system-2 is down",
         'duplicate key value violates unique constraint "pk_users_primary"',
         "2 + 2 = 5, he said: 'no'",
@@ -100,6 +158,20 @@ PIECES = st.sampled_from(
             "-----BEGIN ",
             "PRIVATE KEY-----",
             "%3D",
+        ),
+        *(
+            "token:",
+            "token   ",
+            "      ",
+            "\n\n",
+            "tokens",
+            "key: a",
+            "invalid token: a",
+            "[",
+            "{",
+            "]",
+            "%3D%3D",
+            "bearer",
         ),
         *("cookie=", "signature", "auth", "A", "-----END", "a://b:c"),
     ]
