@@ -37,7 +37,15 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer, put_question
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
-from ferrule.pipeline.call import enter_core, find_plan, receive, receive_again, shown_arguments, unknown_tool, validate
+from ferrule.pipeline.call import (
+    enter_core,
+    find_plan,
+    judged_arguments,
+    receive,
+    receive_again,
+    unknown_tool,
+    validate,
+)
 from ferrule.pipeline.invoke import handle_judged
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied, handler_raised
@@ -398,7 +406,7 @@ class Runner:
         state = CallState(plan, fields, call, named, parent, None)
         try:
             values, text = validate(plan, named, state)
-            state.call = judged = judged_call(named, shown_arguments(plan, text, values))
+            state.call = judged = judged_call(named, judged_arguments(plan, text, values))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
         decision = await judge(plan, state, next_answer(plan.guards, state))

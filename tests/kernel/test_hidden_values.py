@@ -64,7 +64,7 @@ def shown(event: Event) -> str:
 
 def vars_of(call: ToolCall) -> str:
     arguments = call.arguments
-    return f"{arguments.raw} {arguments.shown} {arguments.validated}"
+    return f"{arguments.raw} {arguments.validated}"
 
 
 ANSWERS: list[Any] = [True, False, None, deny("no"), ask("later"), allow({"text": "edited"}), allow({"text": 5})]

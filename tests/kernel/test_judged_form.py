@@ -61,11 +61,11 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.arguments.parameters import _completed
 from ferrule.middleware import retry
 
 Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
-Cents = Annotated[int, AfterValidator(lambda value: value * 100)]
+Scaled = Annotated[int, AfterValidator(lambda value: value * 100)]
+Cents = Annotated[Scaled, PlainSerializer(lambda value: value // 100)]
 
 
 class Fruit(enum.Enum):
@@ -255,17 +255,13 @@ class Fixed(enum.Enum):
         return Fixed.A
 
 
-def hidden_object(value: str) -> Disguised:
-    return Disguised(name=value)
-
-
 REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "constraints": (Lowered, " Users", "users"),
     "a model's setting": (Stripped, {"name": " a "}, {"name": "a"}),
     "a model's setting, inherited": (Inherits, {"names": ["A"]}, {"names": ["a"]}),
     "after": (Annotated[str, AfterValidator(os.path.expandvars)], "$FERRULE_TEST/x", "etc/x"),
     "before": (Annotated[str, BeforeValidator(lambda v: v.strip())], " a ", "a"),
-    "wrap": (Annotated[str, WrapValidator(lambda v, handler: handler(v)[::-1])], "ab", "ba"),
+    "wrap": (Annotated[str, WrapValidator(lambda v, handler: handler(v).strip())], " ab", "ab"),
     "a member for anything": (Fruit, "banana", "apple"),
     "web address": (HttpUrl, "http://EXAMPLE.com", "http://example.com/"),
     "any address": (AnyUrl, "HTTP://EXAMPLE.com", "http://example.com/"),
@@ -278,10 +274,10 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "date and time": (datetime, "2026-01-02T03:04:05.000+00:00", "2026-01-02T03:04:05Z"),
     "duration": (timedelta, "P1DT24H", "P2D"),
     "decimal": (Decimal, "1.50", "1.50"),
-    "json": (Json[list[int]], "[1]", [1]),
-    "base64": (Base64Str, "aGk=", "hi"),
+    "json": (Json[list[int]], "[1 ]", "[1]"),
+    "base64": (Base64Str, "aGk=", "aGk="),
     "bytes": (ByteSize, "1kb", 1000),
-    "cents": (Cents, 5, 500),
+    "cents, with the inverse": (Cents, 5, 5),
     "a list": (list[Lowered], [" A"], ["a"]),
     "a sequence": (Sequence[Lowered], [" A"], ["a"]),
     "a deque": (deque[Lowered], [" A"], ["a"]),
@@ -297,9 +293,9 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "what hides": (
         Hides,
         {"path": "a//b", "name": "A", "told": " B", "field": "C"},
-        {"path": "a/b", "name": "a", "told": "b", "field": "c"},
+        {"path": "a/b", "name": "a", "told": "harmless", "field": "harmless"},
     ),
-    "what is disguised": (Disguised, {"name": "A"}, {"name": "a"}),
+    "what is disguised": (Disguised, {"name": "A"}, {"name": "harmless"}),
     "a tree": (Tree, {"path": "a//b", "branches": [{"path": "c//d"}]}, None),
     "a typed dict": (Dated, {"day": "2026-01-02", "note": "x"}, {"day": "2026-01-02", "note": "x"}),
     "one of two": (Cat | Dog, {"kind": "cat", "name": "A"}, {"kind": "cat", "name": "a"}),
@@ -310,9 +306,9 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     ),
     "a class of one's own": (Written, "A", "a"),
     "a root": (RootModel[Lowered], " A", "a"),
-    "a derived model": (Folded, {"name": "a"}, {"name": "a", "path": "/a"}),
-    "derived models": (list[Folded], [{"name": "a"}], [{"name": "a", "path": "/a"}]),
-    "one of two, derived": (Folded | int, {"name": "a"}, {"name": "a", "path": "/a"}),
+    "a derived model": (Folded, {"name": "a"}, {"name": "a"}),
+    "derived models": (list[Folded], [{"name": "a"}], [{"name": "a"}]),
+    "one of two, derived": (Folded | int, {"name": "a"}, {"name": "a"}),
     "one of two, the other derived": (
         list[Named | Placed],
         [{"name": "A"}, {"name": "A", "file": "a//b", "tag": "B"}],
@@ -321,13 +317,7 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "a derived dataclass": (
         Annotated[Base, AfterValidator(lambda one: Extended(one.name))],
         {"name": "a"},
-        {"name": "a", "path": "/"},
-    ),
-    "what is made of anything": (Annotated[Any, AfterValidator(hidden_object)], "A", {"name": "a"}),
-    "what is made of anything, deeper": (
-        Annotated[Any, AfterValidator(lambda value: deque([{"x": (hidden_object(value),)}]))],
-        "A",
-        [{"x": [{"name": "a"}]}],
+        {"name": "a"},
     ),
     "what is made further down": (Defaults, {"name": "a"}, {"name": "a", "mode": "w", "tags": ["made"]}),
     "what came twice in a set": (set[int | bool], [2, 1, True, 2], [1, 2]),
@@ -340,9 +330,11 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
         [1],
     ),
     "a model of another class": (
-        Annotated[Inner, AfterValidator(lambda one: Token(one.name)), PlainSerializer(lambda token: token.text)],
+        Annotated[
+            Inner, AfterValidator(lambda one: Token(one.name)), PlainSerializer(lambda token: {"name": token.text})
+        ],
         {"name": "A"},
-        "a",
+        {"name": "a"},
     ),
     "one of two of another class": (
         Annotated[str | int, AfterValidator(lambda one: Token(str(one))), PlainSerializer(lambda token: token.text)],
@@ -352,7 +344,6 @@ REWRITTEN: dict[str, tuple[Any, Any, Any]] = {
     "a secret": (SecretStr, "tell", "tell"),
     "secrets in a secret": (Secret[list[SecretStr]], ["tell"], ["tell"]),
     "secrets as keys": (dict[SecretStr, int], {"a": 1, "b": 2}, {"a": 1, "b": 2}),
-    "a secret that was not sent": (Annotated[SecretStr, AfterValidator(lambda s: SecretStr("x"))], "tell", "*" * 10),
 }
 EXACT: dict[str, tuple[Any, Any]] = {
     "anything": (Any, {"a": [1, None]}),
@@ -423,7 +414,7 @@ def test_what_nothing_changes_is_judged_as_it_was_sent(case: str, way: str) -> N
     annotation, sent = EXACT[case]
     got: list[Any] = []
     one = taking(annotation, way, got)
-    assert one.handling.parameters.form is None
+    assert not one.handling.parameters.dumped
     result, _ = run(
         one, "take", {"value": sent}, guards=[lambda c, _: deny("") if c.arguments["value"] != sent else None]
     )
@@ -459,19 +450,85 @@ class PutsInADataclass:
 
 class HasItByDefault(BaseModel):
     day: date
-    inner: list[Inner] = [WithPath(name="a")]
+    inner: Inner = WithPath(name="a", path="/root")
+
+
+class KeepsBesides(BaseModel):
+    name: str
+    _more: Any = None
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def keep(cls, value: Any, handler: Any) -> Any:
+        made = handler({"name": value["name"]})
+        made._more = value.get("more", "nothing")
+        return made
+
+
+class Labelled:
+    """A class whose serializer writes only a label of it."""
+
+    def __init__(self, text: str) -> None:
+        self.label, _, self.more = text.partition(" ")
+
+
+class Named2(str):
+    more = "nothing"
+
+
+def named(text: str) -> Named2:
+    made = Named2(text.partition(" ")[0])
+    made.more = text.partition(" ")[2]
+    return made
+
+
+LEFT_OUT: dict[str, tuple[Any, Any, Any, Any]] = {
+    "a private attribute": (
+        KeepsBesides,
+        {"name": "a", "more": "rm"},
+        {"name": "a"},
+        lambda one: one._more == "nothing",
+    ),
+    "what a serializer does not write": (
+        Annotated[
+            Labelled, PlainValidator(Labelled, json_schema_input_type=str), PlainSerializer(lambda one: one.label)
+        ],
+        "a rm",
+        "a",
+        lambda one: one.more == "",
+    ),
+    "an attribute of a derived string": (
+        Annotated[str, AfterValidator(named)],
+        "a rm",
+        "a",
+        lambda one: one.more == "",
+    ),
+    "a field of a derived class": (HasItByDefault, {"day": "2026-01-02"}, None, lambda one: type(one.inner) is Inner),
+}
 
 
 @BOTH
-@pytest.mark.parametrize("annotation", [PutsInAfterwards, PutsInWhenMade, PutsInADataclass, HasItByDefault])
-def test_an_object_of_a_derived_class_is_shown_whoever_puts_it_there(annotation: Any, way: str) -> None:
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_what_a_serializer_leaves_out_does_not_arrive(case: str, way: str) -> None:
+    annotation, sent, expected, holds = LEFT_OUT[case]
+    expected = expected or {"day": "2026-01-02", "inner": {"name": "a"}}
+    got: list[Any] = []
     shown: list[Any] = []
-    sent = {"day": "2026-01-02"} if annotation is HasItByDefault else {"inner": {"name": "a"}}
+    for guards in ([], [lambda c, _: shown.append(c.arguments["value"])]):
+        result, _ = run(taking(annotation, way, got), "take", {"value": sent}, guards=guards)
+        assert result.success, result.error
+        assert shown == [expected] * len(guards) and holds(got[-1])
+
+
+@BOTH
+@pytest.mark.parametrize("annotation", [PutsInAfterwards, PutsInWhenMade, PutsInADataclass])
+def test_an_object_that_a_model_puts_in_is_made_of_what_was_judged(annotation: Any, way: str) -> None:
+    shown: list[Any] = []
+    got: list[Any] = []
     guards = [lambda c, _: shown.append(c.arguments["value"]["inner"])]
-    result, _ = run(taking(annotation, way, []), "take", {"value": sent}, guards=guards)
+    result, _ = run(taking(annotation, way, got), "take", {"value": {"inner": {"name": "a"}}}, guards=guards)
     assert result.success, result.error
-    inner = shown[0][0] if annotation is HasItByDefault else shown[0]
-    assert inner == {"name": "a", "path": "/etc"}
+    assert shown == [{"name": "a"}] and got[0].inner == WithPath(name="a")
 
 
 class OneOfTwo(RootModel[Annotated[Cat | Dog, Field(discriminator="kind")]]):
@@ -511,14 +568,16 @@ class Cyclic(BaseModel):
         Annotated[float, AfterValidator(lambda value: float("nan"))],
         Annotated[str, AfterValidator(lambda value: "\ud800")],
         Cyclic,
-        Annotated[Any, AfterValidator(lambda value: iter(value))],
+        Scaled,
+        Annotated[str, WrapValidator(lambda v, handler: handler(v)[::-1])],
     ],
-    ids=["unknown", "of another class", "of another type", "nan", "half a character", "a cycle", "an iterator"],
+    ids=["unknown", "of another class", "of another type", "nan", "half a character", "a cycle", "scaled", "turned"],
 )
 def test_what_has_no_json_form_runs_under_no_guard(annotation: Any, way: str) -> None:
     got: list[Any] = []
     asked: list[Any] = []
-    sent: Any = 1.5 if "float" in str(annotation) else {"name": "a"} if annotation is Cyclic else "a"
+    sent: Any = 1.5 if "float" in str(annotation) else {"name": "a"} if annotation is Cyclic else "ab"
+    sent = 5 if annotation is Scaled else sent
     result, _ = run(taking(annotation, way, got), "take", {"value": sent}, guards=[lambda c, _: asked.append(c)])
     assert (result.status, result.executed, got, asked) == ("failed", False, [], [])
     assert "'value'" in str(result.error) and "PlainSerializer" in str(result.error)
@@ -534,13 +593,16 @@ def test_a_field_that_no_object_keeps_is_refused_when_the_tool_is_defined() -> N
         taking(list[Made], "function", [])
 
 
-def test_a_dataclass_that_takes_any_keys_is_refused_when_the_tool_is_defined() -> None:
+def test_keys_that_a_dataclass_does_not_declare_are_shown() -> None:
     @validated_dataclass(config=ConfigDict(extra="allow"))
     class Open:
         x: int
 
-    with pytest.raises(DefinitionError, match=r"'Open'.*make it a model"):
-        taking(list[Open], "function", [])
+    got: list[Any] = []
+    shown: list[Any] = []
+    guards = [lambda c, _: shown.append(c.arguments["value"])]
+    assert run(taking(Open, "function", got), "take", {"value": {"x": 1, "y": 2}}, guards=guards)[0].success
+    assert shown == [{"x": 1, "y": 2}] and got[0].y == 2
 
 
 def test_two_fields_that_a_model_fills_by_one_name_are_refused_when_the_tool_is_defined() -> None:
@@ -565,17 +627,41 @@ def test_two_fields_that_a_model_fills_by_one_name_are_refused_when_the_tool_is_
 
 
 class Keyed(BaseModel):
-    key: SecretStr = SecretStr("the program's own")
     path: Path
+    key: SecretStr = Field(default_factory=lambda: SecretStr("the program's own"))
+
+
+class KeyedByValidator(BaseModel):
+    path: Path
+    key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def fill(self) -> KeyedByValidator:
+        self.key = self.key or SecretStr("the program's own")
+        return self
 
 
 @BOTH
-def test_a_secret_that_nobody_sent_is_stars(way: str) -> None:
-    one, shown = taking(Keyed, way, []), []
+@pytest.mark.parametrize("annotation", [Keyed, KeyedByValidator])
+def test_a_secret_that_nobody_sent_fails_the_call(annotation: Any, way: str) -> None:
+    got: list[Any] = []
+    shown: list[Any] = []
+    one = taking(annotation, way, got)
     guards = [lambda c, _: shown.append(dict(c.arguments["value"]))]
-    run(one, "take", {"value": {"path": "a"}}, guards=guards)
-    run(one, "take", {"value": {"path": "a", "key": "sent"}}, guards=guards)
-    assert shown == [{"key": "*" * 10, "path": "a"}, {"key": "sent", "path": "a"}]
+    result, watch = run(one, "take", {"value": {"path": "a"}}, guards=guards)
+    assert (result.status, result.executed, got) == ("failed", False, [])
+    assert "'value'" in str(result.error) and "own" not in str([event.data for event in watch.events])
+    assert run(one, "take", {"value": {"path": "a", "key": "sent"}}, guards=guards)[0].success
+    assert shown == [{"key": "sent", "path": "a"}] and got[0].key.get_secret_value() == "sent"
+
+
+@BOTH
+def test_a_secret_is_no_default(way: str) -> None:
+    class KeyedByDefault(BaseModel):
+        key: SecretStr = SecretStr("the program's own")
+
+    with pytest.raises(DefinitionError, match=r"context\.secrets"):
+        taking(KeyedByDefault, way, [])
 
 
 # -- objects that are made again ---------------------------------------------------------------------------------------
@@ -623,26 +709,24 @@ def test_another_attempt_gets_what_was_made_anew_as_it_was_judged() -> None:
 class Signed(BaseModel):
     cents: Cents
     id: uuid.UUID = Field(default_factory=uuid.uuid4)
-    key: SecretStr = SecretStr("the program's own")
 
 
-def test_another_attempt_gets_the_secret_that_nobody_sent_and_what_was_sent_once() -> None:
+def test_another_attempt_gets_what_was_scaled_once() -> None:
     got: list[Any] = []
 
     @tool(idempotent=True)
     async def take(ones: list[Signed]) -> str:
         """Take them."""
-        got.append([(one.cents, one.id, one.key.get_secret_value()) for one in ones])
+        got.append([(one.cents, one.id) for one in ones])
         raise OSError("again")
 
     run(take, "take", {"ones": [{"cents": 5}]}, guards=[lambda c, _: None], inside=[retry(2, wait=0)])
-    assert len(got) == 2 and got[0] == got[1]
-    assert (got[1][0][0], got[1][0][2]) == (500, "the program's own")
+    assert len(got) == 2 and got[0] == got[1] and got[0][0][0] == 500
 
 
 def test_another_attempt_of_what_comes_out_otherwise_does_not_run() -> None:
     count = iter(range(100))
-    Counted = Annotated[str, AfterValidator(lambda value: f"{value}{next(count)}")]
+    Counted = Annotated[str, AfterValidator(lambda value: value if next(count) < 3 else "b")]
     got: list[str] = []
 
     async def take(value: Any) -> str:
@@ -651,10 +735,30 @@ def test_another_attempt_of_what_comes_out_otherwise_does_not_run() -> None:
 
     take.__annotations__["value"] = Counted
     result, _ = run(
-        tool(take, idempotent=True), "take", {"value": "a"}, guards=[lambda c, _: None], inside=[retry(3, wait=0)]
+        tool(take, idempotent=True), "take", {"value": "a"}, guards=[lambda c, _: None], inside=[retry(9, wait=0)]
     )
-    assert (result.status, got) == ("failed", ["a0"])
-    assert "otherwise than they were judged" in str(result.error)
+    assert (result.status, got) == ("failed", ["a", "a"])
+    assert "not what its own JSON makes" in str(result.error)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_values_are_made_of_what_was_judged_whoever_looks(watched: bool) -> None:
+    made: list[str] = []
+
+    def note(value: str) -> str:
+        made.append(value)
+        return value.strip()
+
+    got: list[str] = []
+
+    @tool
+    async def take(value: Annotated[str, AfterValidator(note)]) -> str:
+        got.append(value)
+        return value
+
+    guards = [lambda c, _: None] if watched else []
+    assert run(take, "take", {"value": " a"}, guards=guards)[0].success
+    assert (made, got) == ([" a", "a"], ["a"])
 
 
 def test_a_guard_of_an_instance_sees_the_values_and_changes_them_in_judged_terms() -> None:
@@ -673,18 +777,19 @@ def test_a_guard_of_an_instance_sees_the_values_and_changes_them_in_judged_terms
             self.changes = changes
 
         def check(self, handler: Pay) -> None:
-            assert (handler.cents, handler.to) == (500, "ada")
+            seen.append((handler.cents, handler.to))
             for name, value in self.changes.items():
                 setattr(handler, name, value)
 
     def paid(**changes: Any) -> Any:
         return run(tool(Pay, name="pay"), "pay", {"cents": 5, "to": " Ada"}, guards=[Says(**changes)])[0]
 
-    assert paid().output == "500 ada "
+    seen: list[Any] = []
+    assert paid().output == "500 ada " and seen == [(500, "ada")]
     assert paid(note="x").output == "500 ada x"
     assert paid(to="bob").output == "500 bob "
     assert paid(to=" Bob").status == "denied"
-    assert paid(cents=5).status == "denied"
+    assert paid(cents=700).output == "700 ada "
 
 
 # -- arguments of a guard or a person ----------------------------------------------------------------------------------
@@ -701,8 +806,8 @@ CHANGES: list[tuple[dict[str, Any], str | None]] = [
     ({"note": "x"}, "500 ada None x"),
     ({"to": "bob"}, "500 bob None -"),
     ({"when": "2026-01-02"}, "500 ada 2026-01-02 -"),
-    ({"cents": 500, "to": "ada"}, "500 ada None -"),
-    ({"cents": 5}, None),
+    ({"cents": 7, "to": "ada"}, "700 ada None -"),
+    ({"cents": "5"}, None),
     ({"to": " Bob"}, None),
     ({"to": "BOB", "note": "x"}, None),
 ]
@@ -715,7 +820,7 @@ def test_what_a_guard_changes_comes_out_as_it_was_given_or_is_denied(changes: An
     changer = lambda c, _: {**c.arguments, **changes}  # noqa: E731
     result, _ = run(pay, "pay", {"cents": 5, "to": " Ada"}, guards=[changer, *others])
     assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None))
-    assert all(one["cents"] == 500 for one in seen)
+    assert all(one["cents"] in (5, 7) for one in seen)
 
 
 @pytest.mark.parametrize(("changes", "expected"), CHANGES)
@@ -729,7 +834,7 @@ def test_what_a_person_changes_comes_out_as_it_was_given_or_is_denied(changes: A
     guards = [lambda c, _: ask("sure?")]
     result, _ = run(pay, "pay", {"cents": 5, "to": " Ada"}, guards=guards, approve=approve)
     assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None))
-    assert asked == [{"cents": 500, "to": "ada", "when": None, "note": "-"}]
+    assert asked == [{"cents": 5, "to": "ada", "when": None, "note": "-"}]
 
 
 def test_a_change_of_what_a_model_checks_as_a_whole_is_held_to_what_comes_out() -> None:
@@ -760,7 +865,7 @@ def test_a_change_of_what_a_model_checks_as_a_whole_is_held_to_what_comes_out() 
 class Item(BaseModel):
     cents: Cents
     to: Lowered = "nobody"
-    key: SecretStr = SecretStr("the program's own")
+    id: uuid.UUID = Field(default_factory=uuid.uuid4)
 
 
 class Order(BaseModel):
@@ -770,38 +875,99 @@ class Order(BaseModel):
     note: str = "-"
 
 
-ITEM = {"cents": 500, "to": "ada", "key": "*" * 10}
+def item(judged: Any, **changes: Any) -> dict[str, Any]:
+    """An item without what a factory has filled, changed."""
+    return {key: value for key, value in judged.items() if key != "id"} | changes
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"note": "x"}, "500 ada, 700 bob / a,b x"),
-        ({"items": [ITEM]}, None),
-        ({"items": [{**ITEM, "to": "eve"}, {**ITEM, "cents": 700, "to": "bob"}]}, "500 eve, 700 bob / a,b -"),
-        ({"items": [{**ITEM, "cents": 501}, {**ITEM, "cents": 700, "to": "bob"}]}, None),
-        ({"items": [{**ITEM, "cents": 700, "to": "bob"}, ITEM]}, None),
-        ({"groups": {"a": {**ITEM, "cents": 900, "to": "eve"}}}, "500 ada, 700 bob, 900 eve / a,b -"),
-        ({"tags": ["b", "x"]}, "500 ada, 700 bob / b,x -"),
-        ({"tags": ["x", "b"]}, None),
+        (lambda order: {"note": "x"}, "5 ada, 7 bob, 9 ada / a,b x"),
+        (lambda order: {"items": [item(order["items"][0])]}, "5 ada, 9 ada / a,b -"),
+        (
+            lambda order: {"items": [item(order["items"][0], to="eve"), item(order["items"][1])]},
+            "5 eve, 7 bob, 9 ada / a,b -",
+        ),
+        (lambda order: {"items": [{"cents": 5}]}, "5 nobody, 9 ada / a,b -"),
+        (lambda order: {"items": [{"cents": 5, "to": "Eve"}]}, None),
+        (lambda order: {"items": [{"cents": 5, "to": None}]}, None),
+        (lambda order: {"groups": {"a": item(order["groups"]["a"], cents=8)}}, "5 ada, 7 bob, 8 ada / a,b -"),
+        (lambda order: {"tags": ["b", "x"]}, "5 ada, 7 bob, 9 ada / b,x -"),
+        (lambda order: {"tags": ["x", "b"]}, None),
+        (lambda order: {"tags": ["b", "b"]}, None),
     ],
 )
-def test_a_change_deep_in_a_value_leaves_the_rest_of_it_as_it_was_received(change: Any, expected: str | None) -> None:
+def test_a_change_deep_in_a_value_comes_out_as_it_was_given(change: Any, expected: str | None) -> None:
+    ids: list[Any] = []
+
     @tool
     async def order(order: Order) -> str:
         """Order."""
         items = [*order.items, *order.groups.values()]
-        assert {one.key.get_secret_value() for one in items} == {"the program's own"}
-        shown = ", ".join(f"{one.cents} {one.to}" for one in items)
-        return f"{shown.replace(', 900 ada', '')} / {','.join(sorted(order.tags))} {order.note}"
+        assert [str(one.id) for one in items] == ids[-1]
+        shown = ", ".join(f"{one.cents // 100} {one.to}" for one in items)
+        return f"{shown} / {','.join(sorted(order.tags))} {order.note}"
+
+    def keep_ids(call: ToolCall, context: ToolContext) -> None:
+        judged = call.arguments["order"]
+        ids.append([one["id"] for one in (*judged["items"], *judged["groups"].values())])
 
     sent = {
         "items": [{"cents": 5, "to": " Ada"}, {"cents": 7, "to": "Bob"}],
         "groups": {"a": {"cents": 9, "to": "ada"}},
     }
-    guards = [lambda c, _: {"order": {**c.arguments["order"], **change}}]
+    guards = [lambda c, _: {"order": {**c.arguments["order"], **change(c.arguments["order"])}}, keep_ids]
     result, _ = run(order, "order", {"order": {**sent, "tags": ["B", "A"]}}, guards=guards)
     assert (result.status, result.output) == (("ok", expected) if expected else ("denied", None)), result.error
+
+
+class Forces(BaseModel):
+    name: str
+    force: bool = False
+    reason: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def put_back(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {**value, "force": True} if value.get("reason") else value
+
+
+@BOTH
+@pytest.mark.parametrize("who", ["guard", "person"])
+def test_what_is_taken_out_and_put_back_by_a_validator_does_not_run(way: str, who: str) -> None:
+    got: list[Any] = []
+
+    def without_force(call: ToolCall, *rest: Any) -> Decision:
+        kept = {key: value for key, value in call.arguments["value"].items() if key != "force"}
+        return allow({**call.arguments, "value": kept})
+
+    asking = {"guards": [lambda c, _: ask("sure?")], "approve": without_force}
+    options: Any = {"guards": [without_force]} if who == "guard" else asking
+    sent = {"name": "a", "reason": "so"}
+    result, _ = run(taking(Forces, way, got), "take", {"value": sent}, **options)
+    assert (result.status, got) == ("denied", [])
+    assert run(taking(Forces, way, got), "take", {"value": {"name": "a", "force": True}}, **options)[0].success
+    assert got[0].force is False
+
+
+def test_a_guard_that_keeps_changing_the_arguments_is_denied_by_name() -> None:
+    def counts_up(call: ToolCall, context: ToolContext) -> Any:
+        return {**call.arguments, "note": call.arguments["note"] + "+"}
+
+    result, _ = run(pay, "pay", {"cents": 5, "to": "ada"}, guards=[counts_up])
+    assert result.status == "denied" and "counts_up" in str(result.error)
+
+
+def test_a_change_that_is_none_is_made_as_often_as_a_guard_likes() -> None:
+    asked: list[Any] = []
+
+    def fixes(call: ToolCall, context: ToolContext) -> Any:
+        asked.append(call.arguments["note"])
+        return {"cents": 5, "to": "ada", "note": "fixed"}
+
+    assert run(pay, "pay", {"cents": 5, "to": "ada"}, guards=[fixes])[0].output == "500 ada None fixed"
+    assert asked == ["-", "fixed"]
 
 
 def test_what_a_guard_leaves_out_of_a_model_is_its_default() -> None:
@@ -850,8 +1016,8 @@ def test_what_a_model_does_not_keep_of_what_was_sent_is_not_shown() -> None:
 
 
 def test_the_answer_tells_what_a_change_would_become(caplog: pytest.LogCaptureFixture) -> None:
-    result, _ = run(pay, "pay", {"cents": 5, "to": "a"}, guards=[lambda c, _: {**c.arguments, "cents": 6}])
-    assert "cents=6 would become 600" in str(result.error)
+    result, _ = run(pay, "pay", {"cents": 5, "to": "a"}, guards=[lambda c, _: {**c.arguments, "to": " A"}])
+    assert "to=' A' would become" in str(result.error) or 'to=" A" would become "a"' in str(result.error)
 
 
 # -- for random types --------------------------------------------------------------------------------------------------
@@ -910,7 +1076,7 @@ def wrapped(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[tupl
         annotation = [
             made,
             dataclasses.make_dataclass("Generated", list(space.items())),
-            Annotated[made, AfterValidator(lambda one: derived(**vars(one)))],
+            Annotated[made, AfterValidator(lambda one: derived.model_construct(**vars(one), more="more"))],
             Annotated[Any, AfterValidator(lambda one: deque([Discreet(held=one)]))],
             NamedTuple("Generated", list(space.items())),  # type: ignore[misc]
         ][kind]
@@ -930,7 +1096,7 @@ def wrapped(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[tupl
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_for_any_type_the_view_of_a_guard_is_the_json_of_what_the_handler_gets(data: st.DataObject) -> None:
+def test_for_any_type_the_view_of_a_guard_makes_what_the_handler_gets(data: st.DataObject) -> None:
     annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=4))
     sent = data.draw(values)
     got: list[Any] = []
@@ -942,12 +1108,7 @@ def test_for_any_type_the_view_of_a_guard_is_the_json_of_what_the_handler_gets(d
         guards=[lambda c, _: shown.append(c.arguments["value"])],
     )
     assert result.success, result.error
-    assert shown == [plain(got[0])]
     assert result.repairs == ()
-
-
-def test_what_is_made_again_is_filled_in_in_time_that_grows_with_its_depth() -> None:
-    def nested(levels: int, **leaf: Any) -> dict[str, Any]:
-        return {"in": nested(levels - 1, **leaf), "n": levels} if levels else leaf
-
-    assert _completed(nested(90), nested(90, id=1)) == nested(90, id=1)
+    guards = [lambda c, _: shown.append(c.arguments["value"])]
+    assert run(taking(annotation, "function", got), "take", {"value": shown[0]}, guards=guards)[0].success
+    assert shown[0] == shown[1] and plain(got[0]) == plain(got[1])

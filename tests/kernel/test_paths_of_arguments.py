@@ -1,6 +1,5 @@
 """`context.paths`: where the arguments of a call hold paths."""
 
-import json
 import os
 from collections import deque
 from pathlib import Path, PurePath
@@ -71,17 +70,12 @@ class Place:
         return self.text
 
 
-class Box:
-    """No path, and written down as an object with one."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-
 Own = Annotated[Place, PlainValidator(Place, json_schema_input_type=str), PlainSerializer(lambda place: place.text)]
-Wrapped = Annotated[
-    Box, PlainValidator(Box, json_schema_input_type=str), PlainSerializer(lambda box: {"path": Path(box.text)})
-]
+
+
+class Held(BaseModel):
+    own: tuple[Own]
+
 
 FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "a path": (Path, "a", [()]),
@@ -106,10 +100,10 @@ FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "recursion": (Tree, {"at": "a", "below": [{"at": "b"}]}, [("at",), ("below", 0, "at")]),
     "a branch with its tag": (Local | Remote, {"kind": "local", "where": "a"}, [("where",)]),
     "the other branch": (Local | Remote, {"kind": "remote", "where": "a"}, []),
-    "made by a validator": (Annotated[Any, AfterValidator(lambda v: {"x": Path(v)})], "a", [("x",)]),
-    "a set made by a validator": (Annotated[Any, AfterValidator(lambda v: {Path(v)})], "a", [(0,)]),
+    "made by a validator": (Annotated[Any, AfterValidator(lambda v: {"x": Path(v["x"])})], {"x": "a"}, [("x",)]),
+    "a set made by a validator": (Annotated[Any, AfterValidator(lambda v: set(map(Path, v)))], ["a"], [(0,)]),
     "a path of somebody's own": (Own, "a", [()]),
-    "written down as a path": (Wrapped, "a", [("path",)]),
+    "in a model of somebody's own": (Held, {"own": ["a"]}, [("own", 0)]),
 }
 
 
@@ -215,23 +209,26 @@ def test_a_reference_by_an_anchor_is_followed() -> None:
     assert [one.place for one in found] == [("value", "in", "at")]
 
 
-class Opened:
-    """Written down in JSON, but not as Python values."""
+class Elsewhere:
+    """A path of somebody's own that is not what its JSON says."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
+    def __fspath__(self) -> str:
+        return f"/elsewhere/{self.text}"
 
-As_JSON_alone = Annotated[
-    Opened,
-    PlainValidator(Opened, json_schema_input_type=str),
-    PlainSerializer(lambda opened: [opened.text], when_used="json"),
+
+Written_otherwise = Annotated[
+    Elsewhere,
+    PlainValidator(Elsewhere, json_schema_input_type=str),
+    PlainSerializer(lambda path: path.text),
 ]
 
 
-def test_what_cannot_be_looked_into_denies() -> None:
+def test_a_path_that_is_written_otherwise_denies_where_somebody_asks_for_paths() -> None:
     @tool
-    def use(value: As_JSON_alone) -> str:
+    def use(value: Written_otherwise) -> str:
         return "done"
 
     looking = Runner([use], guards=[lambda call, context: context.paths and None])
@@ -383,7 +380,7 @@ def test_the_time_grows_with_the_arguments_alone() -> None:
         value: dict[str, Any] = {"at": "a"}
         for _ in range(depth):
             value = {"at": "a", "in": value}
-        arguments = made.handling.parameters.judge("use", json.loads(json.dumps({"value": value})))
+        arguments = made.handling.parameters.read_ahead("use", {"value": value})
         begun = perf_counter()
         assert arguments.places is not None
         assert len(arguments.places.paths) == depth + 1

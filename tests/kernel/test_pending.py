@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import AfterValidator, StringConstraints, TypeAdapter
+from pydantic import AfterValidator, PlainSerializer, StringConstraints, TypeAdapter
 from test_judged_form import BOTH, EXACT, LEAVES, REWRITTEN, plain, taking, wrapped
 from watched import BOUND, Watch, go
 
@@ -89,7 +89,7 @@ def test_it_holds_the_call_the_context_and_the_question_and_nothing_hidden() -> 
         "into": None,
     }
     assert pending["call"] == {"id": "c1", "name": "write", "data": {"k": [1, None]}, "parent": "p1"}
-    assert pending["arguments"] == pending["received"] == {"n": 1, "text": "a"}
+    assert pending["arguments"] == {"n": 1, "text": "a"}
     assert pending["context"] == {
         "session": "s",
         "principal": "p",
@@ -371,16 +371,15 @@ def test_two_records_do_not_tell_whether_the_same_is_bound() -> None:
 
 @tool
 async def pay(
-    cents: Annotated[int, AfterValidator(lambda euros: euros * 100)],
+    cents: Annotated[int, AfterValidator(lambda euros: euros * 100), PlainSerializer(lambda cents: cents // 100)],
     to: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)],
 ) -> str:
     return f"{cents} to {to}"
 
 
-def test_objects_are_made_anew_from_what_was_received() -> None:
+def test_objects_are_made_anew_from_what_was_judged() -> None:
     record = suspended(made([pay]), {"cents": 5, "to": " Ada "}, "pay")
-    assert record["pending"]["arguments"] == {"cents": 500, "to": "ada"}
-    assert record["pending"]["received"] == {"cents": 5, "to": " Ada "}
+    assert record["pending"]["arguments"] == {"cents": 5, "to": "ada"}
     assert go(made([pay]).resume(record, True)).output == "500 to ada"
 
 
@@ -393,28 +392,28 @@ def test_a_suspended_call_that_is_suspended_again_is_still_what_was_judged() -> 
 
 def test_an_edit_of_the_person_is_in_the_terms_of_what_was_judged() -> None:
     record = suspended(made([pay]), {"cents": 5, "to": " Ada "}, "pay")
-    assert go(made([pay]).resume(record, allow({"cents": 500, "to": "bob"}))).output == "500 to bob"
-    denied = go(made([pay]).resume(record, allow({"cents": 5, "to": "ada"})))
-    assert denied.status == "denied" and "would become 500" in str(denied.error)
+    assert go(made([pay]).resume(record, allow({"cents": 7, "to": "bob"}))).output == "700 to bob"
+    denied = go(made([pay]).resume(record, allow({"cents": 5, "to": "Ada"})))
+    assert denied.status == "denied" and "would become" in str(denied.error)
 
 
-RATE = {"USD": 100}
+MOST = {"cents": 100}
 
 
 def test_what_comes_out_otherwise_than_it_was_judged_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 
     @tool
-    async def change(cents: Annotated[int, AfterValidator(lambda dollars: dollars * RATE["USD"])]) -> None:
+    async def change(cents: Annotated[int, AfterValidator(lambda cents: min(cents, MOST["cents"]))]) -> None:
         ran.append(cents)
 
     runner = made([change])
     record = suspended(runner, {"cents": 5}, "change")
     with monkeypatch.context() as meanwhile:
-        meanwhile.setitem(RATE, "USD", 1000)
+        meanwhile.setitem(MOST, "cents", 3)
         result = go(runner.resume(record, True))
     assert (result.status, ran) == ("failed", []) and "otherwise than they were judged" in str(result.error)
-    assert go(runner.resume(record, True)).success and ran == [500]
+    assert go(runner.resume(record, True)).success and ran == [5]
 
 
 @BOTH
@@ -444,7 +443,8 @@ def test_for_any_type_what_is_resumed_gets_what_was_judged(data: st.DataObject) 
     runner = made([taking(annotation, way, got)])
     record = suspended(runner, json.dumps({"value": sent}), "take")
     assert go(runner.resume(record, True)).success
-    assert record["pending"]["arguments"]["value"] == plain(got[0])
+    assert go(made([taking(annotation, way, got)], guards=[]).run("take", {"value": sent})).success
+    assert plain(got[0]) == plain(got[1])
 
 
 # -- private values ----------------------------------------------------------------------------------------------------

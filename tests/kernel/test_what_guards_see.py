@@ -131,9 +131,9 @@ OF_ANOTHER_CLASS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", OF_ANOTHER_CLASS)
-def test_an_object_of_another_class_is_shown_whole_or_does_not_run(case: str) -> None:
+def test_a_validator_changes_no_value_to_another_class_than_is_declared(case: str) -> None:
     result, shown, got = judged(*OF_ANOTHER_CLASS[case])
-    assert result.status == "failed" or "/etc/passwd" in str(shown), (shown, got)
+    assert (result.status, shown, got) == ("failed", [], [])
 
 
 @pytest.mark.parametrize("case", ["a model", "a dataclass", "by a model's validator"])
@@ -169,10 +169,10 @@ class HasEntry(BaseModel):
     ],
     ids=["after", "wrap", "a list", "a model"],
 )
-def test_a_key_that_a_validator_adds_to_a_typed_dict_is_shown(annotation: Any, sent: Any, tmp_path: Path) -> None:
-    result, shown, got = judged(annotation, sent)
-    assert result.status == "failed" or "/etc/passwd" in str(shown), (shown, got)
+def test_within_sees_the_path_that_a_validator_adds_to_a_typed_dict(annotation: Any, sent: Any, tmp_path: Path) -> None:
+    got: list[Any] = []
     assert not run(taking(annotation, got), "take", {"value": sent}, guards=[within(tmp_path)])[0].success
+    assert got == []
 
 
 class Further(TypedDict, extra_items=Path):  # type: ignore[call-arg]
@@ -225,9 +225,9 @@ class Rewritten(BaseModel):
     file: Path
 
 
-def test_validators_of_the_keys_that_a_model_does_not_declare_are_refused() -> None:
-    with pytest.raises(DefinitionError, match="changes the keys that a model does not declare"):
-        taking(Rewritten, [])
+def test_what_a_validator_makes_of_keys_that_a_model_does_not_declare_is_shown() -> None:
+    result, shown, got = judged(Rewritten, {"file": "a", " b ": "c"})
+    assert (result.status, shown, got[0].b) == ("ok", [{"file": "a", "b": "c"}], "c")
 
 
 class Token:
@@ -237,10 +237,10 @@ class Token:
         self.text = text.strip()
 
 
-def test_two_keys_that_are_written_as_one_do_not_run() -> None:
+def test_of_two_keys_that_are_written_as_one_the_one_that_is_shown_arrives() -> None:
     key = Annotated[Token, PlainValidator(Token, json_schema_input_type=str), PlainSerializer(lambda one: one.text)]
     result, shown, got = judged(dict[key, str], {" a": "rm -rf /", "a": "ls"})
-    assert not result.success or "rm -rf /" in str(shown), (shown, got)
+    assert (result.status, shown, list(got[0].values())) == ("ok", [{"a": "ls"}], ["ls"])
 
 
 def test_a_parameter_with_an_alias_beside_further_ones_is_refused() -> None:
@@ -280,6 +280,12 @@ class ServerTuple(NamedTuple):
     password: SecretStr = OWN
 
 
+@pytest.mark.parametrize("annotation", [ServerData, dict[str, list[ServerData]], ServerTuple])
+def test_a_secret_that_is_a_default_is_refused_when_the_tool_is_defined(annotation: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"context\.secrets"):
+        taking(annotation, [])
+
+
 class ServerModel(BaseModel):
     host: str
     password: SecretStr = OWN
@@ -304,9 +310,6 @@ class LookedUpLater(BaseModel):
 
 
 NOT_SENT: dict[str, tuple[Any, Any]] = {
-    "of a dataclass": (ServerData, {"host": "a"}),
-    "of dataclasses in a model": (dict[str, list[ServerData]], {"k": [{"host": "a"}]}),
-    "of a named tuple": (ServerTuple, ["a"]),
     "of a model that a validator makes": (Annotated[Any, AfterValidator(lambda host: ServerModel(host=host))], "a"),
     "looked up by a validator": (LookedUp, {"host": "a"}),
     "looked up after a model is made": (LookedUpLater, {"host": "a"}),
@@ -314,10 +317,10 @@ NOT_SENT: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("case", NOT_SENT)
-def test_a_secret_that_the_model_did_not_send_is_stars_everywhere(case: str) -> None:
+def test_a_secret_that_the_model_did_not_send_fails_the_call(case: str) -> None:
     annotation, sent = NOT_SENT[case]
-    _, shown, _ = judged(annotation, sent)
-    assert "the program's own" not in str(shown)
+    result, shown, got = judged(annotation, sent)
+    assert (result.status, shown, got) == ("failed", [], [])
 
 
 @pytest.mark.parametrize("case", NOT_SENT)
@@ -326,7 +329,7 @@ def test_a_model_reads_no_secret_of_the_programs_in_a_refusal(case: str) -> None
     one = taking(annotation, [])
     refused, watch = run(one, "take", {"value": sent}, guards=[ask_before_changes])
     waiting, _ = run(one, "take", {"value": sent}, guards=[ask_before_changes], approve=lambda c, asked, _: asked)
-    assert (refused.status, waiting.status) == ("denied", "suspended")
+    assert (refused.status, waiting.status) == ("failed", "failed")
     assert "the program's own" not in refused.text
     assert "the program's own" not in str([event.data for event in watch.events])
     assert "the program's own" not in json.dumps(waiting.record())
@@ -342,58 +345,6 @@ def test_the_log_of_what_cannot_be_judged_shows_nothing_that_is_bound(caplog: py
     assert go(runner.run("send", {"text": "a"})).status == "failed"
     assert "cannot be judged" in caplog.text
     assert "sk-4711" not in caplog.text
-
-
-class Upload(BaseModel):
-    to: str
-    key: SecretStr = OWN
-
-
-class Send(ToolHandler):
-    """Send them."""
-
-    items: list[Upload] = []
-    files: dict[Path, Upload] = {}
-
-    async def __call__(self) -> str:
-        return str([one.key.get_secret_value() for one in [*self.items, *self.files.values()]])
-
-
-class TakesOneOff:
-    def check(self, handler: Send) -> None:
-        del handler.items[1:]
-
-
-def first_alone(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-    return {**call.arguments, "items": list(call.arguments["items"])[:1]}
-
-
-def in_order(call: ToolCall, context: ToolContext) -> dict[str, Any]:
-    return {**call.arguments, "items": sorted(call.arguments["items"], key=lambda item: item["to"])}
-
-
-TWO = {"items": [{"to": "b"}, {"to": "a", "key": "sent"}]}
-CHANGED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "a guard of the instance": (TakesOneOff(), TWO),
-    "a guard that leaves some out": (first_alone, TWO),
-    "a guard that sorts": (in_order, TWO),
-    "within, which makes a key its real path": (within("."), {"files": {"a": {"to": "b"}}}),
-}
-
-
-@pytest.mark.parametrize("case", CHANGED)
-def test_what_a_guard_leaves_as_it_was_keeps_the_programs_secret(case: str) -> None:
-    guard, sent = CHANGED[case]
-    result, _ = run(tool(Send, name="send"), "send", sent, guards=[guard])
-    assert result.status == "denied" or "**********" not in str(result.output), result.output
-
-
-def test_what_a_person_leaves_as_it_was_keeps_the_programs_secret() -> None:
-    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        return allow(first_alone(call, context))
-
-    result, _ = run(tool(Send, name="send"), "send", TWO, guards=[lambda c, _: ask("sure?")], approve=approve)
-    assert result.status == "denied" or "**********" not in str(result.output), result.output
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -529,22 +480,3 @@ class PathData:
 def test_a_class_with_fields_that_is_a_path_is_refused(annotation: Any) -> None:
     with pytest.raises(DefinitionError, match="is a path"):
         taking(annotation, [])
-
-
-def test_a_guard_that_fills_a_secret_in_is_told_to_bind_it() -> None:
-    class Deploy(ToolHandler):
-        """Deploy."""
-
-        host: str
-        password: SecretStr = SecretStr("")
-
-        async def __call__(self) -> str:
-            return f"{len(self.password.get_secret_value())}"
-
-    class Fills:
-        def check(self, handler: Deploy) -> None:
-            handler.password = OWN
-
-    result, watch = run(tool(Deploy, name="deploy"), "deploy", {"host": "a"}, guards=[Fills()])
-    assert (result.status, result.output) == ("denied", None)
-    assert "the program's own" not in str([event.data for event in watch.events])

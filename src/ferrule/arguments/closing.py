@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import check_finite
+from ferrule.values.json_text import check_finite, same
 
 CoreSchema = dict[str, Any]
 
@@ -21,6 +21,8 @@ NESTED = (
 )
 KEEPS = object()
 """In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
+SPELLED = object()
+"""In the metadata of what keeps the text that it reads where that is spelled as Pydantic writes it."""
 MAKES_EMPTY = (list, tuple, set, frozenset, dict)
 """What makes the same default each time; another factory may make another one at the next attempt."""
 CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
@@ -31,8 +33,15 @@ _PLAIN = {"int", "str", "bool", "none", "literal"}
 _WRITTEN = {
     "datetime": (":", "a date and time, such as 2026-03-01T12:30:00Z"),
     "date": ("^[0-9]{4}-.{5}$", "a date in the format YYYY-MM-DD"),
+    "time": (":", "a time, such as 12:30:00"),
 }
 """What a string has that strict JSON takes and that is no time stamp, and what is wanted in words."""
+_TIME = (
+    r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.([0-9]{5}[1-9]|[0-9]{4}[1-9]0|[0-9]{3}[1-9]00|[0-9]{2}[1-9]000|[0-9][1-9]0000|[1-9]00000))?"
+    r"(Z|[+-](0[1-9]|[1-9][0-9]):[0-9]{2}|[+-]00:(0[1-9]|[1-9][0-9]))?$"
+)
+_SPELLING = {"datetime": rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T{_TIME}", "time": rf"^{_TIME}"}
+"""As Pydantic writes them; a date has but one spelling."""
 
 
 def close(schema: CoreSchema) -> CoreSchema:
@@ -141,10 +150,42 @@ def _written(node: CoreSchema) -> CoreSchema:
         "custom_error_type": f"{node['type']}_written",
         "custom_error_message": f"Input should be {expected}",
     }
+    metadata = _exported_as(node) | {"ferrule": SPELLED if node["type"] in _SPELLING else KEEPS}
+    return {**ref, "type": "chain", "steps": [text, {**node, "strict": False}], "metadata": metadata}
+
+
+def _exported_as(node: CoreSchema) -> CoreSchema:
+    """The metadata of what stands in the place of a node and is exported as that."""
     metadata = dict(node.pop("metadata", {}))
     functions = metadata.get("pydantic_js_functions", ())
-    metadata["pydantic_js_functions"] = [lambda _, handler: handler(node), *functions]  # exported as what it was
-    return {**ref, "type": "chain", "steps": [text, {**node, "strict": False}], "metadata": metadata}
+    return {**metadata, "pydantic_js_functions": [lambda _, handler: handler(node), *functions]}
+
+
+def spelled(node: CoreSchema) -> bool:
+    """Whether dates and times with a time are somewhere in it."""
+    return any((below.get("metadata") or {}).get("ferrule") is SPELLED for below in all_nodes(node))
+
+
+def spelled_exactly(node: Any) -> Any:
+    """A copy that takes dates and times as Pydantic writes them, and no other spelling."""
+    if isinstance(node, list | tuple):
+        return type(node)(map(spelled_exactly, node))
+    if not isinstance(node, dict):
+        return node
+    inner = NESTED if "type" in node else node.keys()
+    copy = {key: spelled_exactly(value) if key in inner else value for key, value in node.items()}
+    if (node.get("metadata") or {}).get("ferrule") is SPELLED:
+        moment = copy["steps"][1]
+        copy["steps"] = [{"type": "str", "strict": True, "pattern": _SPELLING[moment["type"]]}, moment]
+    return copy
+
+
+def _default(node: CoreSchema) -> CoreSchema:
+    """A default of `None` is written and read as null, whatever its type says of it."""
+    inner = node["schema"]
+    if node.get("default", node) is not None or inner["type"] in {"nullable", "any", "none"}:
+        return node
+    return {**node, "schema": {"type": "nullable", "schema": inner, "metadata": _exported_as(inner)}}
 
 
 def _literal(node: CoreSchema) -> CoreSchema:
@@ -168,13 +209,13 @@ def _enum(node: CoreSchema) -> CoreSchema:
 def _number_of(node: CoreSchema, allowed: Iterable[Any]) -> CoreSchema:
     """A node that takes no `true` for 1 and no `false` for 0."""
     values = [value.value if isinstance(value, Enum) else value for value in allowed]
-    numbers = [value for value in values if isinstance(value, int)]
+    numbers = [value for value in values if isinstance(value, int | float)]
     if not numbers:
         return node
     expected = " or ".join(map(repr, values))
 
     def exactly(value: object) -> Any:
-        if isinstance(value, int) and not any(n == value and type(n) is type(value) for n in numbers):
+        if isinstance(value, int | float) and not any(same(value, number) for number in numbers):
             raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
         return value
 
@@ -190,6 +231,8 @@ _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
     "enum": _enum,
     "date": _written,
     "datetime": _written,
+    "time": _written,
+    "default": _default,
 }
 
 

@@ -7,13 +7,13 @@ comes as a schema. Both give and enforce the same thing: what is exported is wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
+from ferrule.arguments.absent import with_defaults
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, show
-from ferrule.arguments.judged_form import JudgedForm, NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.arguments.schema_walk import declared
@@ -43,18 +43,20 @@ class Parameters:
         required: Parameters without a default.
         defaults: The JSON values of the others, where they have one.
         direct: Parameters whose validated value is their JSON value.
-        exact: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
-        form: How what validation may change is written down for those who judge; `None` where it changes nothing.
-        whole: Whether that is all that there is.
+        keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
+        dumped: Whether what is judged is written from the validated values.
+        made_again: Whether the handler's values are made of that, because code of an author's may have made them.
+        made_anew: The names of what a factory fills, wherever it is.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
     """
 
     direct: frozenset[str] = frozenset()
-    exact = False
-    form: JudgedForm | None = None
-    whole = False
-    quick: Callable[[str], Any] | None = None
+    keeps_digits = False
+    dumped = False
+    made_again = False
+    made_anew: frozenset[str] = frozenset()
+    quick: Callable[[str], Any]
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Parameters:
         self.schema: FrozenDict = freeze(schema)
         self.bound: JsonObject = FrozenDict()
         self.drop_unknown = drop_unknown
+        self.quick = _not_as_it_is
         self._hide(hidden)
         properties = self.schema.get("properties", {})
         self.required = frozenset(self.schema.get("required", ()))
@@ -89,6 +92,14 @@ class Parameters:
         """
         raise NotImplementedError(type(self))
 
+    def read(self, text: str) -> tuple[Any, str]:
+        """The validated values of JSON text, and the text that is judged where nothing is written from the values.
+
+        Raises:
+            ArgumentErrors: what does not fit.
+        """
+        return self.values(text), text
+
     def decode(self, name: str, raw: str | JsonObject | None) -> tuple[Any, str, tuple[str, ...]]:
         """What a model sent: the validated values, the JSON text they were read from, and the repairs.
 
@@ -98,92 +109,66 @@ class Parameters:
         return self._repaired(name, *self._received(name, raw))
 
     def read_ahead(self, name: str, raw: str | JsonObject | None) -> Arguments:
-        """The arguments of a call that is not decoded yet as they were sent.
+        """The arguments of a call that is not judged yet.
 
         Raises:
             Invalid: with the text for the model.
+            NoJudgedForm: where a value has no JSON form.
         """
         values, text, _ = self.decode(name, raw)
+        return self.judged(text, values)
+
+    def judged(self, text: str, values: Any) -> Arguments:
+        """What is judged of values that were validated from `text`, with the values that run.
+
+        Raises:
+            NoJudgedForm: where a value has no JSON form, or its JSON does not make it again.
+        """
         return Arguments(text, values, self)
 
-    def judge(self, name: str, changed: JsonObject, before: Arguments | None = None) -> Arguments:
-        """Arguments that a guard or a person gave, in terms of what was judged `before`: hidden parameters may be among
-        them. What is unchanged is read from what was received then; what is changed has to come out as it was given.
+    def again(self, judged: Arguments) -> Any:
+        """The values once more, validated from what was judged.
+
+        Raises:
+            ArgumentErrors: where it does not fit any more.
+            NoJudgedForm: where they are not what was judged.
+        """
+        return self.values(judged.raw)
+
+    def changed(self, name: str, given: JsonObject, before: Arguments) -> Arguments:
+        """The arguments that a guard or a person gave instead of those `before`; hidden parameters may be among them.
+        What is left out is filled by the defaults that are declared; all has to come out as it was given.
 
         Raises:
             Invalid: with a text that says what does not fit.
         """
-        given = self._object(name, changed)[0]
-        known = given
-        if before is not None and before.shown is not None:
-            known = _as_received(given, thaw(before), loads(before.raw))
-            if dumps(known).count(SECRET_STARS) > before.raw.count(SECRET_STARS):
-                raise Invalid("stars stand for a secret that is not shown, and were moved; leave it in its place")
-
-        def other(made: Arguments) -> list[str]:
-            """What comes out otherwise; what a model fills in may have been left out."""
-            sent = {} if self.form is None else loads(self.form.set_fields(made.validated, made.raw))
-            unlike = [key for key, value in given.items() if not same(value, thaw(made.get(key)))]
-            return [key for key in unlike if key not in sent or not same(given[key], sent[key])]
-
+        wanted = with_defaults(self._object(name, given)[0], thaw(before), self.made_anew, self.schema)
         try:
-            judged = self.remade(name, known, given, lambda made: not other(made))
+            made = self.restored(name, wanted)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        for key in () if self.form is None else other(judged):
-            change = f"={show(given[key])} would become {show(thaw(judged.get(key)))}"
-            raise Invalid(f"{key}{' would become something else' if key in self.hidden else change}")
-        return judged
+        wanted = with_defaults({**thaw(self.bound), **wanted}, thaw(made), self.made_anew, self.schema)
+        for key in [*made, *(key for key in wanted if key not in made)]:
+            if key not in wanted or key not in made or not same(wanted[key], thaw(made[key])):
+                absent = "what was left out"
+                was, becomes = (show(thaw(one[key])) if key in one else absent for one in (wanted, made))
+                change = " would become something else" if key in self.hidden else f"={was} would become {becomes}"
+                raise Invalid(f"{key}{change}")
+        return made
 
-    def remade(
-        self, name: str, received: JsonObject, before: JsonObject, fits: Callable[[Arguments], bool]
-    ) -> Arguments:
-        """What is judged of arguments that were received, with what is bound now. Where that does not fit, what was
-        made anew, such as the id of an object, is as it was `before`.
-
-        Raises:
-            Invalid: where they do not fit.
-            NoJudgedForm: where a value has no JSON form.
-        """
-        received = {**thaw(self.bound), **thaw(received)}
-        values, text, _ = self._repaired(name, received, ())
-        made = self.arguments(text, values)
-        if self.form is None or fits(made):
-            return made
-        values, text, _ = self._repaired(name, _completed(received, before), ())
-        return self.arguments(text, values)
-
-    def arguments(self, text: str, values: Any) -> Arguments:
-        """What is judged: the JSON of `text` with the defaults of the top level filled in, and what validation may have
-        changed as it has left it.
+    def restored(self, name: str, judged: JsonObject) -> Arguments:
+        """What is judged of JSON that was judged before, with what is bound now.
 
         Raises:
-            NoJudgedForm: where a value has no JSON form.
+            Invalid: where it does not fit.
+            NoJudgedForm: where a value has no JSON form, or its JSON does not make it again.
         """
-        return Arguments(text, values, self, None if self.form is None else self.form.text(values, text))
+        values, text, _ = self._repaired(name, {**thaw(self.bound), **thaw(judged)}, ())
+        return self.judged(text, values)
 
     def places(self, arguments: Arguments) -> Places:
         """Where judged arguments hold paths; see `find_places`."""
-        values = {} if self.form is None else self.form.values(arguments.validated)
-        return find_places(self.schema, arguments, values)
-
-    def again(self, judged: Arguments) -> Any:
-        """The validated values once more, made of what was received, and with what was made anew, such as the id of an
-        object, as it was judged.
-
-        Raises:
-            ArgumentErrors: where it does not fit any more.
-            NoJudgedForm: where neither gives what was judged.
-        """
-        values = self.values(judged.raw)
-        if self.form is None or judged.shown is None or self.form.text(values, judged.raw) == judged.shown:
-            return values
-        with suppress(ArgumentErrors):
-            text = dumps(_completed(loads(judged.raw), loads(judged.shown)))
-            values = self.values(text)
-            if self.form.text(values, text) == judged.shown:
-                return values
-        raise NoJudgedForm("its arguments come out otherwise than they were judged")
+        return find_places(self.schema, arguments, arguments.validated if self.made_again else None)
 
     def missing(self, arguments: JsonObject) -> list[str]:
         """Hidden parameters that nobody has filled."""
@@ -198,7 +183,7 @@ class Parameters:
         made = copy(self)
         made.bound = freeze({**self.bound, **{name: loads(dumps(value)) for name, value in values.items()}})
         made._hide(self.hidden | values.keys())
-        made.quick = None if made.hidden else self.quick
+        made.quick = _not_as_it_is if made.hidden else self.quick
         return made
 
     def check_bound(self, name: str) -> None:
@@ -250,7 +235,7 @@ class Parameters:
 
     def _object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return to_object(raw, exact=self.exact)
+            return to_object(raw, exact=self.keeps_digits)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a mapping of the sender's own may raise anything when it is read
@@ -262,7 +247,7 @@ class Parameters:
 
     def _repaired(self, name: str, value: dict[str, Any], repairs: tuple[str, ...]) -> tuple[Any, str, tuple[str, ...]]:
         try:
-            values, text, more = repair(value, self.values, self.schema)
+            (values, text), more = repair(value, self.read, self.schema)
         except ArgumentErrors as wrong:
             raise Invalid(self._explained(name, wrong.errors)) from None
         return values, text, (*repairs, *more)
@@ -280,29 +265,8 @@ class Parameters:
         return explain(name, [told(error) for error in errors] if hidden else errors, self.known)
 
 
-def _as_received(given: Any, judged: Any, received: Any) -> Any:
-    """`given` with what was received in the place of what is as it was judged; what was not received is left out, and
-    what was received and not shown stays."""
-    if isinstance(given, list) and isinstance(judged, list) and isinstance(received, list):
-        alike = len(given) == len(judged) == len(received)
-        return [_as_received(*items) for items in zip(given, judged, received, strict=True)] if alike else given
-    if not (isinstance(given, dict) and isinstance(judged, dict) and isinstance(received, dict)):
-        return given
-    if same(given, judged):
-        return received
-    kept = {key for key in given if key in judged and same(given[key], judged[key])}
-    changed = {key: _as_received(given[key], judged.get(key), received.get(key)) for key in given if key not in kept}
-    return {key: value for key, value in received.items() if key in kept or key not in judged} | changed
-
-
-def _completed(received: Any, judged: Any) -> Any:
-    """`received` with what was judged and not received, but for secrets, of which only stars are known."""
-    if isinstance(received, list) and isinstance(judged, list) and len(received) == len(judged):
-        return list(map(_completed, received, judged))
-    if not (isinstance(received, dict) and isinstance(judged, dict)):
-        return received
-    made = {key: value for key, value in judged.items() if key not in received and SECRET_STARS not in dumps(value)}
-    return made | {key: _completed(value, judged.get(key)) for key, value in received.items()}
+def _not_as_it_is(text: str) -> Any:
+    raise Invalid("hidden and unknown arguments are looked at first")
 
 
 def _without_hidden(schema: FrozenDict, hidden: frozenset[str]) -> FrozenDict:

@@ -8,38 +8,56 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ferrule.arguments.judged_form import NoJudgedForm
+from pydantic import BaseModel
+
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.schema_walk import forms_of, of_item, of_property, resolved
 from ferrule.values.arguments import FoundPath, Place, Places
 from ferrule.values.frozen import JsonObject
 
-_PATH_FORMATS = frozenset({"path", "file-path", "directory-path"})
-"""Those that Pydantic exports for `Path`, `FilePath`, `NewPath` and `DirectoryPath`."""
 _UNIONS = ("anyOf", "oneOf")
-_IN_A_ROW = (list, tuple, deque, set, frozenset)
-_STRUCTURED = (Mapping, *_IN_A_ROW)
 
 
-def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Places:
+def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: object) -> Places:
     """Where `arguments` hold paths, and which of their keys no schema names.
 
     Args:
         schema: Of all parameters.
         arguments: The JSON that is judged.
-        values: Those of them that validation may change, as Python values in which paths are still paths.
+        values: What runs, where code of an author's may have made paths of anything: each is looked for in the JSON.
 
     Raises:
-        NoJudgedForm: where the two do not go together.
+        NoJudgedForm: where a path is written otherwise.
         LookupError: for a reference that leads out of the schema.
     """
     search = _PathSearch(schema)
     search.by_schema([schema], arguments, ())
-    for name, value in values.items():
-        search.by_type(value, arguments[name], (name,))
+    if others := frozenset(_paths_in(values)) - search.texts():
+        search.by_text(others, arguments, ())
+        if unwritten := others - search.texts():
+            raise NoJudgedForm(f"the path {min(unwritten)!r} is written down otherwise")
     return Places(tuple(search.found.values()), frozenset(search.unnamed))
+
+
+def _paths_in(value: object) -> Iterator[str]:
+    """The texts of all paths that a value holds."""
+    if isinstance(value, os.PathLike):
+        yield os.fsdecode(value)
+    elif isinstance(value, BaseModel):
+        yield from _paths_in({**vars(value), **(value.model_extra or {})})
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            yield from _paths_in(getattr(value, name, None))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _paths_in(key)
+            yield from _paths_in(item)
+    elif isinstance(value, list | tuple | deque | set | frozenset):
+        for item in value:
+            yield from _paths_in(item)
 
 
 class _PathSearch:
@@ -52,22 +70,21 @@ class _PathSearch:
     def add(self, place: Place, text: str, *, is_key: bool = False) -> None:
         self.found[place, is_key] = FoundPath(place, text, is_key)
 
-    # -- what the types say -------------------------------------------------------------------------------------------
+    def texts(self) -> set[str]:
+        return {path.text for path in self.found.values()}
 
-    def by_type(self, value: object, shown: Any, place: Place) -> None:
-        """Go through a value and the JSON of it side by side."""
-        if isinstance(value, os.PathLike):
-            self.add(place, _text_of(value, shown))
-        elif isinstance(value, Mapping) and isinstance(shown, dict):
-            for key, name in _side_by_side(value, shown):
-                if isinstance(key, os.PathLike):
-                    self.add((*place, name), _text_of(key, name), is_key=True)
-                self.by_type(value[key], shown[name], (*place, name))
-        elif isinstance(value, _IN_A_ROW) and isinstance(shown, list):
-            for index, (item, inner) in enumerate(_side_by_side(value, shown)):
-                self.by_type(item, inner, (*place, index))
-        elif isinstance(value, _STRUCTURED) or isinstance(shown, dict | list):
-            raise NoJudgedForm(f"what is in a {type(value).__name__} is written down otherwise")
+    def by_text(self, texts: Collection[str], value: object, place: Place) -> None:
+        """Go through JSON for strings and keys that are one of these."""
+        if isinstance(value, str) and value in texts:
+            self.add(place, value)
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                if key in texts:
+                    self.add((*place, key), key, is_key=True)
+                self.by_text(texts, item, (*place, key))
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self.by_text(texts, item, (*place, index))
 
     # -- what the schema says -----------------------------------------------------------------------------------------
 
@@ -133,19 +150,6 @@ class _PathSearch:
                 self._everything(item, (*place, index))
 
 
-def _text_of(path: os.PathLike[Any], shown: object) -> str:
-    text = os.fsdecode(path)
-    if text != shown:
-        raise NoJudgedForm(f"the path {text!r} is written down as {shown!r}")
-    return text
-
-
-def _side_by_side(values: Iterable[Any], shown: Any) -> Iterable[tuple[Any, Any]]:
-    try:
-        return list(zip(values, shown, strict=True))
-    except ValueError:
-        raise NoJudgedForm("two keys are written down as one") from None
-
-
 def _is_path(nodes: Iterable[Mapping[str, Any]]) -> bool:
-    return any(node.get("format") in _PATH_FORMATS for node in nodes)
+    """Whether one of these has a format of Pydantic's for paths: `path`, `file-path`, `directory-path` and so on."""
+    return any(str(node.get("format")).rpartition("-")[2] == "path" for node in nodes)

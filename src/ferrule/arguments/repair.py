@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from ferrule.arguments.absent import without_optional_nulls
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, Path, path_text
-from ferrule.arguments.optional_nulls import without_optional_nulls
 from ferrule.values.call import ToolCall
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import Malformed, check_digits, dumps, kind_of, loads, same, to_object
 
+_T = TypeVar("_T")
 _ROUNDS = 8
 _FIRST_INEXACT = 2**53
 """The first integer that a double cannot tell from its neighbour."""
@@ -34,10 +35,8 @@ def same_call(one: ToolCall, other: ToolCall) -> bool:
         return False
 
 
-def repair(
-    value: dict[str, Any], validate: Callable[[str], Any], schema: JsonObject
-) -> tuple[Any, str, tuple[str, ...]]:
-    """Validate `value`, mending where nothing is lost: the validated values, the text they were read from, the repairs.
+def repair(value: dict[str, Any], read: Callable[[str], _T], schema: JsonObject) -> tuple[_T, tuple[str, ...]]:
+    """Read the text of `value`, mending where nothing is lost: what was read, and the repairs.
 
     Where it does not fit, it is tried without the nulls of what `schema` makes optional, and as long as something can
     be mended.
@@ -49,14 +48,13 @@ def repair(
     for _ in range(_ROUNDS):
         text = dumps(value)
         try:
-            return validate(text), text, tuple(repairs)
+            return read(text), tuple(repairs)
         except ArgumentErrors as wrong:
             given = value
             value = without_optional_nulls(value, schema) if "null" in text else value
             if not _mend(value, wrong.errors, repairs) and value == given:
                 raise
-    text = dumps(value)
-    return validate(text), text, tuple(repairs)
+    return read(dumps(value)), tuple(repairs)
 
 
 def _mend(value: dict[str, Any], errors: list[ArgumentError], repairs: list[str]) -> bool:

@@ -34,7 +34,8 @@ class SchemaParameters(Parameters):
         self._validator = schema_validator(plain)
         if _REFERENCE.search(dumps(plain)):
             self._ways  # noqa: B018  # a schema that is too large is refused here
-        self.quick = None if hidden or drop_unknown else self.values
+        if not (hidden or drop_unknown):
+            self.quick = self.values
 
     def values(self, text: str) -> Any:
         try:

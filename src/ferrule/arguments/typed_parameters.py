@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import all_nodes, direct, holds, root_fields, stop_at_first
-from ferrule.arguments.judged_form import JudgedForm, is_exact
+from ferrule.arguments.closing import (
+    CLOSABLE,
+    MAKES_EMPTY,
+    all_nodes,
+    direct,
+    holds,
+    root_fields,
+    spelled,
+    spelled_exactly,
+    stop_at_first,
+)
+from ferrule.arguments.dumping import Dump, MadeBy, NoJudgedForm, first_unlike, made_by
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_WAYS, Ways
+from ferrule.errors import DefinitionError
+from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SHORT, check_digits, check_repeated_keys
+from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps
 
 _MOST_WORK = 1_000_000
 """Values that errors may hold copies of."""
@@ -41,30 +55,40 @@ class TypedParameters(Parameters):
         self._core = core
         stop_at_first(core, True)
         self._validator = _validator(core)
+        self._exactly = self._validator
         self._ways: Ways | None = None
         if core["type"] == "definitions" or len(list(all_nodes(core))) > MOST_WAYS:  # else little is written out
             ways = Ways(self.schema, tagged=True)
             self._ways = ways if ways.recursive else None
-        self.exact = holds(core, "decimal")
-        self._written = JudgedForm(core)
-        self.form = None if is_exact(core, {}) else self._written
-        self.whole = self._written.whole
+        self.keeps_digits = holds(core, "decimal")
+        self._made_by = made_by(core)
+        self.dumped, self.made_again = self._made_by is not MadeBy.NOBODY, self._made_by is MadeBy.AUTHOR
+        if not self.dumped and spelled(core):
+            self._exactly = _validator(spelled_exactly(core))
+        self.made_anew = _filled_by_factories(core)
+        if SECRET_STARS in dumps(self.schema):
+            raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         fields = root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
-        if not self.whole:
+        root = core["schema"] if core["type"] == "definitions" else core
+        if root["type"] == "typed-dict":
             self.direct = frozenset(
                 name for name, wire in wire_names.items() if wire == name and direct(fields[name]["schema"])
             )
         if not (hidden or drop_unknown):
             self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
 
+    @cached_property
+    def _dump(self) -> Dump:
+        return Dump(self._core, self._made_by)
+
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        read, exact = self._validator.validate_json if self._ways is None else self._read, self.exact
+        validate, exact = self._validating(self._exactly), self.keeps_digits
 
         def quick(text: str) -> Any:
             if exact:
                 check_digits(text)
-            values = given = read(text)
+            values = given = validate(text)
             if type(values) is not dict:
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
             if len(text) > SHORT or text.count(",") >= len(given):
@@ -74,9 +98,35 @@ class TypedParameters(Parameters):
 
         return quick
 
+    def read(self, text: str) -> tuple[Any, str]:
+        if self._exactly is self._validator:
+            return self.values(text), text
+        with suppress(ValidationError):
+            return self._validating(self._exactly)(text), text
+        values = self.values(text)
+        return values, self._dump.text(values, text)
+
+    def judged(self, text: str, values: Any) -> Arguments:
+        if not self.dumped:
+            return Arguments(text, values, self)
+        judged = Arguments(self._dump.text(values, text), values, self)
+        if self.made_again:
+            try:
+                judged.validated = self.again(judged)
+            except ArgumentErrors as wrong:
+                name = next(iter(wrong.errors[0].path), None) if wrong.errors else None
+                raise NoJudgedForm(self._dump.not_read(name)) from None
+        return judged
+
+    def again(self, judged: Arguments) -> Any:
+        values = self.values(judged.raw)
+        if self.dumped and (written := self._dump.text(values, judged.raw)) != judged.raw:
+            raise NoJudgedForm(self._dump.not_read(first_unlike(from_json(judged.raw), from_json(written))))
+        return values
+
     def values(self, text: str) -> Any:
         try:
-            return self._read(text)
+            return self._validating(self._validator)(text)
         except ArgumentErrors:
             raise
         except ValidationError as error:
@@ -84,21 +134,23 @@ class TypedParameters(Parameters):
         except Exception as error:  # a validator of the author's own that breaks says no
             raise ArgumentErrors([ArgumentError((), f"cannot be checked: {type(error).__name__}")]) from error
 
-    def fields_of(self, instance: object, received: str | None) -> dict[str, Any]:
-        """The JSON of each field of a handler's instance, under the name that a model fills it by; of secrets those
-        that were `received`, or all for `None`.
+    def fields_of(self, instance: object) -> dict[str, Any]:
+        """The JSON of each field of a handler's instance, under the name that a model fills it by.
 
         Raises:
             NoJudgedForm: where one has none.
         """
-        return from_json(self._written.text(instance, received, checked=False))  # type: ignore[no-any-return]
+        return from_json(self._dump.text(instance, None, checked=False))  # type: ignore[no-any-return]
 
-    def _read(self, text: str) -> Any:
-        """Validated; where a value may hold others of its type, only if it is not too much for how deep it nests."""
+    def _validating(self, validator: SchemaValidator) -> Callable[[str], Any]:
+        """Validation by it; where a value may hold others of its type, only if it is not too much for how deep it nests."""
+        return validator.validate_json if self._ways is None else partial(self._bounded, validator)
+
+    def _bounded(self, validator: SchemaValidator, text: str) -> Any:
         if self._ways is not None and (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
             if self._ways.work(from_json(text)) > _MOST_WORK:
                 raise ArgumentErrors([ArgumentError((), "hold too much for how deep they nest: send less in one call")])
-        return self._validator.validate_json(text)
+        return validator.validate_json(text)
 
     def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
         """What is wrong: all of it where the values are few enough, else what validation ends at."""
@@ -123,3 +175,20 @@ class TypedParameters(Parameters):
 
 def _validator(core: dict[str, Any]) -> SchemaValidator:
     return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
+
+
+def _filled_by_factories(core: dict[str, Any]) -> frozenset[str]:
+    """The names of the fields that a factory fills, and no field of another object lacks."""
+    filled: set[str] = set()
+    others: set[str] = set()
+    for node in all_nodes(core):
+        if node["type"] in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
+            raise DefinitionError(f"the class {node['cls'].__name__!r} has fields and is a path; take a Path")
+        fields = node.get("fields", ()) if node["type"] in CLOSABLE else ()
+        named = fields.items() if isinstance(fields, dict) else [(field["name"], field) for field in fields]
+        for name, field in named:
+            if field.get("init_only") and field["schema"]["type"] != "default":
+                raise DefinitionError(f"{name!r} is an InitVar, which no object keeps to be judged by: make it a field")
+            factory = field["schema"].get("default_factory") if field["schema"]["type"] == "default" else None
+            (filled if factory not in (None, *MAKES_EMPTY) else others).add(field.get("validation_alias") or name)
+    return frozenset(filled - others)

@@ -59,7 +59,6 @@ class Order:
         return {
             "id": call.id,
             "parent": call.parent,
-            "shown": call.arguments.shown,
             "transfer": transfer,
             "session": fields.session,
             "principal": fields.principal,

@@ -21,7 +21,7 @@ from socket import socket
 from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
-from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.definition.tool import Tool
 from ferrule.executors.in_loop import collect
 from ferrule.executors.threads import Raised
@@ -76,7 +76,7 @@ class Worker:
             self._move(surroundings)
             tool, head = self._tool(recipe), json.loads(order)
             values, text = _handler_values(tool, head, message.body)
-            arguments = Arguments(text, values, tool.handling.parameters, head["shown"])
+            arguments = Arguments(text, values, tool.handling.parameters)
             call = WorkerCall(tool, head, arguments, self._connection, message.mark)
             call.start()
         except BaseException as error:
@@ -167,7 +167,7 @@ def _handler_values(tool: Tool, head: Plain, body: bytes) -> tuple[object, str]:
     text = body.decode("utf-8", "surrogatepass")
     parameters = tool.handling.parameters
     try:
-        return parameters.again(Arguments(text, None, parameters, head["shown"])), text
+        return parameters.again(Arguments(text, None, parameters)), text
     except NoJudgedForm as other:
         raise ValueError(str(other)) from None
     except ArgumentErrors as refused:

@@ -1,7 +1,7 @@
 """May this call run? The guards' decision, and the answer of whoever is asked.
 
-guards     together: deny > ask > allow; changed arguments are validated and judged again by every guard but the
-│          one that changed them, at most eight rounds
+guards     together: deny > ask > allow; changed arguments are validated and judged again by every guard, the one
+│          that changed them too, at most eight rounds
 approver   where they ask: allowed, denied, or suspended as a value
 guards     once more after an answer: an ask no longer counts, a deny or a further change denies
 """
@@ -18,7 +18,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
 from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of
+from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_reason, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
@@ -138,17 +138,15 @@ async def _decide(plan: Plan, state: CallState, decision: Decision, approve: App
 
 
 def next_answer(
-    guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0, passed: int = -1
+    guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0
 ) -> GuardAnswer | None:
-    """Ask the guards in turn, from `start` on and without that at `passed`, until one is not content; for most calls
-    that is all."""
+    """Ask the guards in turn, from `start` on, until one is not content; for most calls that is all."""
     call, context, position = state.call, state.context, start
     try:
         for position in range(start, len(guards)):
-            if position != passed:
-                answer = guards[position][0](call, context)
-                if answer is not None and answer is not ALLOW:
-                    return position, answer
+            answer = guards[position][0](call, context)
+            if answer is not None and answer is not ALLOW:
+                return position, answer
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -157,25 +155,27 @@ def next_answer(
 
 
 async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Decision:
-    """What all guards say together, those before `found` being content; changed arguments are judged again."""
-    decision, changes, changed_by = ALLOW, 0, -1
+    """What all guards say together, those before `found` being content; changed arguments are judged again by all."""
+    decision, rounds = ALLOW, 0
     while found is not None:
         position, answer = found
-        answered = hide_reason(state, await _decision(plan, plan.guards[position][1], answer, state))
+        guard = plan.guards[position][1]
+        answered = hide_reason(state, await _decision(plan, guard, answer, state))
         if answered.kind == "deny":
             return answered
         if answered.kind == "ask":
             decision = _both(decision, answered)
         elif answered.arguments is not None:
-            changes += 1
-            if changes == ROUNDS:
-                return deny("the guards kept changing the arguments")
             try:
-                _change_arguments(plan, state, answered.arguments)
+                changed = _changed(plan, state, answered.arguments)
             except Exception as error:
                 return _refused_change(plan, state, "a guard's", error)
-            decision, changed_by, position = ALLOW, position, -1
-        found = next_answer(plan.guards, state, position + 1, changed_by)
+            if changed is not None:
+                rounds += 1
+                if rounds == ROUNDS:
+                    return deny(f"the guard {name_of(guard)} kept changing the arguments")
+                state.call, decision, position = changed, ALLOW, -1
+        found = next_answer(plan.guards, state, position + 1)
     return decision
 
 
@@ -185,7 +185,7 @@ async def _decision(plan: Plan, guard: Guard, answer: object, state: CallState) 
         answer = await within_time(answer, plan.runner)
     if not isinstance(answer, Raised):
         try:
-            return decision_of(answer, state.call)
+            return decision_of(answer)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
@@ -203,14 +203,16 @@ def _both(one: Decision, other: Decision) -> Decision:
     return one.stricter(other)
 
 
-def _change_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> None:
-    """Give the call other arguments, validated.
+def _changed(plan: Plan, state: CallState, arguments: JsonObject) -> ToolCall | None:
+    """The call with other arguments, validated; `None` where they are those that it has.
 
     Raises:
         Exception: `Invalid` where they do not fit; a mapping of somebody's own may raise anything when it is read.
     """
     plan.check_input(arguments)
-    state.call = judged_call(state.call, plan.parameters.judge(plan.name, arguments, state.call.arguments))
+    before = state.call.arguments
+    made = plan.parameters.changed(plan.name, arguments, before)
+    return None if same(thaw(made), thaw(before)) else judged_call(state.call, made)
 
 
 def _refused_change(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:
@@ -245,7 +247,7 @@ async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver 
     elif answer.arguments is not None:
         try:
             edited, given = _edited(plan, state.call, answer.arguments, asked.into)
-            _change_arguments(plan, state, edited)
+            state.call = _changed(plan, state, edited) or state.call
         except Exception as error:
             return _refused_change(plan, state, "the answer's", error)
     approved = state.call

@@ -22,7 +22,7 @@ from asyncio import current_task, get_running_loop
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -313,8 +313,9 @@ async def _admit_and_invoke(plan: Plan, call: ToolCall, state: CallState) -> Too
             values = state.call.arguments.validated
         else:
             values, text = validate(plan, call, state)
-            if plan.judged or (plan.form is not None and state.observers):
-                state.call = judged_call(state.call, shown_arguments(plan, text, values))
+            if plan.judged or (plan.dumped and state.observers):
+                state.call = judged_call(state.call, judged_arguments(plan, text, values))
+                values = state.call.arguments.validated
                 authorizing = authorize(plan, state)
                 if authorizing is not None:
                     await authorizing
@@ -358,7 +359,7 @@ async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
         raise Rejected("failed", f"{plan.name} asked for input {state.runs} times. {NOTHING_RUN}")
     if not plan.judged:
         values, text = validate(plan, call, state)
-        state.call = judged_call(state.call, shown_arguments(plan, text, values))
+        state.call = judged_call(state.call, judged_arguments(plan, text, values))
     await ask_for_input(plan, state, wanted, plan.runner.approve)
 
 
@@ -386,7 +387,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         if text.__class__ is not str:
             text = dumps(text)
         if plan.max_input is None or len(text) <= plan.max_input:
-            return plan.quick(text), text  # type: ignore[misc]
+            return plan.quick(text), text
     except Exception:  # `decode` says what is wrong, or repairs it
         pass
     try:
@@ -401,16 +402,14 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     return values, text
 
 
-def shown_arguments(plan: Plan, text: str, values: object) -> Arguments:
-    """The validated arguments as they are judged.
+def judged_arguments(plan: Plan, text: str, values: object) -> Arguments:
+    """The validated arguments as they are judged, with the values that run.
 
     Raises:
-        Rejected: where a value has no form to be judged by.
+        Rejected: where a value has no form to be judged by, or that does not make it again.
     """
-    if plan.form is None:
-        return Arguments(text, values, plan.parameters)
     try:
-        return plan.parameters.arguments(text, values)
+        return plan.parameters.judged(text, values)
     except NoJudgedForm as error:
         log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
         raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None

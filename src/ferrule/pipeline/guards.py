@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
-from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
@@ -15,7 +15,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import ALLOW, Decision, allow, ask, deny
 from ferrule.values.frozen import thaw
-from ferrule.values.json_text import SECRET_STARS, dumps, same
+from ferrule.values.json_text import same
 from ferrule.values.masking import masked_text
 
 _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
@@ -90,7 +90,7 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
 
     async def ask_guard(call: ToolCall, context: ToolContext) -> Answer:
         instance = parameters.again(call.arguments)
-        before = parameters.fields_of(instance, None)
+        before = parameters.fields_of(instance)
         answer = check(instance)
         if inspect.isawaitable(answer):
             answer = await answer
@@ -99,31 +99,32 @@ def _check_of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -
         if not isinstance(answer, type(instance)):
             return answer  # type: ignore[return-value]  # `decision_of` looks at it
         try:
-            after, shown = (parameters.fields_of(answer, received) for received in (None, call.arguments.raw))
+            after = parameters.fields_of(answer)
         except NoJudgedForm as error:
             raise GuardError(f"a guard changed the handler, and {error}") from error
-        changed = {key: shown[key] for key in after if key not in before or not same(before[key], after[key])}
-        if any(SECRET_STARS in dumps(value) for value in changed.values()):
-            raise GuardError("a guard changed the handler beside a secret that is not shown; bind the secret instead")
+        changed = {key: after[key] for key in after if key not in before or not same(before[key], after[key])}
         removed = before.keys() - after.keys()
+        if not changed and not removed:
+            return None
         return allow({key: value for key, value in call.arguments.items() if key not in removed} | changed)
 
     return ask_guard
 
 
-def decision_of(answer: object, judged: ToolCall) -> Decision:
-    """What a guard's answer means; anything that is none of the forms denies.
-
-    Changed arguments that change nothing are a plain allow.
-    """
+def decision_of(answer: object) -> Decision:
+    """What a guard's answer means; anything that is none of the forms denies."""
     if answer is None or answer is ALLOW:
         return ALLOW
     if isinstance(answer, Mapping):
-        answer = allow(answer)
+        return allow(answer)
     if not isinstance(answer, Decision):
         return deny(f"a guard answered with {type(answer).__name__}, which is neither a decision nor arguments")
-    changed = answer.arguments if answer.kind == "allow" else None
-    return ALLOW if changed is not None and same(thaw(changed), thaw(judged.arguments)) else answer
+    return answer
+
+
+def name_of(guard: Guard) -> str:
+    """What a guard is called: its function's name, or its class's."""
+    return str(getattr(guard, "__name__", type(guard).__name__))
 
 
 def broken(error: BaseException, hide: Callable[[str], str] = str) -> Decision:

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentErrors
-from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results

@@ -83,7 +83,7 @@ class Plan:
         runner: What its calls share with all others.
         place: Its name there or, where a mounted tool calls it, the place of that one, a level, and its name there.
         run: The executor's; `shaped` whether what it gives needs no look any more.
-        form: How what validation may change is written down for those who judge.
+        dumped: Whether what is judged is written from the validated values.
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
         guards: Each guard as a function, with the guard itself, the runner's first.
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
@@ -98,7 +98,7 @@ class Plan:
         max_input: The characters of JSON that are read at most; `None` for no limit.
         deps, secrets: What contexts have where callers give none; `None` for nothing.
         disabled: Why calls are denied at present; `None` where they are not.
-        judged: Whether anybody reads the judged call.
+        judged: Whether anybody reads the judged call, or what runs is made of it.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
     """
 
@@ -115,7 +115,7 @@ class Plan:
         self.tool = tool
         self.name = tool.name
         self.parameters = handler.parameters
-        self.form = handler.parameters.form
+        self.dumped = handler.parameters.dumped
         self.quick = handler.parameters.quick
         self.output = tool.output
         self.changes = tool.read_only is not True
@@ -153,7 +153,7 @@ class Plan:
         self.journaled = runner.journal is not None and self.changes
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
         isolated = tool.isolation is not None  # the process gets the judged text
-        self.judged = reads or isolated or self.journaled or callable(tool.parallel)
+        self.judged = reads or isolated or self.journaled or callable(tool.parallel) or handler.parameters.made_again
         self.look_disabled()
 
     def check_input(self, raw: str | JsonObject | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from time import time as now
 from typing import Any, NamedTuple
 
-from ferrule.arguments.judged_form import NoJudgedForm
+from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
@@ -26,7 +26,7 @@ from ferrule.values.content import clean, jsonable
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, freeze, thaw
-from ferrule.values.json_text import loads, same
+from ferrule.values.json_text import same
 
 log = logging.getLogger("ferrule")
 _VERSION = 1
@@ -56,9 +56,9 @@ class Answered(NamedTuple):
 
     @property
     def call(self) -> ToolCall:
-        """The call, with the arguments as they were received."""
+        """The call, with the arguments as they were judged."""
         sent = self.record["call"]
-        return ToolCall(sent["id"], sent["name"], self.record["received"], data=sent["data"], parent=sent["parent"])
+        return ToolCall(sent["id"], sent["name"], self.record["arguments"], data=sent["data"], parent=sent["parent"])
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
@@ -94,7 +94,6 @@ def pending_record(state: CallState, decision: Decision) -> FrozenDict:
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "place": plan.place,
         "arguments": judged,
-        "received": without(plan.parameters.hidden, loads(call.arguments.raw)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
@@ -140,7 +139,7 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
 
 
 def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
-    """The arguments of a suspended call, with objects made anew from what was received.
+    """The arguments of a suspended call, with values made anew of what was judged.
 
     Raises:
         Rejected: where the tool has changed since, or they are not what was judged.
@@ -151,16 +150,13 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
         what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
         raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
     try:
-        plan.check_input(record["received"])
-        judged, hidden = record["arguments"], plan.parameters.hidden
-        arguments = plan.parameters.remade(
-            plan.name, answered.call.arguments, judged, lambda made: same(without(hidden, made), judged)
-        )
+        plan.check_input(record["arguments"])
+        arguments = plan.parameters.restored(plan.name, record["arguments"])
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
     except NoJudgedForm as error:
         raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
-    if not same(without(hidden, arguments), judged):
+    if not same(without(plan.parameters.hidden, arguments), record["arguments"]):
         what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
         raise Rejected("failed", f"{what}. {NOTHING_RUN}")
     return arguments

@@ -38,12 +38,10 @@ class Shape(Protocol):
         direct: The names whose validated value is their JSON value.
         defaults: The JSON values of what may be left out.
         hidden: The names that no model sees.
-        whole: Whether what is shown is all that there is.
     """
 
     direct: frozenset[str]
     hidden: frozenset[str]
-    whole: bool
 
     @property
     def defaults(self) -> JsonObject: ...
@@ -66,33 +64,23 @@ else:
 class Arguments(_Mapping):
     """Read-only JSON values by name, built only when somebody reads them.
 
-    With a `shape`, `raw` is text that was validated, and `validated` are the values; without, it is what came. What is
-    `direct` is read off these, so that a guard which reads one number of a large order does not pay for the order.
+    With a `shape`, `raw` is the text that is judged, and `validated` are the values that run; without, it is what came.
+    What is `direct` is read off these, so that a guard which reads one number of a large order does not pay for it.
 
     Attributes:
-        raw: What was received: text, a mapping, or nothing.
-        validated: The values that were read from the text, for the handler's first run.
-        shown: The JSON text of those values that validation may have changed; `None` where there are none.
+        raw: What came: text, a mapping, or nothing; once judged, the text that is judged.
+        validated: The values of that text, for the handler's first run.
     """
 
-    __slots__ = ("_json", "_places", "_rewritten", "_shape", "raw", "shown", "validated")
+    __slots__ = ("_json", "_places", "_shape", "raw", "validated")
     raw: Any
     validated: Any
-    shown: str | None
 
-    def __init__(
-        self,
-        raw: str | JsonObject | None,
-        validated: Any = None,
-        shape: Shape | None = None,
-        shown: str | None = None,
-    ) -> None:
+    def __init__(self, raw: str | JsonObject | None, validated: Any = None, shape: Shape | None = None) -> None:
         self.raw = raw
         self.validated = validated
-        self.shown = shown
         self._shape = shape
         self._json: FrozenDict | None = None
-        self._rewritten: FrozenDict | None = None
         self._places: Places | None = None
 
     @property
@@ -113,37 +101,17 @@ class Arguments(_Mapping):
             read = self._json = _received(self.raw) if self._shape is None else self._judged(self._shape)
         return read
 
-    def _read_rewritten(self) -> FrozenDict:
-        """What validation may have changed, read once: a guard that reads one such value of 2 KB does not pay 12 µs for
-        the rest."""
-        read = self._rewritten
-        if read is None:
-            read = self._rewritten = FrozenDict({} if self.shown is None else from_json(self.shown))
-        return read
-
     def _judged(self, shape: Shape) -> FrozenDict:
-        """What text that was validated says, of keys that came twice the last, as the handler has it; the defaults; and
-        what validation may have changed as it has left it."""
-        shown = self._read_rewritten()
-        if shape.whole and self.shown is not None:
-            return shown
-        try:
-            values = from_json(self.raw)
-        except (TypeError, ValueError):  # a mapping, or text that nobody validated
-            return _received(self.raw)
+        """What the judged text says, of keys that came twice the last, as the handler has it; and the defaults."""
+        values = from_json(self.raw)
         for name, value in shape.defaults.items():
             if name not in values:
                 values[name] = value
-        values.update(shown)
         return FrozenDict(values)
 
     def __getitem__(self, name: str) -> Any:
-        shape = self._shape
-        if self._json is None and shape is not None:
-            if name in shape.direct and name in self.validated:
-                return self.validated[name]
-            if self.shown is not None and name in (rewritten := self._read_rewritten()):
-                return rewritten[name]
+        if self._json is None and self._shape is not None and name in self._shape.direct and name in self.validated:
+            return self.validated[name]
         return self._read()[name]
 
     def __iter__(self) -> Iterator[str]:

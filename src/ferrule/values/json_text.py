@@ -284,16 +284,16 @@ def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dic
     return value, repairs
 
 
-def _unveiled(value: Any) -> Any:
+def unveiled(value: Any) -> Any:
     """`value` with what Pydantic's secrets hold, which it writes as stars."""
     if hasattr(value, "get_secret_value"):
-        return value.get_secret_value()
+        return unveiled(value.get_secret_value())
     if hasattr(type(value), "model_fields"):
-        return _unveiled(value.model_dump(by_alias=True))
+        return unveiled(value.model_dump(by_alias=True))
     if isinstance(value, Mapping):
-        return {key: _unveiled(item) for key, item in value.items()}
+        return {key: unveiled(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_unveiled(item) for item in value]
+        return [unveiled(item) for item in value]
     return value
 
 
@@ -307,7 +307,7 @@ def dumps(value: object) -> str:
         value = dict(value)
     try:
         text = to_json(value, inf_nan_mode="constants").decode()
-        return to_json(_unveiled(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
+        return to_json(unveiled(value), inf_nan_mode="constants").decode() if SECRET_STARS in text else text
     except (PydanticSerializationError, UnicodeError, RecursionError) as error:
         # json escapes what UTF-8 cannot hold (lone surrogates); validation then names it.
         try:

@@ -1,0 +1,106 @@
+"""What may be left out: null in its place, and the defaults of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ferrule.arguments.schema_walk import Schema, forms_of, of_item, of_property, resolved
+from ferrule.values.frozen import thaw
+
+_DEEPEST = 20
+_OBJECT = {"properties", "patternProperties", "additionalProperties"}
+
+
+def without_optional_nulls(value: object, schema: Schema) -> Any:
+    """A copy of JSON without the nulls of properties that `schema` declares, does not require, and allows no null.
+
+    Strict modes make a model send null for what may be left out. Where a value may have several forms, those count that
+    may be meant: all that they require is there, and nothing that they refuse. A null that one of them may take as
+    data, or requires, stays.
+    """
+    return _without(value, [schema], schema)
+
+
+def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
+    if isinstance(value, list):
+        return [_without(item, below, root) for item, below in zip(value, _items(value, nodes, root), strict=True)]
+    if not isinstance(value, dict):
+        return value
+    forms = _object_forms(value, nodes, root)
+    return {
+        key: _without(item, [below for form in forms for below in of_property(form, key)], root)
+        for key, item in value.items()
+        if item is not None or not _is_absent(key, forms, root)
+    }
+
+
+def with_defaults(value: object, before: object, made_anew: frozenset[str], schema: Schema) -> Any:
+    """A copy of JSON with the defaults that `schema` declares for what is left out of it, at every depth.
+
+    Args:
+        before: What it was: a property that a factory fills has the value that it has there.
+        made_anew: The names of these properties.
+    """
+    return _filled(value, before, made_anew, [schema], schema)
+
+
+def _filled(value: object, before: object, anew: frozenset[str], nodes: Sequence[Schema], root: Schema) -> Any:
+    if isinstance(value, list):
+        was = before if isinstance(before, list) and len(before) == len(value) else [None] * len(value)
+        below = _items(value, nodes, root)
+        return [_filled(item, old, anew, inner, root) for item, old, inner in zip(value, was, below, strict=True)]
+    if not isinstance(value, dict):
+        return value
+    old = before if isinstance(before, dict) else {}
+    filled, forms = {}, _object_forms(value, nodes, root)
+    for key, item in value.items():
+        inner = [below for form in forms for below in of_property(form, key)]
+        filled[key] = _filled(item, old.get(key), anew, inner, root)
+    for key, node in [pair for form in forms for pair in form.get("properties", {}).items()]:
+        if key not in filled and isinstance(node, Mapping) and "default" in node:
+            filled[key] = thaw(node["default"])
+        elif key not in filled and key in anew and key in old:
+            filled[key] = old[key]
+    return filled
+
+
+def _items(value: list[Any], nodes: Sequence[Schema], root: Schema) -> list[list[Any]]:
+    """What the nodes say of each item of a list."""
+    forms = forms_of(nodes, root)
+    return [[below for form in forms for below in of_item(form, at)] for at in range(len(value))]
+
+
+def _object_forms(value: dict[str, Any], nodes: Sequence[Schema], root: Schema) -> list[Schema]:
+    """The forms of an object that may be meant by the nodes; all where none may."""
+    forms = [form for form in forms_of(nodes, root) if form.keys() & _OBJECT]
+    return [form for form in forms if _may_be(value, form)] or forms
+
+
+def _may_be(value: dict[str, Any], form: Schema) -> bool:
+    closed = form.get("additionalProperties") is False and "patternProperties" not in form
+    return value.keys() >= set(form.get("required", ())) and not (closed and value.keys() - form.get("properties", {}))
+
+
+def _is_absent(key: str, forms: Sequence[Schema], root: Schema) -> bool:
+    """Whether the null of this key means that it is absent, in all of the forms."""
+    declared = [form["properties"][key] for form in forms if key in form.get("properties", {})]
+    others = [below for form in forms if key not in form.get("properties", {}) for below in of_property(form, key)]
+    required = any(key in form.get("required", ()) for form in forms)
+    return not required and not others and not all(_allows_null(node, root) for node in declared)
+
+
+def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
+    """Whether null may be a value; where that is hard to tell, it may."""
+    if not isinstance(node, Mapping) or depth > _DEEPEST:
+        return True
+    if "enum" in node or "const" in node:
+        return None in node.get("enum", (node.get("const"),))
+    if "type" in node:
+        return "null" in node["type"]
+    if isinstance(node.get("$ref"), str):
+        return _allows_null(resolved(root, node["$ref"]), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
+        if key in node:
+            return any(_allows_null(branch, root, depth + 1) for branch in node[key])
+    return all(_allows_null(branch, root, depth + 1) for branch in node.get("allOf", ()))
