@@ -36,7 +36,7 @@ class Item(BaseModel):
 
 Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
 HERE = os.getpid()
-Elsewhere = Annotated[str, AfterValidator(lambda value: f"{value} in {HERE}")]
+Elsewhere = Annotated[str, AfterValidator(lambda value: f"{value.partition(chr(32))[0]} in {HERE}")]
 
 
 class OutOfStock(ToolError):

@@ -152,7 +152,7 @@ def test_a_guard_has_ten_seconds() -> None:
 
 def test_a_validator_that_breaks_refuses_its_call_and_no_other() -> None:
     def known(text: str) -> str:
-        return {"a": "A"}[text]
+        return {"a": "A", "A": "A"}[text]
 
     @tool(resources=lambda arguments: ["k"])
     async def pick(name: Annotated[str, AfterValidator(known)]) -> str:

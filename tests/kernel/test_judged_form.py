@@ -738,7 +738,7 @@ def test_another_attempt_of_what_comes_out_otherwise_does_not_run() -> None:
         tool(take, idempotent=True), "take", {"value": "a"}, guards=[lambda c, _: None], inside=[retry(9, wait=0)]
     )
     assert (result.status, got) == ("failed", ["a", "a"])
-    assert "not what its own JSON makes" in str(result.error)
+    assert "otherwise than judged" in str(result.error)
 
 
 @pytest.mark.parametrize("watched", [True, False])

@@ -431,7 +431,7 @@ def test_what_is_resumed_gets_what_was_judged(case: str, way: str, monkeypatch: 
     assert shown[0] == shown[1] == record["pending"]["arguments"]
     assert go(made([one], guards=[]).run("take", {"value": sent})).success
     resumed, direct = (TypeAdapter(annotation).dump_json(value) for value in got)
-    assert resumed == direct
+    assert resumed == direct or got[0] == got[1]  # a set has no order
 
 
 @settings(max_examples=60, deadline=None)

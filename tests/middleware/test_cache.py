@@ -625,14 +625,14 @@ def test_metadata_that_says_otherwise_has_answers_of_its_own() -> None:
     assert asyncio.run(main()) == ["A", "B", "A"]
 
 
-def test_two_secrets_that_validation_has_changed_have_answers_of_their_own() -> None:
+def test_two_secrets_have_answers_of_their_own() -> None:
     @tool(read_only=True)
     async def balance(token: Annotated[SecretStr, AfterValidator(stripped)]) -> str:
         """Look it up."""
         return token.get_secret_value()
 
     runner = Runner([balance], inside=[cache()])
-    assert [go(runner.run("balance", {"token": token})).output for token in ("ada ", "bob ")] == ["ada", "bob"]
+    assert [go(runner.run("balance", {"token": token})).output for token in ("ada", "bob")] == ["ada", "bob"]
 
 
 def stripped(secret: SecretStr) -> SecretStr:

@@ -161,11 +161,9 @@ SENT = {"password": "first", "login": "bob"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"), [({"user": "ada"}, "ada first"), ({"password": SecretStr("other")}, "bind the secret")]
+    ("changes", "expected"), [({"user": "ada"}, "ada first"), ({"password": SecretStr("other")}, "bob other")]
 )
-def test_a_guard_changes_fields_under_another_name_beside_a_secret_and_no_secret(
-    changes: dict[str, Any], expected: str
-) -> None:
+def test_a_guard_changes_fields_under_another_name_and_secrets(changes: dict[str, Any], expected: str) -> None:
     class Login(ToolHandler):
         password: SecretStr
         user: str = Field(validation_alias="login", default="nobody")
@@ -178,8 +176,7 @@ def test_a_guard_changes_fields_under_another_name_beside_a_secret_and_no_secret
             return handler.model_copy(update=changes)
 
     result = asyncio.run(Runner([Tool(name="login", handler=Login, guards=(Other(),))]).run("login", SENT))
-    assert expected in (result.output or result.error or "")
-    assert result.success == ("user" in changes)
+    assert result.output == expected, result.error
 
 
 class Put(ToolHandler):
@@ -222,7 +219,7 @@ def test_a_guard_changes_bytes_that_are_read_from_base64(data: bytes) -> None:
 def test_a_guard_changes_a_field_that_has_several_names() -> None:
     class Changes:
         def check(self, handler: Put) -> None:
-            handler.coded += b"b"
+            handler.coded = handler.coded.removesuffix(b"b") + b"b"
 
     assert asyncio.run(Tool(name="put", handler=Put, guards=(Changes(),))(code="a")) == "b'' b'ab' "
 

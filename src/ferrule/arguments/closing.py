@@ -215,9 +215,12 @@ def _number_of(node: CoreSchema, allowed: Iterable[Any]) -> CoreSchema:
     expected = " or ".join(map(repr, values))
 
     def exactly(value: object) -> Any:
-        if isinstance(value, int | float) and not any(same(value, number) for number in numbers):
-            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
-        return value
+        if not isinstance(value, int | float):
+            return value
+        for number in numbers:  # of 0 and False, which Python calls equal, the one that was sent
+            if same(value, number):
+                return number
+        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
 
     return _before(node, exactly)
 

@@ -157,9 +157,9 @@ class Dump:
             raise NoJudgedForm(f"{self._where(values, sent)} no JSON form to be judged by: {_WAY_OUT}") from told
 
     def not_read(self, name: str | int | None) -> str:
-        """What to say where the values that the JSON of a parameter makes are not those that it was written of."""
-        whose = "its arguments are" if name is None else f"its parameter {name!r} is"
-        return f"{whose} not what its own JSON makes: {_WAY_OUT}"
+        """What to say where the JSON of a parameter does not make what it was written of."""
+        whose = "its arguments come" if name is None else f"its parameter {name!r} comes"
+        return f"{whose} out otherwise than judged when made of its own JSON: {_WAY_OUT}"
 
     def _text(self, values: Any, sent: str | None, checked: bool, **options: Any) -> str:
         written = self._serializer.to_json(

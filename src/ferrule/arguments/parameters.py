@@ -113,10 +113,12 @@ class Parameters:
 
         Raises:
             Invalid: with the text for the model.
-            NoJudgedForm: where a value has no JSON form.
         """
         values, text, _ = self.decode(name, raw)
-        return self.judged(text, values)
+        try:
+            return self.judged(text, values)
+        except NoJudgedForm as error:
+            raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
 
     def judged(self, text: str, values: Any) -> Arguments:
         """What is judged of values that were validated from `text`, with the values that run.

@@ -83,7 +83,7 @@ class TypedParameters(Parameters):
         return Dump(self._core, self._made_by)
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        validate, exact = self._validating(self._exactly), self.keeps_digits
+        validate, exact, least = self._validating(self._exactly), self.keeps_digits, len(self.required)
 
         def quick(text: str) -> Any:
             if exact:
@@ -91,9 +91,9 @@ class TypedParameters(Parameters):
             values = given = validate(text)
             if type(values) is not dict:
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
-            if len(text) > SHORT or text.count(",") >= len(given):
+            if len(text) > SHORT or text.count(",") >= least:
                 named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
-                check_repeated_keys(text, named)
+                check_repeated_keys(text, named, least)
             return values
 
         return quick

@@ -116,9 +116,11 @@ def decision_of(answer: object) -> Decision:
     if answer is None or answer is ALLOW:
         return ALLOW
     if isinstance(answer, Mapping):
-        return allow(answer)
+        answer = allow(answer)
     if not isinstance(answer, Decision):
         return deny(f"a guard answered with {type(answer).__name__}, which is neither a decision nor arguments")
+    if answer.kind == "allow" and answer.arguments is not None:
+        return allow(thaw(answer.arguments))  # a mapping of somebody's own may raise anything when it is read
     return answer
 
 

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from decimal import Decimal
-from json.encoder import encode_basestring
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -30,9 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 _DECODER = json.JSONDecoder()
 SHORT = 200
 """Characters in which counting commas costs less than anything else."""
-_LONG = 1000
-_MOST_SEARCHED = 64
-"""Keys that are looked for one by one: each time the whole text is read."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _JSON_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
@@ -40,67 +37,34 @@ class Malformed(ValueError):
     """The text is no JSON that can be trusted; the message says why, for the model."""
 
 
-def check_repeated_keys(text: str, values: JsonObject) -> None:
-    """Refuse an object in which a key of the top level came twice; `values` are what was read from it, by key.
+def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
+    """Refuse an object in which a key of the top level came twice with two values.
 
-    What has quotes stands inside no string, since these have a backslash there. A key with escapes, or beside brackets
-    in strings, may be missed: then the last one counts, for guards and for the handler, as it always does further down.
+    What has quotes stands inside no string, since these have a backslash there. Where one value alone is an object or
+    an array, only the text around it is looked at. A key that is written with escapes is missed: then the last one
+    counts, for guards and for the handler, as it always does further down.
+
+    Args:
+        values: What was read from it, perhaps with defaults.
+        least: How many keys it has at least.
 
     Raises:
-        Malformed: where the two values differ.
+        Malformed: naming the key.
     """
-    if len(text) <= SHORT and text.count(",") < len(values):
+    if len(text) <= SHORT and text.count(",") < least:
         return
-    if len(values) > _MOST_SEARCHED or _repeats_key(text, values):
-        _compare_repeated_keys(text)
-
-
-def _repeats_key(text: str, values: JsonObject) -> bool:
+    flat = text
     for name, value in values.items():
-        if type(value) is str and len(value) > _LONG:
-            text = _without_string(text, f'"{name}"', value)
-    text = _emptied(_emptied(text, "[", "]"), "{", "}")
-    if text.count(",") < len(values):
-        return False
-    for name in values:
-        key = f'"{name}"'
-        if text.find(key) != text.rfind(key):
-            return True
-    return False
-
-
-def _without_string(text: str, key: str, value: str) -> str:
-    """`text` without most of the string behind a key: to look for keys in 100 KB takes longer than to validate them."""
-    at = text.find(key)
-    start = text.find('"', at + len(key)) + 1
-    begin = encode_basestring(value[:8])[1:-1]
-    return text[:start] + text[start + len(value) :] if at >= 0 and text.startswith(begin, start) else text
-
-
-def _emptied(text: str, opening: str, closing: str) -> str:
-    """The text of an object without what is between brackets in it, as long as these are few for its length.
-
-    It goes by `find`: `count` takes as long for a character as `find` for a hundred.
-    """
-    kept, kept_to = [], 0
-    most = 16 + len(text) // 64
-    opened = text.find(opening, text.find("{") + 1)
-    while opened >= 0:
-        kept.append(text[kept_to:opened])
-        closed, depth = opened, 1
-        opened = text.find(opening, opened + 1)
-        while depth:
-            closed = text.find(closing, closed + 1)
-            most -= 1
-            if closed < 0 or most < 0:
-                return text
-            while 0 <= opened < closed:
-                depth += 1
-                opened = text.find(opening, opened + 1)
-            depth -= 1
-        kept_to = closed
-    kept.append(text[kept_to:])
-    return "".join(kept)
+        if type(value) is str and len(value) > SHORT:  # to look for keys in 100 KB takes longer than to validate them
+            at = flat.rfind(f'"{name}"', 0, len(flat) - len(value)) + len(name) + 2
+            flat = flat[:at] + flat[at + len(value) :]
+    if sum(type(value) not in _SCALARS for value in values.values()) == 1:
+        begin = min(at for at in (flat.find("{", 1), flat.find("["), len(flat)) if at > 0)
+        end = max(flat.rfind("]"), flat.rfind("}", 0, -1))
+        if flat[:begin].rstrip().endswith(":") and flat[end + 1 :].lstrip().startswith((",", "}")):
+            flat = flat[:begin] + flat[end:]
+    if any(flat.count(f'"{name}"') > 1 for name in values):
+        _compare_repeated_keys(text)
 
 
 def _compare_repeated_keys(text: str) -> None:
@@ -185,7 +149,7 @@ def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
     if isinstance(value, dict):
-        check_repeated_keys(text, value)
+        check_repeated_keys(text, value, len(value))
     return value, written
 
 

@@ -1,0 +1,253 @@
+"""What is judged of Pydantic's own types is their dump, which makes them again; of times the text, where it is that."""
+
+from __future__ import annotations
+
+import ipaddress
+import uuid
+from collections import deque
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import (
+    AnyUrl,
+    Base64Bytes,
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    OnErrorOmit,
+    SecretBytes,
+    SecretStr,
+    StringConstraints,
+    TypeAdapter,
+)
+from pydantic_core import to_json
+from watched import run
+
+import probe
+from ferrule import tool
+
+
+class Ignores(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    at: Path
+
+
+class InBase64(BaseModel):
+    model_config = ConfigDict(val_json_bytes="base64")
+    data: bytes
+
+
+class Pair(NamedTuple):
+    left: Path
+    right: int = 0
+
+
+TEXT = st.text(max_size=8)
+HEX = (
+    "[0-9a-fA-F]{8}(-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-|[0-9a-f]{4}4[0-9a-f]{3}[89ab][0-9a-f]{3})[0-9a-f]{12}"
+)
+OWN: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "path": (Path, st.text("ab./~ ", max_size=6)),
+    "pure path": (PurePosixPath, st.text("ab./~ ", max_size=6)),
+    "url": (AnyUrl, st.sampled_from(["HTTP://EXAMPLE.com", "x:y", "http://a/%7e?q=1#f", "ftp://a:b@c:21/d"])),
+    "web address": (HttpUrl, st.sampled_from(["HTTP://EXAMPLE.com:80", "https://ä.example/ä", "http://a/?b=c%20d"])),
+    "uuid": (uuid.UUID, st.from_regex(HEX, fullmatch=True)),
+    "decimal": (Decimal, st.from_regex(r"-?[0-9]{1,9}(\.[0-9]{1,9})?(e[+-]?[0-9])?", fullmatch=True)),
+    "fraction": (Fraction, st.fractions().map(str)),
+    "duration": (timedelta, st.sampled_from(["P1D", "PT24H", "P1DT0.5S", "-PT1S", "P1W", "PT0S"])),
+    "ip": (ipaddress.IPv6Address, st.ip_addresses(v=6).map(str)),
+    "network": (ipaddress.IPv4Network, st.ip_addresses(v=4).map(lambda ip: f"{ip}/32")),
+    "bytes": (bytes, TEXT),
+    "base64": (Base64Bytes, st.sampled_from(["aGk=", "", "YWJj"])),
+    "bytes in base64": (InBase64, st.sampled_from([{"data": "aGk="}, {"data": "_w=="}, {"data": ""}])),
+    "set": (set[int], st.lists(st.integers(0, 99), max_size=9)),
+    "frozenset of text": (frozenset[str], st.lists(TEXT, max_size=9)),
+    "deque": (deque[int], st.lists(st.integers(), max_size=3)),
+    "stripped": (Annotated[str, StringConstraints(strip_whitespace=True, to_upper=True)], st.text(" aß\t", max_size=5)),
+    "named tuple": (Pair, st.sampled_from([["a"], ["a//b", 1]])),
+    "ignored keys": (Ignores, st.sampled_from([{"at": "a"}, {"at": "a/./b", "more": 1}])),
+    "left out": (list[OnErrorOmit[Annotated[str, Field(max_length=1)]]], st.lists(TEXT, max_size=3)),
+    "secret": (SecretStr, TEXT),
+    "secret bytes": (SecretBytes, TEXT),
+    "spelled date and time": (list[datetime], st.lists(st.datetimes().map(lambda one: one.isoformat(" ")), max_size=2)),
+}
+
+
+@pytest.mark.parametrize("kind", OWN)
+@given(st.data())
+def test_the_dump_of_a_type_of_pydantics_makes_its_value_again(kind: str, data: st.DataObject) -> None:
+    annotation, sent = OWN[kind]
+    got: list[Any] = []
+
+    async def take(value: Any) -> None:
+        got.append(value)
+
+    take.__annotations__ = {"value": annotation}
+    one = tool(take)
+    shown: list[Any] = []
+    guards = [lambda call, _: shown.append(call.arguments["value"])]
+    parameters = probe.parameters(one)
+    assert not parameters.made_again
+    result, _ = run(one, "take", {"value": data.draw(sent)}, guards=guards)
+    assert result.success, result.error
+    again = parameters.values(to_json({"value": shown[0]}).decode())["value"]
+    assert again == got[0] and type(again) is type(got[0])
+
+
+# -- dates and times ---------------------------------------------------------------------------------------------------
+
+
+def judged(annotation: Any, text: str) -> tuple[str, Any, bool]:
+    """What is judged of the text of a date or time, the value that runs, and whether that is the very text."""
+
+    async def take(value: Any) -> None: ...
+
+    take.__annotations__ = {"value": annotation}
+    parameters = probe.parameters(tool(take))
+    sent = to_json({"value": text}).decode()
+    found = parameters.read_ahead("take", sent)
+    try:
+        parameters.quick(sent)
+    except Exception:
+        return found["value"], found.validated["value"], False
+    return found["value"], found.validated["value"], True
+
+
+ZONES = st.none() | st.timezones()
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"),
+    [(datetime, st.datetimes(timezones=ZONES)), (time, st.times(timezones=st.none())), (date, st.dates())],
+)
+@given(st.data())
+def test_a_time_as_pydantic_writes_it_is_judged_as_it_was_sent(annotation: Any, values: Any, data: Any) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    text = adapter.dump_python(adapter.validate_python(data.draw(values)), mode="json")
+    assert judged(annotation, text) == (text, adapter.validate_python(text), True)
+
+
+@given(
+    st.from_regex(
+        r"2026-0[0-9]-0[1-9][T ][01][0-9]:[0-5][0-9](:[0-5][0-9](\.[05]{1,7})?)?(Z|z|[+-]0[0-2]:[03]0)?", fullmatch=True
+    )
+)
+def test_a_time_that_is_spelled_otherwise_is_judged_as_pydantic_writes_it(text: str) -> None:
+    adapter = TypeAdapter(datetime)
+    try:
+        value = adapter.validate_python(text)
+    except ValueError:
+        return
+    written = adapter.dump_python(value, mode="json")
+    assert judged(datetime, text) == (written, value, written == text)
+
+
+@pytest.mark.parametrize("text", ["3600", "12", "5.5"])
+def test_digits_are_no_time(text: str) -> None:
+    @tool
+    async def take(value: time) -> None: ...
+
+    assert run(take, "take", {"value": text})[0].status == "invalid"
+
+
+# -- true is no number -------------------------------------------------------------------------------------------------
+
+
+class Yes(Enum):
+    YES = True
+
+
+class One(Enum):
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sent", "taken"),
+    [
+        (Literal[True], 1.0, False),
+        (Literal[True], 1, False),
+        (Literal[True], True, True),
+        (Yes, 1.0, False),
+        (Yes, True, True),
+        (Literal[1], True, False),
+        (Literal[1], 1.0, True),
+        (One, 1.0, True),
+        (One, True, False),
+        (Literal[0, False], 0.0, True),
+    ],
+)
+def test_what_stands_for_a_literal_or_a_member_is_what_arrives(annotation: Any, sent: Any, taken: bool) -> None:
+    got: list[Any] = []
+
+    async def take(value: Any) -> None:
+        got.append(value.value if isinstance(value, Enum) else value)
+
+    take.__annotations__ = {"value": annotation}
+    shown: list[Any] = []
+    guards = [lambda call, _: shown.append(call.arguments["value"])]
+    result, _ = run(tool(take), "take", {"value": sent}, guards=guards)
+    assert (result.status == "ok") is taken, result.error
+    assert all(isinstance(one, bool) is isinstance(sent, bool) for one in (*got, *shown))
+
+
+# -- keys that came twice ----------------------------------------------------------------------------------------------
+
+
+class Line(BaseModel):
+    path: str
+    note: str = ""
+
+
+@tool
+async def write(path: str, lines: list[Line] = [], note: str = "", more: dict[str, Any] | None = None) -> str:  # noqa: B006
+    return path
+
+
+TWICE = [
+    '{"path": "a", "path": "b"}',
+    '{"path": "a", "note": "[", "path": "b"}',
+    '{"path": "a", "lines": [{"path": "c"}], "path": "b"}',
+    '{"lines": [{"path": "c"}], "path": "a", "path": "b"}',
+    '{"path": "a", "lines": [{"path": "c"}], "more": {"x": [1]}, "path": "b"}',
+    '{"lines": [], "path": "a", "more": {"x": [1]}, "path": "b"}',
+    '{"note": "x [ y", "path": "a", "lines": [{"path": "c"}], "path": "b"}',
+    '{"note": "x ] y", "path": "a", "lines": [{"path": "c"}], "path": "b", "note": "]"}',
+    '{"path": "a", "path": "%s"}' % ("b" * 5000),
+    '{"path": "%s", "path": "b"}' % ("a" * 5000),
+    '{"path": "a", "note": "%s", "path": "b"}' % ("n, " * 5000),
+]
+
+
+@pytest.mark.parametrize("text", TWICE)
+def test_a_key_of_the_top_level_that_came_twice_is_refused(text: str) -> None:
+    result, _ = run(write, "write", text)
+    assert result.status == "invalid" and "came twice" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"path": "b", "lines": [{"path": "c"}, {"path": "d", "note": "x"}]}',
+        '{"path": "b", "more": {"path": "c", "lines": 1}, "lines": []}',
+        '{"path": "b", "path": "b"}',
+        '{"path": "b", "note": "a \\"path\\": \\"c\\" in text"}',
+    ],
+)
+def test_a_key_that_stands_further_down_or_in_text_is_no_second_one(text: str) -> None:
+    assert run(write, "write", text)[0].output == "b"
+
+
+@pytest.mark.parametrize("text", ['{"p\\u0061th": "a", "path": "b"}', '{"path": "x", "more": {"k": 1, "k": 2}}'])
+def test_of_a_key_that_came_twice_elsewhere_the_last_is_shown_and_arrives(text: str) -> None:
+    shown: list[Any] = []
+    result, _ = run(write, "write", text, guards=[lambda call, _: shown.append(dict(call.arguments))])
+    assert result.success and shown[0]["path"] == result.output
+    assert shown[0].get("more") in (None, {"k": 2})
