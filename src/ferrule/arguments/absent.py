@@ -24,7 +24,9 @@ def without_optional_nulls(value: object, schema: Schema) -> Any:
 
 def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
     if isinstance(value, list):
-        return [_without(item, below, root) for item, below in zip(value, _items(value, nodes, root), strict=True)]
+        return [
+            _without(item, below, root) for item, below in zip(value, _of_each_item(value, nodes, root), strict=True)
+        ]
     if not isinstance(value, dict):
         return value
     forms = _object_forms(value, nodes, root)
@@ -42,21 +44,23 @@ def with_defaults(value: object, before: object, made_anew: frozenset[str], sche
         before: What it was: a property that a factory fills has the value that it has there.
         made_anew: The names of these properties.
     """
-    return _filled(value, before, made_anew, [schema], schema)
+    return _with_defaults(value, before, made_anew, [schema], schema)
 
 
-def _filled(value: object, before: object, anew: frozenset[str], nodes: Sequence[Schema], root: Schema) -> Any:
+def _with_defaults(value: object, before: object, anew: frozenset[str], nodes: Sequence[Schema], root: Schema) -> Any:
     if isinstance(value, list):
         was = before if isinstance(before, list) and len(before) == len(value) else [None] * len(value)
-        below = _items(value, nodes, root)
-        return [_filled(item, old, anew, inner, root) for item, old, inner in zip(value, was, below, strict=True)]
+        below = _of_each_item(value, nodes, root)
+        return [
+            _with_defaults(item, old, anew, inner, root) for item, old, inner in zip(value, was, below, strict=True)
+        ]
     if not isinstance(value, dict):
         return value
     old = before if isinstance(before, dict) else {}
     filled, forms = {}, _object_forms(value, nodes, root)
     for key, item in value.items():
         inner = [below for form in forms for below in of_property(form, key)]
-        filled[key] = _filled(item, old.get(key), anew, inner, root)
+        filled[key] = _with_defaults(item, old.get(key), anew, inner, root)
     for key, node in [pair for form in forms for pair in form.get("properties", {}).items()]:
         if key not in filled and isinstance(node, Mapping) and "default" in node:
             filled[key] = thaw(node["default"])
@@ -65,7 +69,7 @@ def _filled(value: object, before: object, anew: frozenset[str], nodes: Sequence
     return filled
 
 
-def _items(value: list[Any], nodes: Sequence[Schema], root: Schema) -> list[list[Any]]:
+def _of_each_item(value: list[Any], nodes: Sequence[Schema], root: Schema) -> list[list[Any]]:
     """What the nodes say of each item of a list."""
     forms = forms_of(nodes, root)
     return [[below for form in forms for below in of_item(form, at)] for at in range(len(value))]

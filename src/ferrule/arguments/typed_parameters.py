@@ -143,7 +143,7 @@ class TypedParameters(Parameters):
         return from_json(self._dump.text(instance, None, checked=False))  # type: ignore[no-any-return]
 
     def _validating(self, validator: SchemaValidator) -> Callable[[str], Any]:
-        """Validation by it; where a value may hold others of its type, only if it is not too much for how deep it nests."""
+        """Validation by it; of a value that may hold others of its type only if it is not too much for its depth."""
         return validator.validate_json if self._ways is None else partial(self._bounded, validator)
 
     def _bounded(self, validator: SchemaValidator, text: str) -> Any:

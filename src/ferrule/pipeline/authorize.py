@@ -167,7 +167,7 @@ async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Deci
             decision = _both(decision, answered)
         elif answered.arguments is not None:
             try:
-                changed = _changed(plan, state, answered.arguments)
+                changed = _with_arguments(plan, state, answered.arguments)
             except Exception as error:
                 return _refused_change(plan, state, "a guard's", error)
             if changed is not None:
@@ -203,7 +203,7 @@ def _both(one: Decision, other: Decision) -> Decision:
     return one.stricter(other)
 
 
-def _changed(plan: Plan, state: CallState, arguments: JsonObject) -> ToolCall | None:
+def _with_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> ToolCall | None:
     """The call with other arguments, validated; `None` where they are those that it has.
 
     Raises:
@@ -247,7 +247,7 @@ async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver 
     elif answer.arguments is not None:
         try:
             edited, given = _edited(plan, state.call, answer.arguments, asked.into)
-            state.call = _changed(plan, state, edited) or state.call
+            state.call = _with_arguments(plan, state, edited) or state.call
         except Exception as error:
             return _refused_change(plan, state, "the answer's", error)
     approved = state.call

@@ -29,7 +29,9 @@ _CONTROL = re.compile(r"[\x00-\x1f]")
 _DECODER = json.JSONDecoder()
 SHORT = 200
 """Characters in which counting commas costs less than anything else."""
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+_MOST_SEARCHED = 64
+"""Keys that are looked for one by one: each time the whole text is read."""
+_JSON_SCALARS = frozenset({str, int, float, bool, type(None)})
 _JSON_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
@@ -58,12 +60,13 @@ def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
         if type(value) is str and len(value) > SHORT:  # to look for keys in 100 KB takes longer than to validate them
             at = flat.rfind(f'"{name}"', 0, len(flat) - len(value)) + len(name) + 2
             flat = flat[:at] + flat[at + len(value) :]
-    if sum(type(value) not in _SCALARS for value in values.values()) == 1:
+    holding = [name for name, value in values.items() if type(value) not in _JSON_SCALARS]
+    if len(holding) == 1 and flat.count(f'"{holding[0]}"') == 1:
         begin = min(at for at in (flat.find("{", 1), flat.find("["), len(flat)) if at > 0)
         end = max(flat.rfind("]"), flat.rfind("}", 0, -1))
         if flat[:begin].rstrip().endswith(":") and flat[end + 1 :].lstrip().startswith((",", "}")):
             flat = flat[:begin] + flat[end:]
-    if any(flat.count(f'"{name}"') > 1 for name in values):
+    if len(values) > _MOST_SEARCHED or any(flat.count(f'"{name}"') > 1 for name in values):
         _compare_repeated_keys(text)
 
 
