@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ferrule import Runner, Tool, ToolResult
 from ferrule.values.content import Media, Text, bound, checked, cut, render, size, to_text
+from steps import steps
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
@@ -178,9 +180,31 @@ def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
     value: Any = "x" * 40
     for _ in range(14):
         value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
-    started = time.process_time()
-    cut(json.dumps(value), 10_000)
-    assert time.process_time() - started < 10  # it takes a tenth of a second; the square of a megabyte takes minutes
+    text = json.dumps(value)
+    assert steps(lambda: cut(text, 10_000)) < len(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "items"),
+    [
+        (list(range(20_000)), 20_000),
+        ([f"x{number}" for number in range(20_000)], 20_000),
+        ([{"id": number, "name": f"n{number}", "tags": ["a", "b"]} for number in range(5_000)], 30_000),
+        ({f"key {number}": [number, None, "x"] for number in range(5_000)}, 20_000),
+    ],
+    ids=["numbers", "texts", "records", "an object"],
+)
+def test_a_result_over_the_limit_is_rendered_once_and_cut_in_a_few_steps_for_each_item(value: Any, items: int) -> None:
+    results: list[ToolResult] = []
+
+    async def give() -> Any:
+        return value
+
+    runner = Runner([Tool("give", give)], max_output=20_000)
+    work = steps(lambda: results.append(asyncio.run(runner.run("give"))))
+    assert work < 15 * items
+    (block,) = results[0].content
+    assert isinstance(block, Text) and 18_000 < len(block.text) <= 20_000 and strictly(block.text)
 
 
 @pytest.mark.parametrize("value", [0, "", [], {}, False, None])

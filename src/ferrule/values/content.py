@@ -416,22 +416,29 @@ _WORTH_SHOWING = 48
 
 def _fit(value: object, limit: int) -> str:
     """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
-    for, found by halves."""
+    for, by a few guesses and then by halves, until next to all of the room is used."""
     found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
-    fits, too_much = -1, _ITEM * limit + 1
+    fits, too_much, most, guesses = -1, _ITEM * limit + 1, limit // 4, 4
     while too_much - fits > 1:
-        most = (fits + too_much) // 2
+        most = min(max(most, fits + 1), too_much - 1)
+        text = ""
         with suppress(OverflowError):
             text = to_json(_abridged(value, most, [limit]), inf_nan_mode="strings").decode()
-            if len(text) <= limit:
-                fits, found = most, text
-                continue
-        too_much = most
+        if text and len(text) <= limit:
+            fits, found = most, text
+            if len(text) > limit - limit // 32:
+                break
+        else:
+            too_much = most
+        guesses -= 1
+        most = most * limit // len(text) if text and guesses > 0 else (fits + too_much) // 2
     return found
 
 
 _ITEM = 4
 """So many characters of each string are shown for each item of a list or an object: records are kept whole."""
+_LEAST_ITEM = 2
+"""So many characters each item takes at least, with its comma."""
 
 
 def _abridged(value: Any, most: int, room: list[int]) -> Any:
@@ -440,17 +447,20 @@ def _abridged(value: Any, most: int, room: list[int]) -> Any:
     Raises:
         OverflowError: for more than there is room for.
     """
-    room[0] -= min(len(value), most) if isinstance(value, str) else 1
+    if type(value) in _NOTHING_INSIDE:
+        return value
+    shown = most if isinstance(value, str) else most // _ITEM
+    room[0] -= min(len(value), shown) * (1 if isinstance(value, str) else _LEAST_ITEM)
     if room[0] < 0:
         raise OverflowError
-    if isinstance(value, str) and len(value) > most:
-        return f"{value[:most]}[cut: {len(value)} characters in all]"
-    shown = most // _ITEM
+    if isinstance(value, str):
+        return value if len(value) <= most else f"{value[:most]}[cut: {len(value)} characters in all]"
     if isinstance(value, list):
         rest = [f"[cut: {len(value) - shown} more]"] if len(value) > shown else []
-        return [*(_abridged(item, most, room) for item in islice(value, shown)), *rest]
-    if not isinstance(value, dict):
-        return value
+        items = [
+            item if type(item) in _NOTHING_INSIDE else _abridged(item, most, room) for item in islice(value, shown)
+        ]
+        return items + rest
     found = {key: _abridged(item, most, room) for key, item in islice(value.items(), shown)}
     if len(value) > shown:
         note = "[cut]"
