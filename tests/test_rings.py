@@ -28,9 +28,22 @@ ROOMS = (
 )
 """The kernel: each imports those before it. Behind `executors`, one module alone imports `isolation`."""
 SEAM = "ferrule.executors.processes"
+BACK = ("ferrule.definition.forms", "ferrule.interop")
+"""The one edge from the kernel to what is around it: the forms of others, imported where one comes."""
 LEAVES = {"paths": {"errors"}}
 """No room of the kernel, and the rooms that each may import."""
-AROUND = {"guards", "middleware", "providers", "sources", "selection", "journal", "approval", "tools", "models"}
+AROUND = {
+    "guards",
+    "middleware",
+    "providers",
+    "sources",
+    "interop",
+    "selection",
+    "journal",
+    "approval",
+    "tools",
+    "models",
+}
 PROGRAMS = {"suspended_run", "loop", "serve", "testing", "cli", "__main__"}
 MAY_ALSO_USE = {"models": {"providers"}}
 
@@ -89,6 +102,8 @@ def graph_of(source: Path) -> Graph:
     for module, file in files.items():
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
         graph[module] = {name for found in statements(tree) for name in imported(found, set(files))} - {module}
+        if module == BACK[0]:
+            graph[module].discard(BACK[1])
     return graph
 
 
@@ -186,10 +201,13 @@ def test_every_module_of_the_root_is_a_room_a_leaf_or_a_program() -> None:
         ("guards/within", "from ferrule import middleware"),
         ("providers/openai", "import ferrule.models.one"),
         ("tools/files", "from ferrule.loop import run"),
+        ("definition/tool", "def f():\n    from ferrule import interop"),
+        ("definition/forms", "from ferrule.guards import within"),
     ],
 )
 def test_an_import_that_runs_outwards_is_reported(tmp_path: Path, module: str, text: str) -> None:
     others = ["runner", "loop", "values/call", "guards/__init__", "guards/within", "middleware/__init__", "models/one"]
+    others += ["interop/__init__"]
     source = package(tmp_path, {**dict.fromkeys(others, ""), module: text})
     assert len(against_the_rings(graph_of(source))) == 1
 
@@ -235,6 +253,12 @@ def rooms() -> dict[str, str]:
     return dict.fromkeys([*names, "guards/within"], "")
 
 
+def test_one_module_looks_for_the_forms_of_others(tmp_path: Path) -> None:
+    files = {"interop/__init__": "from ferrule.definition import forms"}
+    graph = graph_of(package(tmp_path, {**files, "definition/forms": "def f():\n    from ferrule import interop"}))
+    assert against_the_rings(graph) == cycles(graph) == []
+
+
 def test_a_model_may_use_a_provider(tmp_path: Path) -> None:
     source = package(tmp_path, {"models/one": "from ferrule.providers import one", "providers/one": ""})
     assert against_the_rings(graph_of(source)) == []
@@ -252,5 +276,5 @@ def test_to_import_ferrule_loads_nothing_that_is_needed_later_if_ever() -> None:
     code = "import asyncio, pydantic, sys; from pydantic import BaseModel, TypeAdapter; before = {*sys.modules}; "
     code += "import ferrule; print(*sorted({*sys.modules} - before))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "ferrule.runner" in loaded
+    assert "ferrule.runner" in loaded and "ferrule.interop" not in loaded
     assert not {"difflib", "urllib.parse", "pydantic.functional_serializers"} & {*loaded}

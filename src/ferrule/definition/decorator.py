@@ -1,19 +1,22 @@
-"""`tool`: the decorator that makes a `Tool` of a function or a handler class, and what a type checker makes of it."""
+"""`tool`, the decorator that makes a `Tool` of a function or a handler class, and what a type checker makes of it; and
+what makes one of any other form."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel
 
+from ferrule.definition.forms import of_others
 from ferrule.definition.handler import whole
 from ferrule.definition.options import FunctionOptions as Options
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.types import ToolForm
 from ferrule.values.context import ToolContext
 
 Q = ParamSpec("Q")
@@ -118,3 +121,39 @@ def _name_of(handler: object) -> str:
     if name == "<lambda>":
         raise DefinitionError("a lambda has no name: use tool(fn, name='…')")
     return str(name)
+
+
+def build_tool(
+    definition: Mapping[str, object] | BaseModel,
+    handler: Callable[..., object] | None = None,
+    **options: Unpack[ToolOptions],
+) -> Tool:
+    """A tool of a definition and a handler; `options` are those of `Tool`, and go first. See docs/forms.md.
+
+    The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape that OpenAI (both
+    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations into `metadata`
+    (a server says them of itself: what the tool does to the world is for you to say, `read_only=True`), and `strict` is
+    left to `tools(…, strict=…)` of a provider.
+    The handler gets the payload, payload and context, or the properties by name; it is judged as that of `Tool` is.
+
+    Without a handler, the definition has an `execute(payload, context)` of its own. Every flag that is left out has its
+    safest value then: it changes things, runs alone, and without a `check_permissions` each call asks, unless `ask`
+    says otherwise.
+
+    Raises:
+        DefinitionError: for a key that is missing, unknown or wrong.
+    """
+    return of_others("from_definition", definition, handler, **options)  # type: ignore[no-any-return]
+
+
+def as_tool(thing: ToolForm) -> Tool:
+    """Whatever a developer put into a toolset, as a `Tool`.
+
+    Raises:
+        DefinitionError: for what is none of the forms.
+    """
+    if isinstance(thing, Tool):
+        return thing
+    if callable(thing) and (isinstance(thing, type) or not (hasattr(thing, "execute") or isinstance(thing, Mapping))):
+        return tool(thing)
+    return of_others("tool_of", thing)  # type: ignore[no-any-return]

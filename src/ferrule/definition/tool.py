@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from threading import local
 from typing import Any, Concatenate, Generic, Literal, TypeAlias, Unpack, cast, overload
 
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 # Defaults of type variables come with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import ParamSpec, TypeVar
 
+from ferrule.definition.forms import of_others
 from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
 from ferrule.definition.importable import importable
@@ -32,7 +34,6 @@ from ferrule.definition.options import (
     refuse_unknown,
 )
 from ferrule.definition.output import Output
-from ferrule.definition.payload import from_execute
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.types import Guard, Isolation, Middleware
@@ -389,7 +390,7 @@ def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Han
     if options.get("args_model") is not None:
         return from_args_model
     if options.get("input_schema") is not None:
-        return from_execute
+        return partial(of_others, "from_execute")
     if not isinstance(handler, type):
         return from_function
     if issubclass(handler, BaseModel):

@@ -11,8 +11,7 @@ from functools import partial
 from pydantic import BaseModel
 
 from ferrule.arguments.names import Names, as_seen, folded
-from ferrule.definition.decorator import tool
-from ferrule.definition.mapping import as_tool
+from ferrule.definition.decorator import as_tool, tool
 from ferrule.definition.options import texts
 from ferrule.definition.signature import unfilled_self
 from ferrule.definition.tool import Tool

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ferrule.definition.mapping import build_tool
+from ferrule.definition.decorator import build_tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.selection._checks import as_ranker, as_tools, did_you_mean

@@ -10,7 +10,7 @@ from typing import Any
 
 from ferrule.arguments.names import Names
 from ferrule.arguments.parameters import Invalid
-from ferrule.definition.mapping import as_tool
+from ferrule.definition.decorator import as_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError

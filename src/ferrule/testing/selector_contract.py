@@ -12,7 +12,7 @@ from functools import cache
 from inspect import isawaitable
 from typing import Any, TypeAlias
 
-from ferrule.definition.mapping import build_tool
+from ferrule.definition.decorator import build_tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError

@@ -1,4 +1,4 @@
-"""Tools from what others have written: definitions as dicts, and objects with an `execute`, structurally."""
+"""Definitions as dicts, and objects with an `execute`, structurally."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any, Unpack, cast
 
 from pydantic import BaseModel
 
-from ferrule.definition.decorator import tool
 from ferrule.definition.handler import Handler
 from ferrule.definition.options import OPTIONS, ToolOptions, callable_of, fits, refuse_unknown, wrong
-from ferrule.definition.shapes import options_of
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
-from ferrule.types import Executable, Guard, ToolForm
+from ferrule.interop.shapes import options_of
+from ferrule.types import Executable, Guard
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_text
 from ferrule.values.context import ToolContext
@@ -41,26 +40,12 @@ _WRAPPED = (
 _RESULT_KEYS = {"success", "output", "error", "metadata", "duration_ms"}
 
 
-def build_tool(
+def from_definition(
     definition: Mapping[str, object] | BaseModel,
     handler: Callable[..., object] | None = None,
     **options: Unpack[ToolOptions],
 ) -> Tool:
-    """A tool of a definition and a handler; `options` are those of `Tool`, and go first. See docs/forms.md.
-
-    The definition has `name`, `description`, `input_schema` and other options of `Tool`, or the shape that OpenAI (both
-    APIs), Anthropic or MCP has for it. What only one API knows goes into `provider`, MCP's annotations into `metadata`
-    (a server says them of itself: what the tool does to the world is for you to say, `read_only=True`), and `strict` is
-    left to `tools(…, strict=…)` of a provider.
-    The handler gets the payload, payload and context, or the properties by name; it is judged as that of `Tool` is.
-
-    Without a handler, the definition has an `execute(payload, context)` of its own. Every flag that is left out has its
-    safest value then: it changes things, runs alone, and without a `check_permissions` each call asks, unless `ask`
-    says otherwise.
-
-    Raises:
-        DefinitionError: for a key that is missing, unknown or wrong.
-    """
+    """What `ferrule.build_tool` does."""
     if isinstance(definition, BaseModel):
         definition = definition.model_dump(by_alias=True, exclude_none=True)
     if not isinstance(definition, Mapping):
@@ -185,20 +170,16 @@ def _error_text(error: object) -> str | None:
     return message if isinstance(message, str) else to_text(error)
 
 
-def as_tool(thing: ToolForm) -> Tool:
-    """Whatever a developer put into a toolset, as a `Tool`.
+def tool_of(thing: object) -> Tool:
+    """A tool of a definition, or of an object with `execute`.
 
     Raises:
-        DefinitionError: for what is none of the forms.
+        DefinitionError: for what is none of the two.
     """
-    if isinstance(thing, Tool):
-        return thing
     if isinstance(thing, Mapping):
-        return build_tool(thing)
+        return from_definition(thing)
     if not isinstance(thing, type) and hasattr(thing, "execute"):
         return from_object(cast("Executable", thing))
-    if callable(thing):
-        return tool(thing)
     raise DefinitionError(
         f"{thing!r} is no tool: it is no function, ToolHandler, definition or object with execute()"
         + next((f"; it has {name}(): {_WRAPPED}" for name in _FOREIGN if hasattr(thing, name)), "")

@@ -1,0 +1,16 @@
+"""The forms of others, as tools and guards. A file is one form, or several of one kind.
+
+The kernel loads this where something comes that it does not take itself; nobody needs to import it. Each function here
+takes what was given and makes of it what the kernel has:
+
+    def from_object(thing):
+        return Tool(thing.name, thing.execute, description=thing.description)
+"""
+
+from __future__ import annotations
+
+from ferrule.interop.checks import guard_of
+from ferrule.interop.definitions import from_definition, from_object, tool_of
+from ferrule.interop.payload import from_execute
+
+__all__ = ["from_definition", "from_execute", "from_object", "guard_of", "tool_of"]
