@@ -7,7 +7,7 @@ import copy
 import json
 import time as clock
 from datetime import UTC, date, datetime, time, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from enum import IntEnum
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal, NamedTuple, Optional
@@ -377,7 +377,17 @@ def test_a_number_that_a_double_keeps_is_taken_with_its_digits(number: float, wh
         assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
 
 
-@given(st.from_regex(r"\A-?[1-9][0-9]{0,24}(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,3})?\Z"))
+@pytest.mark.parametrize("number", [f"1.{'0' * 40}1", f"0.1{'0' * 60}1", f"2.5{'0' * 3_000}1", "1e-999999999"])
+@pytest.mark.parametrize("precision", [5, 28])
+def test_a_digit_beyond_those_that_decimals_are_rounded_to_is_not_lost(number: str, precision: int) -> None:
+    with localcontext(prec=precision):
+        result = run(price, f'{{"value": {number}}}')
+        assert result.status == "invalid" and "must be a string" in str(result.error)
+        assert run(price, f'{{"value": "{number}"}}').output[0] == str(Decimal(number))
+        assert run(price, '{"value": 0.1234567890123456}').output[0] == "0.1234567890123456"
+
+
+@given(st.from_regex(r"\A-?[1-9][0-9]{0,24}(\.[0-9]{1,24}(0{9,40}[1-9])?)?([eE][+-]?[0-9]{1,3})?\Z"))
 def test_a_number_for_a_decimal_is_exact_or_refused(number: str) -> None:
     result = run(price, f'{{"value": {number}}}')
     assert result.status == "invalid" or Decimal(result.output[0]) == Decimal(number)

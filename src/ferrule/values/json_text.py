@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -104,11 +104,16 @@ def _is_exact(number: str) -> bool:
     """Whether its double is written with these digits: by Python, and by Pydantic, which rounds a half up (2.2 for 2.25
     in Python) where the digits lie in the middle between two."""
     try:
-        said, double = Decimal(number).normalize(), float(number)
+        said, double = _UNROUNDED.normalize(_UNROUNDED.create_decimal(number)), float(number)
         last_digit = Decimal((0, (1,), said.as_tuple().exponent))  # type: ignore[arg-type]  # no infinity
-        return Decimal(repr(double)) == said and 2 * abs(Decimal(double) - said) != last_digit
-    except (ValueError, ArithmeticError):  # no number, or an infinity or an exponent beyond what `Decimal` has
+        difference = _UNROUNDED.subtract(Decimal(double), said)
+        return Decimal(repr(double)) == said and 2 * abs(difference) != last_digit
+    except (ValueError, ArithmeticError):  # no number, an infinity, or more digits than any double has
         return False
+
+
+_UNROUNDED = Context(prec=2_000, traps=[Inexact, InvalidOperation])
+"""Else a number is rounded to the 28 digits of the default context before it is compared."""
 
 
 def kind_of(value: object) -> str:
