@@ -39,7 +39,7 @@ def slots_taken_by(tool: Tool) -> int:
 
 def slots_taken_of(runner: Runner) -> int:
     """Slots taken of the runner's own limit, `concurrency`."""
-    limiter = runner._settings.limiter
+    limiter = runner._state.settings.limiter
     return 0 if limiter is None else limiter.running
 
 

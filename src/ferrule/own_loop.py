@@ -18,21 +18,20 @@ log = logging.getLogger("ferrule")
 
 
 class OwnLoop:
-    """A loop in a daemon thread, started when first needed; it ends with its owner.
-
-    A forked process has none of its parent's threads, and perhaps a lock that nobody there gives back: it begins anew.
-    """
+    """A loop in a daemon thread, started when first needed; it ends with its owner. A forked process, which has none of
+    its parent's threads, begins another."""
 
     def __init__(self, owner: object) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._owner = weakref.ref(owner)
-        _ALL.add(self)
+        self._process = os.getpid()
 
     def get(self) -> asyncio.AbstractEventLoop:
         """The running loop."""
         with self._lock:
-            if self._loop is None or self._loop.is_closed():
+            if self._loop is None or self._loop.is_closed() or self._process != os.getpid():
+                self._process = os.getpid()
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=_serve, args=(loop,), name="ferrule-loop", daemon=True).start()
                 self._loop = loop
@@ -40,18 +39,6 @@ class OwnLoop:
                 if owner is not None:
                     weakref.finalize(owner, _stop_loop, loop).atexit = False
             return self._loop
-
-
-_ALL: weakref.WeakSet[OwnLoop] = weakref.WeakSet()
-
-
-def _renew_loops() -> None:
-    for one in list(_ALL):
-        one._loop, one._lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_renew_loops)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

@@ -26,7 +26,6 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Unpack, overload
 
 from ferrule import own_loop
@@ -35,22 +34,15 @@ from ferrule.definition.options import ContextOptions, RunOptions, context_of, e
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_answer, put_question
+from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_found
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
-from ferrule.pipeline.call import (
-    enter_core,
-    find_plan,
-    judged_arguments,
-    receive,
-    receive_again,
-    unknown_tool,
-    validate,
-)
-from ferrule.pipeline.invoke import handle_judged
-from ferrule.pipeline.plan import Mount, Plan, Settings
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied, handler_raised
+from ferrule.pipeline.call import find_plan, judged_arguments, receive, receive_again, unknown_tool, validate
+from ferrule.pipeline.invoke import Attempt, interrupt
+from ferrule.pipeline.live_call import LiveCall
+from ferrule.pipeline.plan import Mount, Settings
+from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
-from ferrule.pipeline.state import NO_ORIGIN, CallState, Origin, ancestors
+from ferrule.pipeline.state import NO_ORIGIN, Origin, ancestors
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
@@ -145,29 +137,24 @@ class Runner:
             max_input=whole_number("max_input", max_input),
         )
         state = RunnerState(
+            settings=settings,
             tools=toolset,
             observers=options.observers("observers", observers),
             approve=options.approver(approve),
             journal=options.journal(journal),
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
-            asking=Limiter(limit or _ASKERS),
+            questions=Limiter(limit or _ASKERS),
             resume_keys=resume_keys(resume_key),
             resume_within=seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
-            failure=handler_raised,
-            put_question=put_question,
         )
         self._drain = 0.0 if drain == 0 else seconds("drain", drain)
-        self._set_up(settings, state)
+        self._set_up(state)
 
-    def _set_up(self, settings: Settings, state: RunnerState) -> None:
-        self._settings = settings
+    def _set_up(self, state: RunnerState) -> None:
         self._state = state
         self._own_loop = own_loop.OwnLoop(self)
-        settings.runners.add(state)
-        state.look_disabled = self._look_disabled
-        state.compile = partial(Plan, runner=state, settings=settings, core=enter_core, handle=handle_judged)
         mounted: dict[object, Tool] = {}
         for tool in state.tools:
             if (other := mounted.setdefault(tool.mounts or tool, tool)) is not tool:
@@ -202,7 +189,7 @@ class Runner:
             state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
         made = object.__new__(Runner)
         made._drain = self._drain
-        made._set_up(self._settings, state)
+        made._set_up(state)
         if tools is not None:
             emit(state.observers, "tools:changed", ToolCall("", ""), _changes(self.tools, state.tools))
         return made
@@ -215,7 +202,7 @@ class Runner:
     @property
     def guards(self) -> tuple[Guard, ...]:
         """The guards of this runner; its tools may have their own."""
-        return self._settings.guards
+        return self._state.settings.guards
 
     @property
     def approve(self) -> Approver | None:
@@ -402,15 +389,16 @@ class Runner:
         if plan.disabled is not None:
             return Decision("deny", plan.disabled)
         named = call if call.name == plan.name else call.replace(name=plan.name)
-        parent: Any = running()
-        state = CallState(plan, fields, call, named, parent, None)
+        above: object = running()
+        parent = above if isinstance(above, LiveCall) else None
+        state = LiveCall(plan, fields, call, named, parent, asyncio.current_task(), Attempt())
         try:
             values, text = validate(plan, named, state)
             state.call = judged = judged_call(named, judged_arguments(plan, text, values))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
-        decision = await judge(plan, state, next_answer(plan.guards, state))
-        state.ended = True
+        decision = await judge(plan, state, next_found(plan.guards, state))
+        state.task = None
         if decision.kind != "allow":
             return decision
         if plan.hidden and plan.parameters.missing(state.call.arguments):
@@ -467,7 +455,7 @@ class Runner:
         that it was given to, the approver those of the outer one. A runner is mounted once in another: for two
         tenants, make two.
         """
-        return [tool.mounted(Mount(self._settings, tool.name, self.tools)) for tool in self.tools]
+        return [tool.mounted(Mount(self._state.settings, tool.name, self.tools)) for tool in self.tools]
 
     # -- leave --------------------------------------------------------------------------------------------------------
 
@@ -488,16 +476,16 @@ class Runner:
         state = self._state
         state.closing = True
         if state.loop is not None and state.loop.is_closed():
-            state.move_to(get_running_loop())  # the calls there ended with it
+            state.move_to(get_running_loop())
         self._check_leaving()
         if state.live or state.batches:
-            self._stop_waiting()  # no further attempt of what runs
+            state.stop_waiting()  # no further attempt of what runs
             if not await self._emptied(self._drain):
                 state.drained, left = True, set(state.live)
                 log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self._drain)
                 closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
                 for call in left:
-                    call.interrupt(closed)
+                    interrupt(call, closed)
                 await self._emptied(state.grace + _CANCELLING)
         if state.writing:
             await asyncio.wait(set(state.writing), timeout=self._drain)
@@ -540,8 +528,8 @@ class Runner:
         if not isinstance(given, str) or not given.strip():
             raise DefinitionError(f"disable({glob!r}, reason): say why, the model is told; not {reason!r}")
         for name in self._fitting(glob):
-            self._settings.disabled[name] = reason
-        self._settings.tell_runners()
+            self._state.settings.disabled[name] = reason
+        self._state.settings.tell_runners()
 
     def enable(self, glob: str) -> None:
         """Take back what `disable` did to the tools whose name fits `glob`.
@@ -550,23 +538,8 @@ class Runner:
             DefinitionError: where no tool fits.
         """
         for name in self._fitting(glob):
-            self._settings.disabled.pop(name, None)
-        self._settings.tell_runners()
-
-    def _look_disabled(self) -> None:
-        """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
-        state = self._state
-        for plan in state.all_plans():
-            plan.look_disabled()
-        if state.live and state.loop is not None and not state.loop.is_closed():
-            state.loop.call_soon_threadsafe(self._stop_waiting)
-
-    def _stop_waiting(self) -> None:
-        for call in list(self._state.live):
-            if call.plan.disabled is not None and call.executed is False:
-                call.interrupt(denied(call.plan.disabled))
-            elif not call.may_run_again:
-                call.wake_pausing()
+            self._state.settings.disabled.pop(name, None)
+        self._state.settings.tell_runners()
 
     def _fitting(self, glob: str) -> list[str]:
         names = [tool.name for tool in self.tools.only(glob)]

@@ -118,23 +118,6 @@ def test_a_thread_that_outlives_the_loop_keeps_its_slot_until_it_ends(loop: asyn
     assert stuck.works() and stuck.slots() == 0
 
 
-def test_a_thread_that_outlives_the_loop_gives_back_its_slot_also_where_others_there_wait_for_its_key(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    stuck = Stuck()
-    free = Runner([one.replace(concurrency=None) for one in stuck.runner.tools], concurrency=5)
-    held = loop.create_task(free.run("blocks", timeout=SOON))
-    assert loop.run_until_complete(held).status == "timeout"
-    waits = loop.create_task(free.run("waits"))
-    loop.run_until_complete(asyncio.sleep(0))
-    assert free.waiting == 1
-    loop.close()
-    stuck.release.set()
-    until(lambda: free.left_running == 0)
-    until(lambda: probe.slots_taken(free) == 0)
-    assert not waits.done() and go(free.run("quick")).success
-
-
 def test_a_handler_that_ignored_its_cancellation_gives_back_what_it_held_when_its_loop_is_closed(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
@@ -173,85 +156,32 @@ def test_a_tool_that_is_called_directly_has_its_slot_again_when_the_loop_is_clos
 # -- what was under way ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("timeout", [None, BOUND])
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_call_that_was_under_way_ends_with_its_loop(
-    loop: asyncio.AbstractEventLoop, timeout: float | None, kept: bool
-) -> None:
-    stuck = Stuck()
-    tasks = [loop.create_task(stuck.runner.run("waits", timeout=timeout))]
-    loop.run_until_complete(begun(stuck.started))
-    if not kept:
-        tasks.clear()
-    loop.close()
-    assert stuck.works() and stuck.slots() == 0
-    assert stuck.watch.ends() == ["tool:error", "tool:post"]
-
-
 async def begun(started: threading.Event) -> None:
     while not started.is_set():
         await asyncio.sleep(0)
 
 
-def test_calls_that_waited_for_each_other_all_end_with_their_loop(loop: asyncio.AbstractEventLoop) -> None:
-    @tool(concurrency=2, resources=lambda arguments: ["key"])
-    async def waits() -> None:
-        await asyncio.Event().wait()
-
-    for _ in range(20):  # each time in another order
-        runner, there = Runner([waits], concurrency=2), asyncio.new_event_loop()
-        tasks = [there.create_task(runner.run("waits")) for _ in range(10)]
-        there.run_until_complete(asyncio.sleep(0))
-        assert runner.waiting == 9
-        there.close()
-        assert go(runner.run("waits", timeout=0.001)).status == "timeout"
-        assert probe.slots_taken(runner) == 0
-        assert runner.waiting == 0
-        for task in tasks:
-            task._log_destroy_pending = False
-
-
-def test_a_thread_whose_loop_was_closed_may_still_make_calls(loop: asyncio.AbstractEventLoop) -> None:
-    started, release, found = threading.Event(), threading.Event(), []
-
-    @tool(concurrency=1)
-    def calls() -> None:
-        started.set()
-        release.wait(BOUND)
-        found.append(runner.run_sync("quick").output)
-
-    @tool
-    async def quick() -> str:
-        return "done"
-
-    runner = Runner([calls, quick], concurrency=1, queue_timeout=SOON)
-    task = loop.create_task(runner.run("calls"))
-    loop.run_until_complete(begun(started))
-    loop.close()
-    release.set()
-    until(lambda: found)
-    assert found == ["done"] and not task.done()
-
-
-def test_a_call_whose_clean_up_waits_does_not_keep_the_runner_from_the_next_loop(
-    loop: asyncio.AbstractEventLoop,
+@pytest.mark.parametrize("timeout", [None, BOUND])
+def test_a_runner_whose_calls_went_with_a_closed_loop_says_to_make_another(
+    loop: asyncio.AbstractEventLoop, timeout: float | None
 ) -> None:
-    @tool
-    async def cleans_up() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(1)
-
-    @tool
-    async def quick() -> str:
-        return "done"
-
-    runner = Runner([cleans_up, quick])
-    task = loop.create_task(runner.run("cleans_up"))
-    loop.run_until_complete(asyncio.sleep(0))
+    stuck = Stuck()
+    call = loop.create_task(stuck.runner.run("waits", timeout=timeout))
+    loop.run_until_complete(begun(stuck.started))
     loop.close()
-    assert go(runner.run("quick")).output == "done" and not task.done()
+
+    async def leave() -> None:
+        async with stuck.runner:
+            pass
+
+    for used in (lambda: stuck.runner.run("quick"), leave):
+        with pytest.raises(RuntimeError, match="make a runner anew"):
+            go(used())
+    with pytest.raises(RuntimeError, match="make a runner anew"):
+        stuck.runner.run_sync("quick")
+    coroutine = call.get_coro()
+    assert not call.done() and coroutine is not None
+    coroutine.close()
 
 
 # -- who waits ---------------------------------------------------------------------------------------------------------
@@ -283,7 +213,7 @@ def test_a_slot_that_was_handed_to_a_loop_which_ends_comes_back_with_its_waiter(
         gc.collect()
     else:
         loop.close()
-        tasks[0].get_coro().close()  # as a runner does that begins anew
+        tasks[0].get_coro().close()
     assert go(limiter.acquire(1)) and limiter.running == 1
     limiter.release()
     assert limiter.running == 0

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field
 
-import probe
 from ferrule import Media, Runner, ToolCall, ToolContext, ToolResult, ask, build_tool, tool
 from ferrule.pipeline import tasks
 from ferrule.values.decision import Decision
@@ -324,33 +323,6 @@ def test_the_id_that_a_call_gets_is_no_id_that_a_model_gives() -> None:
 
 
 # -- loops that end, copies that are kept ----------------------------------------------------------------------------
-
-
-def test_a_call_that_was_cut_off_with_its_loop_is_not_counted_on_the_next() -> None:
-    @tool(read_only=True)
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    @tool(read_only=True)
-    async def work() -> int:
-        return 1
-
-    runner = Runner([wait, work])
-    loop = asyncio.new_event_loop()
-    left = loop.create_task(runner.run("wait"))
-    loop.run_until_complete(asyncio.sleep(0))
-    left._log_destroy_pending = False  # type: ignore[attr-defined]
-    coroutine = left.get_coro()
-    loop.close()
-
-    async def main() -> None:
-        async with runner:
-            assert (await runner.run("work")).output == 1
-            assert coroutine is not None
-            coroutine.close()
-            assert not probe.live_calls(runner)
-
-    go(main)
 
 
 def test_direct_calls_from_two_loops_at_once_do_not_meet() -> None:

@@ -15,6 +15,7 @@ import probe
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors import threads as pool
 from ferrule.executors.threads import ThreadPool
+from ferrule.pipeline.state import RELIABLE_CANCELLING
 
 SOON = 0.02
 
@@ -278,9 +279,12 @@ def test_run_raises_what_the_handler_made_of_a_cancellation(timeout: float | Non
             task = asyncio.create_task(runner.run(name))
             await started.wait()
             task.cancel()
+            if timeout is None and not RELIABLE_CANCELLING:  # there what it makes of it is its own
+                assert (await task).status == {"breaks": "failed", "swallows": "ok"}[name]
+                continue
             with pytest.raises(error):
                 await task
-        assert watch.ends() == ["tool:error"] * 2
+        assert len(watch.ends()) == 2
 
     go(main())
 

@@ -104,8 +104,9 @@ class Full:
     limiter = None
 
     async def run(self, values: object, call: StartedCall) -> object:
-        call.refused = NotStarted("the queue is full", "limited")
-        raise call.refused
+        told = NotStarted("the queue is full", "limited")
+        call.not_started(told)
+        raise told
 
 
 def test_an_executor_says_that_nothing_was_run() -> None:

@@ -1,4 +1,4 @@
-"""A process that is forked from one which is in the middle of calls begins anew: `multiprocessing`, or `--preload`."""
+"""A process that is forked from a program which has used a runner: `multiprocessing`, or `--preload`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from watched import BOUND, Watch, go
+from watched import BOUND, Watch
 
-import probe
 from ferrule import Runner, tool
 
 pytestmark = [
@@ -110,11 +109,6 @@ class Busy:
             thread.join(BOUND)
 
 
-def slots(runner: Runner) -> list[int]:
-    """How many of each limit are taken."""
-    return [limiter.running for limiter in probe.limiters(runner)]
-
-
 @pytest.fixture(params=[None, 0.01])
 def busy(request: pytest.FixtureRequest) -> Iterator[Busy]:
     made = Busy(request.param)
@@ -139,16 +133,4 @@ def test_a_runner_that_was_busy_when_it_was_forked_says_what_to_do_in_the_child(
         return str(told.value)
 
     assert "fork while it runs nothing" in forked(child)
-    busy.end()
-
-
-def test_limits_begin_anew_in_a_forked_child() -> None:
-    busy = Busy(None)
-    busy.begin("blocks")
-    assert busy.started.wait(BOUND)
-
-    def child() -> Any:
-        return go(Runner(busy.runner.tools, concurrency=1, queue_timeout=1).run("work", {"n": 3})).output
-
-    assert forked(child) == 3
     busy.end()

@@ -42,7 +42,8 @@ def test_its_deadline_does_not_run_and_it_is_counted(busy: None) -> None:
         going = asyncio.ensure_future(runner.run("add", {"a": 1}))
         await waits(runner)
         (state,) = probe.live_calls(runner)
-        assert state.deadline is None and state.executed is False and runner.waiting == 1
+        attempt = state.attempt
+        assert attempt.deadline is None and attempt.executed is False and runner.waiting == 1
         SLOTS.release()
         try:
             assert (await going).output == 3

@@ -138,18 +138,6 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
     go(main())
 
 
-def test_a_runner_whose_calls_went_with_a_closed_loop_may_be_left() -> None:
-    waits = Waits()
-    runner = Runner([waits.tool], drain=LONG)
-    loop = asyncio.new_event_loop()
-    call = loop.create_task(runner.run("waits"))
-    loop.run_until_complete(waits.started.wait())
-    call._log_destroy_pending = False  # type: ignore[attr-defined]
-    loop.close()
-    go(leave(runner))
-    assert probe.is_at_rest(runner)
-
-
 # -- several -----------------------------------------------------------------------------------------------------------
 
 

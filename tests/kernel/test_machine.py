@@ -604,12 +604,12 @@ class Calls(RuleBasedStateMachine):
             self.pump(None)
         for sent in self.sent:
             sent.disturb("off", kind)
-        begun = [state for state in probe.live_calls(self.runner) if state.executed is not False]
+        begun = [state for state in probe.live_calls(self.runner) if state.attempt.executed is not False]
         self.off[kind] = {state.call.arguments["n"] for state in begun}
         self.runner.disable(kind, "not now")
         if settled:
             self.pump(None)
-            waits = [state for state in probe.live_calls(self.runner) if state.executed is False]
+            waits = [state for state in probe.live_calls(self.runner) if state.attempt.executed is False]
             assert not [state for state in waits if state.plan.name == kind], "what waited is denied at once"
         self.pump(pace)
 
@@ -663,7 +663,7 @@ class Calls(RuleBasedStateMachine):
             return True
         for state in probe.live_calls(self.runner):
             hand = self.hands[state.call.arguments["n"]]
-            if hand.outside and state.executed is None and not (hand.inside and not hand.told):
+            if hand.outside and state.attempt.executed is None and not (hand.inside and not hand.told):
                 return True
         return False
 
@@ -771,7 +771,7 @@ class Calls(RuleBasedStateMachine):
         """Let the wait of calls be over that wait for what others have, which wait for a slot beneath another call."""
         for _ in self.hands:
             live = probe.live_calls(self.runner)
-            if not any(state.parent is not None and state.executed is False for state in live):
+            if not any(state.parent is not None and state.attempt.executed is False for state in live):
                 return
             assert self.runner.waiting, live
             for sent in self.sent:

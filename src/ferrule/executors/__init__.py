@@ -45,14 +45,10 @@ class StartedCall(Protocol):
         call: As it was judged.
         fields: The context as plain fields, for where no context can go.
         nested: Whether another call made it.
-        chunks: What the handler has yielded so far.
-        refused: With what the executor said that it did not start the handler, which a handler may raise, too.
     """
 
     call: ToolCall
     fields: ContextFields
-    chunks: list[object]
-    refused: NotStarted | None
 
     @property
     def context(self) -> ToolContext: ...
@@ -69,8 +65,12 @@ class StartedCall(Protocol):
         """Emit a `tool:progress`."""
         ...
 
-    def not_started(self) -> None:
-        """Say that the handler was not started after all."""
+    def begin_chunks(self) -> list[object]:
+        """A list for what the handler yields, which others see."""
+        ...
+
+    def not_started(self, error: NotStarted | None = None) -> None:
+        """Say that the handler was not started after all; `error` is then raised, which a handler might raise, too."""
         ...
 
     def abandon(self, job: Job) -> None:
@@ -94,7 +94,7 @@ class Executor(Protocol):
         """The handler's value.
 
         Raises:
-            NotStarted: where it was not started; it is `call.refused` then.
+            NotStarted: where it was not started; `call.not_started` was told.
             BaseException: whatever the handler raised.
         """
         ...

@@ -30,8 +30,8 @@ class InLoop(Executor):
 class InChunks(Executor):
     """Takes all that an async generator yields.
 
-    Each chunk is kept in `call.chunks` and told as a `tool:progress`. Where this is cut off, the generator is closed
-    and what it had given stays there.
+    Each chunk is kept in the call's `chunks` and told as a `tool:progress`. Where this is cut off, the generator is
+    closed and what it had given stays there.
 
     Args:
         text: Whether nothing at all is an empty text, and not an empty list.
@@ -43,8 +43,7 @@ class InChunks(Executor):
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """All chunks, joined."""
-        chunks: list[object] = []
-        call.chunks = chunks
+        chunks = call.begin_chunks()
         left = call.context.remaining()
         until = inf if left is None else monotonic() + left
         yielded = self._handler.call(values, call.context)

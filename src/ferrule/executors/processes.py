@@ -27,8 +27,7 @@ class InProcess(Executor):
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """The handler's value, as it came from the worker."""
-        chunks: list[object] = []
-        call.chunks = chunks
+        chunks = call.begin_chunks()
 
         def tell(data: Mapping[str, object]) -> None:
             if "chunk" in data:
@@ -42,8 +41,9 @@ class InProcess(Executor):
             job = self._workers().submit(order, tell, context.run)
             value = await job.future
         except NotStartedError as error:
-            call.refused = NotStarted(str(error), "failed")
-            raise call.refused from error
+            told = NotStarted(str(error), "failed")
+            call.not_started(told)
+            raise told from error
         except asyncio.CancelledError:
             if job is not None and job.kill():
                 call.not_started()

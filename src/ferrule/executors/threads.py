@@ -236,7 +236,7 @@ class InThread(Executor):
         try:
             job = shared().submit(work, group=call.group, nested=call.nested)
         except NotStarted as error:
-            call.refused = error
+            call.not_started(error)
             raise
         try:
             value = await job.future

@@ -375,6 +375,7 @@ def _replace_pool() -> None:
     STARTING.release()
     _SHARED_POOL.after_fork()
     _SHARED_POOL = WorkerPool()
+    SLOTS.begin_anew()
 
 
 os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_replace_pool)

@@ -8,7 +8,7 @@ that limit and that key apply anew among the calls that it makes. Whatever else 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -26,18 +26,64 @@ NESTED_TIMEOUT = 60.0
 """Seconds that a call made by another waits at most, where the runner's `queue_timeout` is `None`."""
 
 
-def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
+class Holdings:
+    """What a call holds from `acquire` to `release`.
+
+    Attributes:
+        limiters: The limits of which it has a slot each.
+        keys: The keys that it has.
+        limiters_below: The limits that apply anew among the calls that it makes, by the limit that each stands for.
+        locks_below: The same for keys.
+        runs: How many runs of the handler, and of what goes round it inside, are under way.
+        when_idle: What to do once none is.
+        left: What still runs after it was given up, of the calls beneath it too.
+    """
+
+    __slots__ = ("keys", "left", "limiters", "limiters_below", "locks_below", "runs", "when_idle")
+
+    def __init__(self, limiters: tuple[Limiter, ...], keys: tuple[Hold, ...] = ()) -> None:
+        self.limiters = limiters
+        self.keys = keys
+        self.limiters_below: dict[Limiter, Limiter] | None = None
+        self.locks_below: KeyLocks | None = None
+        self.runs = 0
+        self.when_idle: tuple[Callable[[], object], ...] = ()
+        self.left: tuple[Job, ...] = ()
+
+    def end_run(self) -> None:
+        """A run of the handler, or of what goes round it inside, has ended."""
+        self.runs -= 1
+        if self.when_idle and not self.runs:
+            callbacks, self.when_idle = self.when_idle, ()
+            for callback in callbacks:
+                callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once no run is under way, also one that a middleware has shielded."""
+        if self.runs:
+            self.when_idle = (*self.when_idle, callback)
+        else:
+            callback()
+
+    def give_back(self) -> None:
+        for limiter in self.limiters:
+            limiter.release()
+        for hold in self.keys:
+            hold.release()
+
+
+def acquire(plan: Plan, state: CallState) -> Holdings | Coro[Holdings]:
     """Take all keys and slots: at once where all are free, else by the coroutine that is returned.
 
     Raises:
         Rejected: where the call may not run beside others, or its keys are not known. So does the coroutine, also where
             they are not to be had in time.
     """
-    limiters = plan.limiters
-    if plan.limits_vary or state.parent is not None or state.beside:
-        if state.beside and not plan.tool.trait("parallel", state.call.arguments):
-            what = f"{plan.name} may not run beside other calls with the arguments as they were changed"
-            raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
+    limiters, entry = plan.limiters, state.origin.entry
+    if entry is not None and entry.beside and not plan.tool.trait("parallel", state.call.arguments):
+        what = f"{plan.name} may not run beside other calls with the arguments as they were changed"
+        raise Rejected("limited", f"{what}. {NOTHING_RUN} Send it alone.")
+    if plan.limits_vary or state.parent is not None:
         limiters = _limits_for(plan, state)
         if plan.locks:
             return _wait_for_all(plan, state, limiters)
@@ -50,11 +96,10 @@ def acquire(plan: Plan, state: CallState) -> Coro[None] | None:
         for limiter in limiters[:taken]:
             limiter.release()
         return _wait_for_all(plan, state, limiters)
-    state.held = limiters
-    return None
+    return Holdings(limiters)
 
 
-async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> None:
+async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> Holdings:
     """Wait for the keys, then for one slot after the other.
 
     Raises:
@@ -65,25 +110,34 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
     if timeout is None and state.parent is not None:
         timeout = NESTED_TIMEOUT
     until = None if timeout is None else clock() + timeout
+
+    def left() -> float | None:
+        return None if until is None else max(0.0, until - clock())
+
+    holdings = Holdings(())
     runner.waiting.add(state)
     try:
         if plan.locks:
-            await _wait_for_keys(plan, state, until)
+            holdings.keys = _keys(plan, state)
+            for hold in holdings.keys:
+                if not hold.granted and not await hold.wait(left()):
+                    raise busy(plan, "what it works on is in use")
         for limiter in limiters:
-            left = None if until is None else max(0.0, until - clock())
-            if not await limiter.acquire(left, state.group):
+            if not await limiter.acquire(left(), (plan.name, state.fields.principal)):
                 raise busy(plan, f"{limiter.limit} calls run already, the most that may run at once")
-            state.held = (*state.held, limiter)
+            holdings.limiters = (*holdings.limiters, limiter)
         if plan.disabled is not None:  # since it began to wait
             raise denied(plan.disabled)
     except BaseException:
-        release(state)
+        holdings.give_back()
         raise
     finally:
         runner.waiting.discard(state)
+    return holdings
 
 
-async def _wait_for_keys(plan: Plan, state: CallState, until: float | None) -> None:
+def _keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
+    """Ask for the keys that the call works on."""
     try:
         keys = resource_keys(state, state.call.arguments)
     except Exception as error:
@@ -93,11 +147,7 @@ async def _wait_for_keys(plan: Plan, state: CallState, until: float | None) -> N
     places: dict[KeyLocks, list[str]] = {}
     for key in keys:
         places.setdefault(_locks_for(key, state), []).append(key)
-    state.holds = tuple([locks.join(keys, shared=shared) for locks, keys in places.items()])
-    for hold in state.holds:
-        left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
-        if not hold.granted and not await hold.wait(left):
-            raise busy(plan, "what it works on is in use")
+    return tuple([locks.join(keys, shared=shared) for locks, keys in places.items()])
 
 
 def _limits_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
@@ -114,20 +164,22 @@ def _limits_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
 def _below(limiter: Limiter, state: CallState) -> Limiter:
     """The limit itself, or the one that stands for it beneath the nearest call which holds a slot of it."""
     for parent in ancestors(state):
-        if any(held is limiter or held.origin is limiter for held in parent.held):
-            parent.below = parent.below or {}
-            if limiter not in parent.below:
-                parent.below[limiter] = Limiter(limiter.limit, origin=limiter)
-            return parent.below[limiter]
+        holdings = parent.holdings
+        if holdings and any(held is limiter or held.origin is limiter for held in holdings.limiters):
+            below = holdings.limiters_below = holdings.limiters_below or {}
+            if limiter not in below:
+                below[limiter] = Limiter(limiter.limit, origin=limiter)
+            return below[limiter]
     return limiter
 
 
 def _locks_for(key: str, state: CallState) -> KeyLocks:
     """The runner's locks, or those beneath the nearest call which holds the key."""
     for parent in ancestors(state):
-        if any(key in hold.keys for hold in parent.holds):
-            parent.locks_below = parent.locks_below or KeyLocks()
-            return parent.locks_below
+        holdings = parent.holdings
+        if holdings and any(key in hold.keys for hold in holdings.keys):
+            holdings.locks_below = holdings.locks_below or KeyLocks()
+            return holdings.locks_below
     return state.plan.runner.locks
 
 
@@ -137,7 +189,7 @@ def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str
     Raises:
         Exception: whatever the tool's own function raises.
     """
-    token = CURRENT.set(state)
+    token = CURRENT.set(state)  # type: ignore[arg-type]
     try:
         resources = state.plan.tool.resources
         keys = [] if resources is None else resources(arguments)
@@ -146,35 +198,33 @@ def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str
         CURRENT.reset(token)
 
 
-def release(state: CallState) -> None:
+def abandon(state: CallState, job: Job) -> None:
+    """Note that a handler goes on after it was given up; who made the call keeps its keys and slots as long, too."""
+    for call in (state, *ancestors(state)):
+        if call.holdings is not None and call.plan.runner is state.plan.runner:
+            call.holdings.left = (*call.holdings.left, job)
+            call.attempt.left_running = True
+
+
+def release(state: CallState, holdings: Holdings) -> None:
     """Give back what a call had. What was given up and still runs is counted, and keeps it until its last part ends."""
-    held, state.held = state.held, ()  # `around` may try again, with slots of its own
-    if state.handlers:  # a middleware inside, or a deadline, has left something running
-        state.abandon(state)
-    if len(state.abandoned) > state.counted:
-        _release_at_end(state, held)
+    if holdings.runs:  # a middleware inside, or a deadline, has left something running
+        abandon(state, holdings)
+    state.holdings = None
+    if not holdings.left:
+        holdings.give_back()
         return
-    for limiter in held:
-        limiter.release()
-    holds, state.holds = state.holds, ()
-    for hold in holds:
-        hold.release()
-
-
-def _release_at_end(state: CallState, held: tuple[Limiter, ...]) -> None:
-    taken: list[Limiter | Hold] = [*held, *state.holds]
-    running = dict.fromkeys(state.abandoned[state.counted :])
-    state.holds, state.counted = (), len(state.abandoned)
-    abandoned = state.plan.runner.abandoned
+    running, abandoned = set(holdings.left), state.plan.runner.abandoned
+    taken: list[Limiter | Hold] = [*holdings.limiters, *holdings.keys]
 
     def ended(job: Job) -> None:  # perhaps told twice, and by threads whose loop is closed: each `pop` is atomic
         abandoned.pop(job, None)
-        running.pop(job, None)
+        running.discard(job)
         while taken and not running:
             with suppress(IndexError):
                 taken.pop().release()
 
-    for job in list(running):
+    for job in set(running):
         when_done = partial(ended, job)
         abandoned[job] = (*abandoned.get(job, ()), when_done)
         job.when_done(when_done)

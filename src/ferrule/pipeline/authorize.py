@@ -21,9 +21,9 @@ from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_reason, log_raised
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, denied
+from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
-from ferrule.pipeline.suspension import Answered, pending_record, recorded_arguments, take_up, without
+from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.call import ToolCall, judged_call, starred_call
@@ -31,7 +31,7 @@ from ferrule.values.content import clean, cut
 from ferrule.values.context import bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
 from ferrule.values.event import emit
-from ferrule.values.frozen import JsonObject, freeze, thaw
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import SECRET_STARS, same
 
@@ -39,19 +39,19 @@ log = logging.getLogger("ferrule")
 ROUNDS = 8
 VALUE_MISSING = "a value that only the program or a person can supply is missing"
 
-GuardAnswer: TypeAlias = tuple[int, object]
-"""The place of a guard that is not content, and what it answered or raised."""
+Found: TypeAlias = tuple[int, object]
+"""The place of a guard that is not content, and what it gave or raised."""
 
 
-def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
+def authorize(plan: Plan, state: CallState) -> Coro[str | None] | None:
     """Whether the call may run: nothing is left to do where every guard is content at once; else the coroutine that is
-    returned asks whoever is to be asked, and waits. `state.call` is then the call that may run.
+    returned asks whoever is to be asked, waits, and tells who allowed it. `state.call` is then the call that may run.
 
     Raises:
         Rejected: (the coroutine) where the call may not run, or is suspended.
     """
     guards = plan.guards
-    found = next_answer(guards, state) if guards else None
+    found = next_found(guards, state) if guards else None
     if found is not None or plan.hidden:
         return _authorize(plan, state, found)
     if guards and state.observers:
@@ -59,15 +59,19 @@ def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
     return None
 
 
-async def _authorize(plan: Plan, state: CallState, found: GuardAnswer | None) -> None:
+async def _authorize(plan: Plan, state: CallState, found: Found | None) -> str | None:
     decision = await judge(plan, state, found)
-    if plan.guards and state.observers:
-        emit(state.observers, "tool:decided", state.told, decision)
-    await _decide(plan, state, decision, plan.runner.approve)
+    if plan.guards:
+        state.tell("tool:decided", decision)
+    if decision.kind == "ask":
+        return await _ask(plan, state, decision, plan.runner.approve)
+    _check_allowed(plan, state, decision)
+    return None
 
 
-async def resume(plan: Plan, state: CallState, answered: Answered) -> None:
-    """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now.
+async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
+    """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now. What a
+    handler that has run wanted to know is returned.
 
     Raises:
         Rejected: where it was taken up already, may not run, or is suspended again.
@@ -77,57 +81,19 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> None:
     state.call = judged_call(state.call, arguments)
     record = answered.record
     if record["kind"] == "input":
-        state.executed = None  # it has run until it asked
-        state.wanted = InputRequired(record["reason"], record["schema"], record["state"])
-        await ask_for_input(plan, state, state.wanted, answered.approve)
-    else:
-        await _decide(plan, state, ask(record["reason"], into=record["into"]), answered.approve)
+        state.attempt.note_started()  # it has run until it asked
+        wanted = InputRequired(record["reason"], record["schema"], record["state"])
+        return await ask_between(plan, state, wanted, answered.approve)
+    await _ask(plan, state, ask(record["reason"], into=record["into"]), answered.approve)
+    return None
 
 
-async def ask_for_input(plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None) -> None:
-    """Ask for what a handler wants to know, whose slot is free meanwhile; `state.answer` is then what it is told.
-
-    Raises:
-        Rejected: where nobody answers, the answer does not fit, or the call may not run any more; or it is suspended.
-    """
-    await _decide(plan, state, Decision("ask", wanted.reason, schema=wanted.schema), approve)
-    state.wanted = None
-
-
-async def put_question(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
-    """What a running handler is told, which keeps all that it has meanwhile; nothing where nobody answers."""
-    approve = plan.runner.approve
-    if approve is None:
-        return None
-    asked = Decision("ask", wanted.reason, schema=wanted.schema)
-    answer = await _ask_approver(plan, approve, asked, state)
-    if answer.kind == "allow":
-        try:
-            value: JsonObject = freeze(SchemaParameters(wanted.schema).decode("the answer", answer.arguments or {})[0])
-        except Exception as error:
-            answer = _refused_change(plan, state, "the answer's", error)
-    if state.observers:
-        emit(state.observers, "tool:decided", state.told, deny(answer.reason) if answer.kind != "allow" else ALLOW)
-    return value if answer.kind == "allow" else None
-
-
-async def _decide(plan: Plan, state: CallState, decision: Decision, approve: Approver | None) -> None:
-    """Let the call go on where the decision, or the answer of whoever is to be asked, allows it.
+def _check_allowed(plan: Plan, state: CallState, decision: Decision) -> None:
+    """Let the call go on where the decision allows it.
 
     Raises:
-        Rejected: where the call may not run, or is suspended.
+        Rejected: where it does not, or a value is missing.
     """
-    if decision.kind == "ask":
-        asked, decision = decision, hide_reason(state, await _ask(plan, state, decision, approve))
-        if state.observers:
-            by = None if state.answered is None else state.answered.by
-            about = decision if by is None else {"decision": decision, "by": by}
-            emit(state.observers, "tool:decided", state.told, about)
-        if decision.kind == "ask":
-            state.pending = pending_record(state, decision)
-            waits_for = "a decision" if asked.schema is None else "input"
-            what = f"{plan.name} waits for {waits_for}: {cut(clean(asked.reason), 500)}"
-            raise Rejected("suspended", f"{what}. {NOTHING_RUN}")
     if decision.kind == "deny":
         raise denied(decision.reason)
     if plan.hidden and plan.parameters.missing(state.call.arguments):
@@ -137,16 +103,14 @@ async def _decide(plan: Plan, state: CallState, decision: Decision, approve: App
 # -- guards ------------------------------------------------------------------------------------------------------------
 
 
-def next_answer(
-    guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0
-) -> GuardAnswer | None:
+def next_found(guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState, start: int = 0) -> Found | None:
     """Ask the guards in turn, from `start` on, until one is not content; for most calls that is all."""
     call, context, position = state.call, state.context, start
     try:
         for position in range(start, len(guards)):
-            answer = guards[position][0](call, context)
-            if answer is not None and answer is not ALLOW:
-                return position, answer
+            verdict = guards[position][0](call, context)
+            if verdict is not None and verdict is not ALLOW:
+                return position, verdict
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -154,45 +118,45 @@ def next_answer(
     return None
 
 
-async def judge(plan: Plan, state: CallState, found: GuardAnswer | None) -> Decision:
+async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
     """What all guards say together, those before `found` being content; changed arguments are judged again by all."""
     decision, rounds = ALLOW, 0
     while found is not None:
-        position, answer = found
+        position, verdict = found
         guard = plan.guards[position][1]
-        answered = hide_reason(state, await _decision(plan, guard, answer, state))
-        if answered.kind == "deny":
-            return answered
-        if answered.kind == "ask":
-            decision = _both(decision, answered)
-        elif answered.arguments is not None:
+        one = hide_reason(state, await _decision(plan, guard, verdict, state))
+        if one.kind == "deny":
+            return one
+        if one.kind == "ask":
+            decision = _both(decision, one)
+        elif one.arguments is not None:
             try:
-                changed = _with_arguments(plan, state, answered.arguments)
+                changed = _with_arguments(plan, state, one.arguments)
             except Exception as error:
-                return _refused_change(plan, state, "a guard's", error)
+                return _misfit(plan, state, "a guard's", error)
             if changed is not None:
                 rounds += 1
                 if rounds == ROUNDS:
                     return deny(f"the guard {name_of(guard)} kept changing the arguments")
                 state.call, decision, position = changed, ALLOW, -1
-        found = next_answer(plan.guards, state, position + 1)
+        found = next_found(plan.guards, state, position + 1)
     return decision
 
 
-async def _decision(plan: Plan, guard: Guard, answer: object, state: CallState) -> Decision:
-    """What a guard's answer comes to; one that breaks or is late denies."""
-    if not isinstance(answer, Decision | Mapping) and inspect.isawaitable(answer):
-        answer = await within_time(answer, plan.runner)
-    if not isinstance(answer, Raised):
+async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState) -> Decision:
+    """What a guard's verdict comes to; one that breaks or is late denies."""
+    if not isinstance(verdict, Decision | Mapping) and inspect.isawaitable(verdict):
+        verdict = await within_time(verdict, plan.runner)
+    if not isinstance(verdict, Raised):
         try:
-            return decision_of(answer)
+            return decision_of(verdict)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
-            answer = Raised(error)
-    decision = broken(answer.error, partial(hide, state))
+            verdict = Raised(error)
+    decision = broken(verdict.error, partial(hide, state))
     if decision in (BROKEN, LATE):
-        log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=answer.error)
+        log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=verdict.error)
     return decision
 
 
@@ -215,7 +179,7 @@ def _with_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> Tool
     return None if same(thaw(made), thaw(before)) else judged_call(state.call, made)
 
 
-def _refused_change(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:
+def _misfit(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:
     """The deny for arguments that a guard or a person gave; with nothing of a value that the model is not to see."""
     if not isinstance(error, Invalid):
         log_raised(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
@@ -228,34 +192,95 @@ def _refused_change(plan: Plan, state: CallState, whose: str, error: Exception) 
 # -- whoever is asked --------------------------------------------------------------------------------------------------
 
 
-async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
-    """What somebody has answered to the ask, and the guards to that; still an ask where it is put off."""
-    given: frozenset[str] = frozenset()
-    if approve is None:
-        return deny(f"nobody is there to ask ({asked.reason})")
-    answer = await _ask_approver(plan, approve, asked, state)
-    if answer.kind == "ask":
-        return Decision("ask", answer.reason or asked.reason, into=answer.into or asked.into, schema=asked.schema)
-    if answer.kind == "deny":
-        return answer
-    if asked.schema is not None:
-        try:
-            value = SchemaParameters(asked.schema).decode("the answer", answer.arguments or {})[0]
-        except Exception as error:
-            return _refused_change(plan, state, "the answer's", error)
-        state.answer = Answer(freeze(value), None if state.wanted is None else state.wanted.state)
-    elif answer.arguments is not None:
+async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> str | None:
+    """Ask whether the call may run, and the guards about the answer; who allowed it, where that is said.
+
+    Raises:
+        Rejected: where it may not run, or the answer is put off.
+    """
+    answer, given = await _ask_approver(plan, approve, asked, state), frozenset[str]()
+    if answer.kind == "allow" and answer.arguments is not None:
         try:
             edited, given = _edited(plan, state.call, answer.arguments, asked.into)
             state.call = _with_arguments(plan, state, edited) or state.call
         except Exception as error:
-            return _refused_change(plan, state, "the answer's", error)
+            answer = _misfit(plan, state, "the answer's", error)
+    return await _go_by_answer(plan, state, asked, answer, given)
+
+
+async def ask_between(plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None) -> Answer:
+    """What a handler is told for its next run, whose slot is free meanwhile.
+
+    Raises:
+        Rejected: where nobody answers, the answer does not fit, or the call may not run any more; or it is suspended.
+    """
+    asked, answer, value = await _ask_for_input(plan, state, wanted, approve)
+    await _go_by_answer(plan, state, asked, answer, frozenset(), wanted)
+    return Answer(value, wanted.state)
+
+
+async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
+    """What a running handler is told, which keeps all that it has meanwhile; nothing where nobody answers."""
+    approve = plan.runner.approve
+    if approve is None:
+        return None
+    _, answer, value = await _ask_for_input(plan, state, wanted, approve)
+    allowed = answer.kind == "allow"
+    state.tell("tool:decided", ALLOW if allowed else deny(answer.reason))
+    return value if allowed else None
+
+
+async def _ask_for_input(
+    plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None
+) -> tuple[Decision, Decision, JsonObject]:
+    """What was asked for a handler, the answer, and the object that fits the schema, where it allows."""
+    asked = Decision("ask", wanted.reason, schema=wanted.schema)
+    answer, value = await _ask_approver(plan, approve, asked, state), FrozenDict()
+    if answer.kind == "allow":
+        try:
+            value = freeze(SchemaParameters(wanted.schema).decode("the answer", answer.arguments or {})[0])
+        except Exception as error:
+            answer = _misfit(plan, state, "the answer's", error)
+    return asked, answer, value
+
+
+async def _go_by_answer(
+    plan: Plan,
+    state: CallState,
+    asked: Decision,
+    answer: Decision,
+    given: frozenset[str],
+    wanted: InputRequired | None = None,
+) -> str | None:
+    """Let the call go on where the answer, and the guards about it, allow that.
+
+    Raises:
+        Rejected: where they do not, or the answer is put off.
+    """
+    answered, decision = state.origin.answered, answer
+    by = None if answered is None else answered.by
+    if answer.kind == "ask":
+        into = answer.into or asked.into
+        decision = Decision("ask", answer.reason or asked.reason, into=into, schema=asked.schema)
+    elif answer.kind == "allow":
+        decision = await _judge_again(plan, state, given)
+    decision = hide_reason(state, decision)
+    state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
+    if decision.kind == "ask":
+        waits_for = "a decision" if wanted is None else "input"
+        raise Suspended(plan, decision, f"{waits_for}: {cut(clean(asked.reason), 500)}", wanted)
+    _check_allowed(plan, state, decision)
+    return by
+
+
+async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
+    """What the guards say once somebody has allowed the call: an ask no longer counts, a further change denies."""
     approved = state.call
-    decision = await judge(plan, state, next_answer(plan.guards, state))
+    decision = await judge(plan, state, next_found(plan.guards, state))
     if decision.kind == "deny":
         return decision
     # No record holds what is hidden: on resuming, guards supply theirs again, but for what a person gave.
-    free = frozenset() if state.answered is None else plan.parameters.hidden - given
+    free = frozenset() if state.origin.answered is None else plan.parameters.hidden - given
     changed = state.call is not approved
     if changed and not same(without(free, approved.arguments), without(free, state.call.arguments)):
         return deny("a guard would change the arguments after they were approved")
@@ -278,11 +303,13 @@ def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) ->
     return {**kept, **given}, frozenset(given)
 
 
-async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: CallState) -> Decision:
+async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, state: CallState) -> Decision:
+    if approve is None:
+        return deny(f"nobody is there to ask ({asked.reason})")
     for one in (state, *ancestors(state)):
-        one.asked = True
+        one.attempt.note_asked()
     call = starred_call(state.call, plan.parameters.hidden - {asked.into})
-    context = bound_context(state.context.fields, state, 0)
+    context = bound_context(state.context.fields, state.context.running, 0)
     try:
         if is_async(approve):
             answer: Any = await approve(call, asked, context)  # type: ignore[misc]
@@ -293,7 +320,7 @@ async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: C
             if inspect.isawaitable(answer):
                 answer = await answer
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or state.is_closing(error) or state.is_cancelled():
+        if isinstance(error, KeyboardInterrupt) or state.is_closing(error) or state.is_cancelled(error):
             raise
         log_raised(state, "the approver broke on tool %r", plan.name, error=error)
         return deny("the question could not be asked")
@@ -306,8 +333,8 @@ async def _ask_approver(plan: Plan, approve: Approver, asked: Decision, state: C
 
 async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:
     """The answer of a plain function, or `Raised`, from a thread of its own; so many at once, and the others wait."""
-    places = plan.runner.asking
-    await places.acquire(None, state.group)
+    places = plan.runner.questions
+    await places.acquire(None, (plan.name, state.fields.principal))
 
     def ask_and_leave() -> object:
         try:

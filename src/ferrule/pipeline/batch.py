@@ -12,7 +12,9 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.repair import same_call
 from ferrule.definition.toolset import Toolset
 from ferrule.pipeline.acquire import resource_keys
-from ferrule.pipeline.call import answer, find_plan, receive
+from ferrule.pipeline.call import find_plan, receive, reject_at_once
+from ferrule.pipeline.invoke import Attempt, wake_pausing
+from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState, Origin
@@ -39,13 +41,26 @@ class Entry:
         reused: Whether another call came before under the same id; then this one is answered, and never run.
         admitted: Whether its batch began before the runner was left, which then waits for it.
         beside: Whether the arguments as sent are why the call runs beside others.
+        stopping: Whether its batch starts nothing more.
         state: The state of the call, once it has begun.
         task: Where it runs.
         result: What it came to; there before its task ends, which may be cut off while it writes the journal.
         listeners: Called with the entry when it has its result.
     """
 
-    __slots__ = ("admitted", "beside", "call", "listeners", "observers", "result", "reused", "state", "task", "twin")
+    __slots__ = (
+        "admitted",
+        "beside",
+        "call",
+        "listeners",
+        "observers",
+        "result",
+        "reused",
+        "state",
+        "stopping",
+        "task",
+        "twin",
+    )
 
     def __init__(
         self, call: ToolCall, observers: tuple[Observer, ...], listeners: Sequence[Callable[[Entry], object]]
@@ -54,7 +69,7 @@ class Entry:
         self.observers = observers
         self.listeners = listeners
         self.twin: Entry | None = None
-        self.admitted = self.reused = self.beside = False
+        self.admitted = self.reused = self.beside = self.stopping = False
         self.state: CallState | None = None
         self.task: asyncio.Task[ToolResult] | None = None
         self.result: ToolResult | None = None
@@ -62,7 +77,7 @@ class Entry:
     @property
     def runs(self) -> bool:
         """Whether the call has come to its handler."""
-        return self.state is not None and self.state.executed is not False
+        return self.state is not None and self.state.attempt.executed is not False
 
     def end(self, result: ToolResult) -> None:
         """Keep what the call came to."""
@@ -157,9 +172,9 @@ class Batch:
         for entry in self._entries:
             if entry.task is None:
                 continue
+            entry.stopping = True  # no further attempt of what runs
             if entry.state is not None:
-                entry.state.stopping = True  # no further attempt of what runs
-                entry.state.wake_pausing()
+                wake_pausing(entry.state)
             if self._now or not entry.runs:
                 entry.task.cancel()
 
@@ -238,7 +253,7 @@ class Batch:
         try:
             parallel = tool.trait("parallel", arguments)
             if plan.locks:
-                state = CallState(plan, self._fields, call, call, None, None)
+                state = LiveCall(plan, self._fields, call, call, None, asyncio.current_task(), Attempt())
                 return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
             entry.beside = parallel
             return BESIDE if parallel else ALONE
@@ -264,7 +279,7 @@ class Batch:
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reused:
             error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            return answer(self._runner, entry.call, Rejected("invalid", error), self._origin(entry))
+            return reject_at_once(self._runner, entry.call, Rejected("invalid", error), self._origin(entry))
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
 
     def _origin(self, entry: Entry) -> Origin:
@@ -284,7 +299,7 @@ class Batch:
                 mistakes.append(error)
             elif task is None or task.done():
                 cancelled = Rejected("cancelled", CANCELLED)
-                await answer(self._runner, entry.call, cancelled, self._origin(entry))
+                await reject_at_once(self._runner, entry.call, cancelled, self._origin(entry))
         if mistakes:
             raise mistakes[0]
 

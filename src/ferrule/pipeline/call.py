@@ -20,7 +20,7 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
@@ -28,15 +28,25 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
-from ferrule.pipeline.acquire import acquire, release
-from ferrule.pipeline.authorize import ask_for_input, authorize, resume
+from ferrule.pipeline.acquire import Holdings, acquire, release
+from ferrule.pipeline.authorize import ask_between, authorize, resume
 from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
-from ferrule.pipeline.invoke import invoke
+from ferrule.pipeline.invoke import (
+    Attempt,
+    begin_attempt,
+    enter,
+    give_up,
+    invoke,
+    leave,
+    reject,
+    take_back,
+    waits_for_input,
+)
+from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
-from ferrule.pipeline.runner_state import RunnerState
-from ferrule.pipeline.state import NO_ORIGIN, CallState, Origin, ancestors, state_of
+from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
 from ferrule.pipeline.suspension import Answered
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro
@@ -45,12 +55,13 @@ from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.content import clean, cut, jsonable
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
-from ferrule.values.input import InputRequired
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult
 
 if TYPE_CHECKING:
     from ferrule.pipeline.batch import Entry
+    from ferrule.pipeline.runner_state import RunnerState
 
 log = logging.getLogger("ferrule")
 
@@ -60,12 +71,12 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
     if not call.id:
         call = call.replace(id=new_id())
     if call.problem is not None:
-        return answer(runner, call, results.problem(call), origin)
+        return reject_at_once(runner, call, results.problem(call), origin)
     plan, offered = runner.plans.get(call.name), origin.offered
     if plan is None or offered is not None:
         plan = find_plan(runner, call.name, offered)
         if plan is None:
-            return answer(runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), origin)
+            return reject_at_once(runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), origin)
     return run_call(plan, call, fields, origin)
 
 
@@ -78,7 +89,7 @@ def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
-        return answer(runner, call, Rejected("not_found", unknown_tool(runner, missing.args[0])), origin)
+        return reject_at_once(runner, call, Rejected("not_found", unknown_tool(runner, missing.args[0])), origin)
     return receive(view, call, fields, origin)
 
 
@@ -105,8 +116,10 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     return f"{wrong} {others} {NOTHING_RUN}"
 
 
-async def answer(runner: RunnerState, call: ToolCall, rejection: Rejected, origin: Origin = NO_ORIGIN) -> ToolResult:
-    """The answer to a call that goes no further, with its two events; one that was suspended has had the first."""
+async def reject_at_once(
+    runner: RunnerState, call: ToolCall, rejection: Rejected, origin: Origin = NO_ORIGIN
+) -> ToolResult:
+    """The end of a call that goes no further, with its two events; one that was suspended has had the first."""
     plan = find_plan(runner, call.name, origin.offered)
     named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
@@ -128,38 +141,47 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     try:
         parent = _live_parent(runner, origin)
     except Rejected as rejection:
-        return await answer(runner, sent, rejection, origin)
+        return await reject_at_once(runner, sent, rejection, origin)
     call = sent
     if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
         call = _own_form(plan, sent, parent)
-    state = CallState(plan, fields, sent, call, parent, current_task(), origin)
+    state = LiveCall(plan, fields, sent, call, parent, current_task(), Attempt(), origin)
     if origin is not NO_ORIGIN or call is not sent:
         _note_origin(state, origin)
-    live = runner.live
-    live.add(state)
+    ends_task: BaseException | None = None
+    runner.live.add(state)
     try:
         try:
-            if state.observers and origin.answered is None:
-                emit(state.observers, "tool:pre", state.told)
-            result = await (core(plan, call, state) if plan.around is None else plan.around(call, state.context))
-            result = seal(state, result)
+            if origin.answered is None:
+                state.tell("tool:pre")
+            result = seal(
+                state, await (core(plan, call, state) if plan.around is None else plan.around(call, state.context))
+            )
         except BaseException as error:
-            result = seal(state, _interrupted(state, error))
-        if state.task.cancelling() > state.cancels and state.take_back() is None:
+            result, ends_task = _interrupted(state, error)
+        if (
+            ends_task is None
+            and state.task.cancelling() > state.cancels
+            and take_back(state) is None
+            and RELIABLE_CANCELLING
+        ):
             # A handler swallowed a cancellation from outside: the caller's wish counts.
-            _cut_off(state, result)
-            raise asyncio.CancelledError
+            result, ends_task = _cut_off(state, result, asyncio.CancelledError())
     finally:
-        live.discard(state)
-        state.ended = True
-        if state.given_up:
+        runner.live.discard(state)
+        state.bound = state.task = None  # no cycle is left for the collector
+        if state.attempt.given_up:
             _put_back(state, parent)
-        state.bound = state.task = state.own_task = None  # no cycle is left for the collector
         if runner.idle is not None:
             runner.tell_idle()
     _tell_end(state, result)
     if plan.journaled:
-        await _record_result(runner, result)
+        if ends_task is None:
+            await _record_result(runner, result)
+        elif not isinstance(ends_task, GeneratorExit):
+            runner.write(_record_result(runner, result))  # awaited here, it would be cut off like the call itself
+    if ends_task is not None:
+        raise ends_task from None
     return result
 
 
@@ -167,7 +189,7 @@ def _put_back(state: CallState, before: CallState | None) -> None:
     """Let who goes on in this task not be taken for a part of the call, or of one that it made."""
     current: Any = CURRENT.get()
     if current is state or (current and state in ancestors(current)):
-        CURRENT.set(before)
+        CURRENT.set(before)  # type: ignore[arg-type]
 
 
 MOST_NESTED = 32
@@ -181,16 +203,17 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
         Rejected: where a call above it was stopped, or too many are, or the runner takes no calls of their own.
     """
     found, deep = None, 0
-    above: Any = origin.parent
+    above = origin.parent
     if above is None:
-        above = CURRENT.get()
+        current: object = CURRENT.get()
+        above = current if isinstance(current, CallState) else None  # in a worker process it is none of this program
     elif above.ended:
         raise Rejected("cancelled", f"The call that made this one has ended. {NOTHING_RUN}")
     while above is not None:
         if not above.ended:
             found = found or above
             deep += 1
-        elif above.given_up:
+        elif above.attempt.given_up:
             raise Rejected("cancelled", f"The call that made this one was stopped. {NOTHING_RUN}")
         above = above.parent
     if deep > MOST_NESTED:
@@ -205,11 +228,11 @@ _END_KINDS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:sus
 
 def _tell_end(state: CallState, result: ToolResult) -> None:
     """The one terminal event, and the result that the batch keeps, should the rest be cut off."""
-    if state.observers:
-        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), state.told, result)
-    if state.entry is not None:
-        state.entry.end(result)
-        state.entry = None  # no cycle is left for the collector
+    state.tell(_END_KINDS.get(result.status, "tool:error"), result)
+    entry = state.origin.entry
+    if entry is not None:
+        state.origin = NO_ORIGIN  # no cycle is left for the collector
+        entry.end(result)
 
 
 def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
@@ -228,45 +251,33 @@ def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
     return judged_call(call, Arguments(text))
 
 
-def _note_origin(state: CallState, origin: Origin) -> None:
+def _note_origin(state: LiveCall, origin: Origin) -> None:
     """Where the call came from: a batch, a record, or a name that had to be read."""
     name, entry = state.sent.name, origin.entry
     if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
     if entry is not None:
-        state.entry, state.answered = entry, origin.answered
         state.observers = (*state.observers, *entry.observers)
-        state.beside = entry.beside
         entry.state = state
 
 
-def _interrupted(state: CallState, error: BaseException) -> ToolResult:
-    """What came out of the middleware: a fault of the program, or the end of the task from outside.
+Ended: TypeAlias = tuple[ToolResult, BaseException | None]
+"""What a call came to, and what ends its task once it has its event and its record."""
 
-    Raises:
-        BaseException: what ends the task, once the call has its result and its event.
-    """
+
+def _interrupted(state: CallState, error: BaseException) -> Ended:
+    """What came out of the middleware: a fault of the program, or the end of the task from outside."""
     cancelled = isinstance(error, asyncio.CancelledError)
-    if cancelled and (rejection := state.take_back()) is not None:
-        return results.rejected(state, rejection)
+    if cancelled and (rejection := take_back(state)) is not None:
+        return seal(state, reject(state, rejection)), None
     outside = cancelled and state.task.cancelling() > state.cancels
     if not outside and not isinstance(error, KeyboardInterrupt) and not state.is_closing(error):
-        return results.middleware_raised(state, error)
-    _cut_off(state, error)
-    raise (state.raised or error) from None
+        return seal(state, results.middleware_raised(state, error)), None
+    return _cut_off(state, error, state.attempt.raised or error)
 
 
-def _cut_off(state: CallState, cause: BaseException | ToolResult) -> None:
-    """A cancellation from outside: the result that the batch keeps, and the terminal event."""
-    runner = state.plan.runner
-    result = results.cancelled(state, cause)
-    state.ended = True
-    _tell_end(state, result)
-    if state.plan.journaled and not isinstance(cause, GeneratorExit):
-        # Awaited here, it would be cut off like the call itself.
-        writing = get_running_loop().create_task(_record_result(runner, result))
-        runner.writing.add(writing)
-        writing.add_done_callback(runner.writing.discard)
+def _cut_off(state: CallState, cause: BaseException | ToolResult, ends_task: BaseException) -> Ended:
+    return seal(state, give_up(state, cause)), ends_task
 
 
 def enter_core(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
@@ -276,40 +287,38 @@ def enter_core(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolRes
 
 async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     """All that `around` goes round: validate, authorize, acquire, invoke; again where the handler asks for input."""
-    if state.entered or state.ended:
-        what = "its call had ended" if state.ended else "its other `next` was under way; one at a time"
-        raise DefinitionError(f"a middleware called `next` while {what}")
-    state.entered = True
-    state.pending = None
-    if state.wanted is not None:
-        state.begin_anew()
+    enter(state)
     try:
         if plan.before_hooks:
             changed = run_hooks(plan.before_hooks, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
         result = await _admit_and_invoke(plan, call, state)
-        while state.wanted is not None and state.waits_for_input(result):
-            result = await _admit_and_invoke(plan, call, state)
+        while (wanted := state.attempt.wanted) is not None and waits_for_input(state, result):
+            begin_attempt(state)
+            result = await _admit_and_invoke(plan, call, state, wanted)
         if plan.after_hooks:
             replaced = run_hooks(plan.after_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     finally:
-        state.entered = False
+        leave(state)
 
 
-async def _admit_and_invoke(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
-    """One run of the handler, or the reason why there is none."""
+async def _admit_and_invoke(
+    plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired | None = None
+) -> ToolResult:
+    """One run of the handler, or the reason why there is none; `wanted` is what the one before wants to know."""
+    answer: Answer | None = None
+    answered = state.origin.answered
     try:
         if call is not state.call:
             _check_changed(plan, call, state)
         if plan.disabled is not None:
             raise results.denied(plan.disabled)
-        if state.wanted is not None:
-            await _supply_input(plan, call, state, state.wanted)
-            values = None
-        elif state.answered is not None:
-            await resume(plan, state, state.answered)
+        if wanted is not None:
+            values, answer = None, await _supply_input(plan, call, state, wanted)
+        elif answered is not None:
+            answer = await resume(plan, state, answered)
             values = state.call.arguments.validated
         else:
             values, text = validate(plan, call, state)
@@ -320,47 +329,46 @@ async def _admit_and_invoke(plan: Plan, call: ToolCall, state: CallState) -> Too
                 if authorizing is not None:
                     await authorizing
                     values = state.call.arguments.validated
-        waiting = acquire(plan, state)
-        if waiting is not None:
-            await waiting
+        found = acquire(plan, state)
+        holdings = found if isinstance(found, Holdings) else await found
     except Rejected as rejection:
-        return results.rejected(state, rejection)
+        return reject(state, rejection)
     except asyncio.CancelledError:
-        taken_back = state.take_back()
-        if taken_back is None:
+        stop = take_back(state)
+        if stop is None:
             raise
-        return results.rejected(state, taken_back)
+        return reject(state, stop)
     before: Any = state.parent and CURRENT.get()
     try:
         if plan.journaled:
             await _record_intent(state)
         if state.ended:
             raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
-        if state.task.cancelling() > state.cancels:  # somebody on the way here made nothing of it
-            raise asyncio.CancelledError
-        state.inside = True
-        CURRENT.set(state)
-        handling = invoke(plan, values, state)
+        if state.is_cancelled(None):
+            raise asyncio.CancelledError  # somebody on the way here made nothing of it
+        state.holdings = holdings
+        CURRENT.set(state)  # type: ignore[arg-type]
+        handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
     finally:
-        state.inside = False
-        release(state)
-        if state.parent or state.given_up:  # else nothing comes of it, and it takes 0.2 µs
+        release(state, holdings)
+        if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
 
 
-async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> None:
+async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer:
     """Ask for what the handler wants to know; then it is run again, with values that are validated anew.
 
     Raises:
         Rejected: where it is not told, or has asked too often.
     """
-    if state.runs >= MOST_INPUTS:
-        raise Rejected("failed", f"{plan.name} asked for input {state.runs} times. {NOTHING_RUN}")
+    runs = state.attempt.runs
+    if runs >= MOST_INPUTS:
+        raise Rejected("failed", f"{plan.name} asked for input {runs} times. {NOTHING_RUN}")
     if not plan.judged:
         values, text = validate(plan, call, state)
         state.call = judged_call(state.call, judged_arguments(plan, text, values))
-    await ask_for_input(plan, state, wanted, plan.runner.approve)
+    return await ask_between(plan, state, wanted, plan.runner.approve)
 
 
 def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from logging import ERROR, getLogger
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.values.decision import Decision
 from ferrule.values.json_text import SECRET_STARS
 
 if TYPE_CHECKING:
+    from ferrule.pipeline.state import CallState
     from ferrule.values.context import RunningCall
+
+    AnyCall: TypeAlias = RunningCall | CallState
 
 log = getLogger("ferrule")
 _SHORTEST = 4
@@ -24,24 +27,24 @@ _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
 
 
-def hide(call: RunningCall, text: str) -> str:
+def hide(call: AnyCall, text: str) -> str:
     """`text` with stars in the place of what the call knows to be secret."""
     return _hiding(call)(text)
 
 
-def hide_within(call: RunningCall, value: Any) -> Any:
+def hide_within(call: AnyCall, value: Any) -> Any:
     """JSON data whose texts may leave the call."""
     hiding = _hiding(call)
     return value if hiding is str else _each_text(value, hiding)
 
 
-def hide_reason(call: RunningCall, decision: Decision) -> Decision:
+def hide_reason(call: AnyCall, decision: Decision) -> Decision:
     """The decision with its reason as it may leave the call."""
     reason = hide(call, decision.reason)
     return decision if reason == decision.reason else replace(decision, reason=reason)
 
 
-def log_raised(call: RunningCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
+def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
     """Write down an exception, with its traceback."""
     hiding = _hiding(call)
     if hiding is str:
@@ -50,7 +53,7 @@ def log_raised(call: RunningCall, message: str, *about: object, error: BaseExcep
         log.log(level, f"{message}\n%s", *about, hiding("".join(traceback.format_exception(error)).rstrip()))
 
 
-def _hiding(call: RunningCall) -> Callable[[str], str]:
+def _hiding(call: AnyCall) -> Callable[[str], str]:
     """What puts the stars; `str` where nothing is known."""
     try:
         secrets = sorted(set(_secret_texts(_known_secrets(call))), key=len, reverse=True)
@@ -67,7 +70,7 @@ def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
     return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _known_secrets(call: RunningCall | None) -> Iterator[object]:
+def _known_secrets(call: AnyCall | None) -> Iterator[object]:
     """The secrets, and what is bound and private, of a call and of those that made it; in a worker, of what it runs."""
     while call is not None:
         tool: Any = call.tool

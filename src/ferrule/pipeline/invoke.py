@@ -12,35 +12,217 @@ from typing import Any
 from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.errors import DefinitionError
-from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
+from ferrule.pipeline.acquire import Holdings
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected
-from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, state_of
-from ferrule.pipeline.tasks import outcome_of, start
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
+from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, state_of
+from ferrule.pipeline.suspension import pending_record
+from ferrule.pipeline.tasks import start
 from ferrule.scheduling.loops import wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
+from ferrule.values.frozen import JsonObject
+from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
+_ENDS_WHAT_GOES_ON = ("timeout", "cancelled")
 
-def invoke(plan: Plan, values: object, state: CallState) -> ToolResult | Awaitable[ToolResult]:
+
+class Attempt:
+    """What is known of one run of the handler; a new one is made for each, so that nothing has to be forgotten.
+
+    Attributes:
+        number: Which it is of its call.
+        open: Whether a middleware's `next` is under way.
+        runs: How often the handler of the call was started, which no middleware can say otherwise.
+        executed: Whether it was started (`None`) and has ended (`True`), now or before.
+        result: The result that the kernel made, which nobody else has.
+        refusal: The result that says, in the kernel's words alone, why nothing was run.
+        pending: What it takes to take the call up again, while it is suspended.
+        wanted: What the handler wants to know before it goes on.
+        answer: What it was told, for this run.
+        asked: Whether a person was asked for the call, or for one that it made.
+        chunks: What it has yielded so far.
+        not_started: What the executor raised when it did not start it.
+        deadline: It, and the task that has it; `None` where there is none.
+        raised: What the handler made of a cancellation from outside.
+        cancels: What earlier runs have left of `cancelling()` of its task, before Python 3.13.
+        given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
+        left_running: Whether something of it went on after that.
+        stop: The answer with which the runner has stopped the call from outside, until that is taken back.
+        pausing: What to wake it by where it waits between two runs.
+    """
+
+    __slots__ = (
+        *("answer", "asked", "cancels", "chunks", "deadline", "executed", "given_up", "left_running", "not_started"),
+        *("number", "open", "pausing", "pending", "raised", "refusal", "result", "runs", "stop", "wanted"),
+    )
+    chunks: Any
+    deadline: Deadline | None
+    executed: bool | None
+    result: ToolResult | None
+    refusal: ToolResult | None
+    pending: JsonObject | None
+    wanted: InputRequired | None
+    answer: Answer | None
+    not_started: BaseException | None
+    raised: BaseException | None
+    stop: Rejected | None
+    pausing: asyncio.Future[None] | None
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.runs = self.cancels = 0
+        self.executed = False
+        self.open = self.asked = self.given_up = self.left_running = False
+        self.chunks = ()
+        self.result = self.refusal = self.pending = self.wanted = self.answer = None
+        self.not_started = self.deadline = self.raised = self.stop = self.pausing = None
+
+    def note_asked(self) -> None:
+        """A person is asked."""
+        self.asked = True
+
+    def note_started(self) -> None:
+        """The tool may have its effect from now on."""
+        self.executed = None
+
+    def note_not_started(self, error: BaseException | None) -> None:
+        """The handler was not started after all; earlier runs of it count still."""
+        self.not_started = error
+        self.runs -= 1
+        self.executed = None if self.runs else False
+
+    def begin_chunks(self) -> list[object]:
+        """A list for what the handler yields."""
+        chunks: list[object] = []
+        self.chunks = chunks
+        return chunks
+
+
+def begin_attempt(state: CallState) -> Attempt:
+    """Another attempt, which knows of those before it how often the handler was run, and what goes on of them."""
+    before, made = state.attempt, Attempt()
+    made.number = before.number + 1
+    made.runs, made.executed = before.runs, before.executed
+    made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
+    made.open, made.pausing, made.cancels = before.open, before.pausing, before.cancels
+    made.asked = before.asked
+    state.attempt = made
+    return made
+
+
+def enter(state: CallState) -> None:
+    """A middleware's `next`, or the call itself, begins an attempt.
+
+    Raises:
+        DefinitionError: where another is under way, or the call has ended.
+    """
+    attempt = state.attempt
+    if attempt.open or state.ended:
+        what = "its call had ended" if state.ended else "its other `next` was under way; one at a time"
+        raise DefinitionError(f"a middleware called `next` while {what}")
+    if attempt.result is not None:
+        attempt = begin_attempt(state)
+    attempt.open = True
+
+
+def leave(state: CallState) -> None:
+    """The `next` has come to its end."""
+    state.attempt.open = False
+
+
+def reject(state: CallState, rejection: Rejected) -> ToolResult:
+    """The result of an attempt that ends before its handler; of a suspended one with what takes it up again."""
+    attempt = state.attempt
+    if isinstance(rejection, Suspended):
+        attempt.pending = pending_record(state, rejection)
+    result = attempt.result = results.rejected(state, rejection)
+    if attempt.executed is False and rejection.own_words:
+        attempt.refusal = result
+    if result.status in _ENDS_WHAT_GOES_ON:
+        attempt.given_up = True
+    return result
+
+
+def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
+    """The result of a call that was cancelled from outside, whatever its task made of that."""
+    state.attempt.given_up = True
+    return results.cancelled(state, cause)
+
+
+def waits_for_input(state: CallState, result: object) -> bool:
+    """Whether its handler is to be run again with what it wants to know; a middleware may have made `result`."""
+    return state.attempt.pending is None and isinstance(result, ToolResult) and result.status == "suspended"
+
+
+class Deadline:
+    """The deadline of a run, and the task of its own that has it.
+
+    Attributes:
+        at: When it is, in the loop's time; endless while the handler asks somebody.
+        task: What runs in it.
+        stopped: Whether the kernel has cancelled that.
+        waiter: Who waits for its end.
+    """
+
+    __slots__ = ("_asked_at", "_left", "_questions", "at", "seconds", "stopped", "task", "waiter")
+
+    def __init__(self, seconds: float, now: float) -> None:
+        self.seconds = seconds
+        self.at = now + seconds
+        self.task: asyncio.Task[Any] | None = None
+        self.stopped = False
+        self.waiter: asyncio.Future[None] | None = None
+        self._questions = 0
+
+    def wake(self) -> None:
+        """Let who waits for the end look again."""
+        if self.waiter is not None:
+            wake(self.waiter)
+
+    def stand_still(self) -> None:
+        """Count no time while a question is open."""
+        self._questions += 1
+        if self._questions == 1:
+            self._left, self.at = self.at - get_running_loop().time(), inf
+            self.wake()
+
+    def go_on(self) -> None:
+        """Count again, where no other question is open."""
+        self._questions -= 1
+        if not self._questions:
+            self.at = get_running_loop().time() + self._left
+            self.wake()
+
+
+def deadline_above(state: CallState) -> float:
+    """The first deadline of the calls that made this one; what goes round one of them is not within its."""
+    found = [call.attempt.deadline for call in ancestors(state) if call.inside]
+    return min([deadline.at for deadline in found if deadline is not None], default=inf)
+
+
+def invoke(
+    plan: Plan, values: object, state: CallState, answer: Answer | None = None
+) -> ToolResult | Awaitable[ToolResult]:
     """What the handler comes to, with the middleware inside round it: at once, or an awaitable of it. A deadline is
     counted from here.
 
     Where there is a deadline it runs in a task of its own.
     """
-    seconds = plan.timeout if state.timeout is None else state.timeout
-    state.own_task = None  # of an earlier attempt
+    timeout, attempt = state.origin.timeout, state.attempt
+    attempt.answer = answer
+    seconds = plan.timeout if timeout is None else timeout
     if state.parent is not None:
-        left = state.deadline_above - get_running_loop().time()
+        left = deadline_above(state) - get_running_loop().time()
         if left <= 0:
             late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
-            return results.rejected(state, Rejected("timeout", late))
+            return reject(state, Rejected("timeout", late))
         if left < (inf if seconds is None else seconds):
-            state.timeout = seconds = left
+            seconds = left
     if plan.inside is None:
         handling: Any = run_handler(plan, values, state)
     else:
@@ -48,13 +230,13 @@ def invoke(plan: Plan, values: object, state: CallState) -> ToolResult | Awaitab
     if seconds is None:
         return handling  # type: ignore[no-any-return]
     loop = get_running_loop()
-    state.deadline = loop.time() + seconds
-    task = state.own_task = start(handling, loop)
-    if task.done() and loop.time() <= state.deadline and not task.cancelled():  # a handler that never waited
-        result: Any = task.result()
-        if isinstance(result, ToolResult):
-            return result
-    return _within_deadline(task, plan, state, seconds)
+    deadline = attempt.deadline = Deadline(seconds, loop.time())
+    attempt.cancels = 0
+    task = start(handling, loop)
+    if task.done() and loop.time() <= deadline.at and not task.cancelled():  # a handler that never waited
+        return task.result()  # type: ignore[no-any-return]
+    deadline.task = task
+    return _within_deadline(deadline, task, plan, state)
 
 
 def handle_judged(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
@@ -76,111 +258,200 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         values: What the handler gets; `None` for those of the judged call, which the first run has and every other one
             validates anew, because the first may have changed its own objects.
     """
-    state.handlers += 1
+    holdings, attempt = state.holdings, state.attempt
+    if holdings is None or state.ended:
+        raise DefinitionError("a middleware inside called `next` after its result")
+    holdings.runs += 1
     try:
-        if state.ended or not state.inside:
-            raise DefinitionError("a middleware inside called `next` after its result")
         if values is None:
-            if state.is_cancelled():  # a middleware inside made nothing of it
+            if state.is_cancelled(None):  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
             judged = state.call.arguments
-            values = plan.parameters.again(judged) if state.runs else judged.validated
-        if plan.disabled is not None or (state.made is not None and not state.may_run_again):  # since it had its slot
-            return results.rejected(state, results.stopped(plan))
-        state.executed = None
-        state.runs += 1
+            values = plan.parameters.again(judged) if attempt.runs else judged.validated
+        again = attempt.number > 1 or attempt.result is not None
+        if plan.disabled is not None or (again and not may_run_again(state)):  # since it had its slot
+            return reject(state, results.stopped(plan))
+        if attempt.result is not None:
+            deadline, answer = attempt.deadline, attempt.answer
+            attempt = begin_attempt(state)
+            attempt.deadline, attempt.answer = deadline, answer
+        attempt.executed = None
+        attempt.runs += 1
         try:
-            running = plan.run(values, state)
-            value = await (running if RELIABLE_CANCELLING or state.alone else _in_own_task(running, state))
+            value = await plan.run(values, state)  # type: ignore[arg-type]
             result = results.handler_returned(plan, state, value)
+            if value.__class__ is InputRequired and result.status == "suspended":
+                attempt.wanted = value
         except BaseException as error:
-            result = results.handler_raised(plan, state, error)
+            result = handler_raised(plan, state, error)
+        attempt.result, attempt.executed = result, result.executed
+        if not RELIABLE_CANCELLING:
+            _count_anew(state)
         if plan.handler_hooks:
             replaced = run_hooks(plan.handler_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     except (ArgumentErrors, NoJudgedForm) as error:  # what a validator makes of the same text may change
         reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else error
-        return results.rejected(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
+        return reject(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
     except SystemExit as error:  # in a task of its own it would end the loop
         return results.middleware_raised(state, error)
     finally:
-        state.note_end(plan.inside is None)
+        _end_run(state, holdings, ends_task=plan.inside is None)
 
 
 async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
     """The chain of middleware inside, for a task of its own: a `SystemExit` there would end the loop."""
-    state.handlers += 1
+    holdings = state.holdings
+    assert holdings is not None
+    holdings.runs += 1
     try:
         return await handling
     except SystemExit as error:
         return results.middleware_raised(state, error)
     finally:
-        state.note_end(True)
+        _end_run(state, holdings, ends_task=True)
 
 
-async def _in_own_task(running: Awaitable[object], state: CallState) -> object:
-    """What a handler comes to in a task of its own, as before Python 3.13 all do: there a task group of the handler's
-    that fails would be taken for a cancellation from outside. It is cancelled whenever this is."""
-    task = state.own_task = start(outcome_of(running), get_running_loop())
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            state.stopped = (*state.stopped, task)
-            task.cancel()
-    outcome = task.result()
-    if isinstance(outcome, Raised):
-        raise outcome.error
-    return outcome
+def _end_run(state: CallState, holdings: Holdings, *, ends_task: bool) -> None:
+    deadline = state.attempt.deadline
+    if ends_task and deadline is not None:
+        deadline.wake()
+    holdings.end_run()
 
 
-async def _within_deadline(task: asyncio.Task[ToolResult], plan: Plan, state: CallState, seconds: float) -> ToolResult:
-    """What the task comes to, which has `seconds`.
+def _count_anew(state: CallState) -> None:
+    """What the handler leaves of `cancelling()` is its own: a task group of it has failed."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        for call in (state, *ancestors(state)):
+            call.attempt.cancels = task.cancelling()
 
-    At the deadline it is cancelled, gets `grace` seconds to end, and is then abandoned and reported. Whatever it makes
-    of the cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
+
+def may_run_again(state: CallState) -> bool:
+    """Whether there may be another attempt."""
+    plan, entry = state.plan, state.origin.entry
+    stopping = (plan.runner.closing and state.parent is None) or (entry is not None and entry.stopping)
+    return not (plan.disabled is not None or stopping or state.ended)
+
+
+def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """The result of a handler that raised.
+
+    Raises:
+        CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
+    """
+    attempt = state.attempt
+    if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
+        raise error
+    if state.is_cancelled(error):
+        if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
+            attempt.raised = error
+        raise asyncio.CancelledError from None
+    if results.did_nothing(error):
+        attempt.note_not_started(error)
+    made = results.not_run if error is attempt.not_started else results.handler_raised
+    attempt.result = result = made(plan, state, error)
+    attempt.executed = result.executed
+    return result
+
+
+async def _within_deadline(
+    deadline: Deadline, task: asyncio.Task[ToolResult], plan: Plan, state: CallState
+) -> ToolResult:
+    """What the task comes to by the deadline.
+
+    Then it is cancelled, gets `grace` seconds to end, and is abandoned and reported. Whatever it makes of the
+    cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
     time = get_running_loop().time
     try:
-        while not task.done() and time() < (state.deadline or 0.0):  # woken too where the deadline was moved
-            await _wait_for_end(task, state, state.deadline or 0.0)
+        while not task.done() and time() < deadline.at:  # woken too where the deadline was moved
+            await _wait_for_end(task, deadline, deadline.at)
     except asyncio.CancelledError:
-        await _stop_handler(task, plan, state)
+        await _stop_handler(task, deadline, plan)
         raise
-    if not task.done() or time() > (state.deadline or 0.0):  # it may have blocked the loop meanwhile
-        await _stop_handler(task, plan, state)
-        return results.timed_out(plan, state, seconds)
-    return task.result()
+    if task.done() and time() <= deadline.at:  # it may have blocked the loop meanwhile
+        deadline.task = None  # no cycle is left for the collector
+        return task.result()
+    await _stop_handler(task, deadline, plan)
+    attempt, holdings = state.attempt, state.holdings
+    running = attempt.left_running or (holdings is not None and bool(holdings.runs or holdings.left))
+    attempt.result = results.timed_out(plan, state, deadline.seconds, running=running)
+    attempt.given_up = True
+    return attempt.result
 
 
-async def _wait_for_end(task: asyncio.Task[ToolResult], state: CallState, until: float) -> None:
+async def _wait_for_end(task: asyncio.Task[ToolResult], deadline: Deadline, until: float) -> None:
     """Wait until the task has ended, or it is `until`.
 
     The task wakes the waiter itself, at its end: a callback would cost one more turn of the loop.
     """
     loop = get_running_loop()
-    waiter = state.waiter = loop.create_future()
+    waiter = deadline.waiter = loop.create_future()
     if task.cancelling():  # a task that is cancelled before its first step never comes to its end
         task.add_done_callback(lambda _: wake(waiter))
     late = None if until == inf else loop.call_at(until, wake, waiter)
     try:
         await waiter
     finally:
+        deadline.waiter = None
         if late is not None:
             late.cancel()
 
 
-async def _stop_handler(task: asyncio.Task[ToolResult], plan: Plan, state: CallState) -> None:
+async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan: Plan) -> None:
     """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
-    state.stopped = (*state.stopped, task)
+    deadline.stopped = True
     if not task.done():
         task.cancel()
         with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
-            await _wait_for_end(task, state, get_running_loop().time() + plan.runner.grace)
+            await _wait_for_end(task, deadline, get_running_loop().time() + plan.runner.grace)
     task.add_done_callback(_mark_seen)  # the result tells of the deadline
 
 
 def _mark_seen(task: asyncio.Task[ToolResult]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+# -- stopped from outside ----------------------------------------------------------------------------------------------
+
+
+def interrupt(state: CallState, rejection: Rejected) -> None:
+    """Stop the call from outside: its task is cancelled, and it takes that back and answers with `rejection`."""
+    attempt = state.attempt
+    if attempt.stop is None and not state.ended and state.task is not asyncio.current_task():
+        attempt.stop = rejection
+        state.task.cancel()
+
+
+def take_back(state: CallState) -> Rejected | None:
+    """Take back the cancellation by which the runner has stopped the call; its answer, where nobody else cancelled
+    the task."""
+    attempt = state.attempt
+    rejection, attempt.stop = attempt.stop, None
+    if rejection is not None:
+        state.task.uncancel()
+    return rejection if state.task.cancelling() <= state.cancels else None
+
+
+async def pause(state: CallState, sleeping: Awaitable[object]) -> bool:
+    """Wait between two runs; whether there may be another one."""
+    woken = state.attempt.pausing = get_running_loop().create_future()
+    sleeper = asyncio.ensure_future(sleeping)
+    try:
+        if may_run_again(state):
+            await asyncio.wait({sleeper, woken}, return_when=asyncio.FIRST_COMPLETED)
+        if sleeper.done():
+            sleeper.result()
+    finally:
+        state.attempt.pausing = None
+        sleeper.cancel()
+    return may_run_again(state)
+
+
+def wake_pausing(state: CallState) -> None:
+    """Let it look again whether there may be another attempt."""
+    if state.attempt.pausing is not None:
+        wake(state.attempt.pausing)

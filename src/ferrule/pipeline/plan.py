@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
@@ -18,7 +18,6 @@ from ferrule.executors.processes import InProcess
 from ferrule.executors.threads import InThread
 from ferrule.pipeline.guards import ask_always, guard_function
 from ferrule.pipeline.hooks import split_chain
-from ferrule.pipeline.runner_state import RunnerState
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Coro, Guard, GuardFunction, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -26,6 +25,9 @@ from ferrule.values.context import UNSET, ContextFields, ToolContext, bound_cont
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.pipeline.runner_state import RunnerState
 
 T = TypeVar("T")
 AsksT = TypeVar("AsksT", bound=GuardFunction | Middleware)
@@ -126,7 +128,7 @@ class Plan:
         owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
         asked = (ask_always(tool),) if tool.ask else ()
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
-            (_asking(guard_function(guard, tool), level, tool), guard)
+            (_at_level(guard_function(guard, tool), level, tool), guard)
             for level, owner in enumerate(owners)
             for guard in (*owner.guards, *(asked if owner is tool else ()))
         )
@@ -143,8 +145,8 @@ class Plan:
         self.secrets = next((one.secrets for one in inner_first if one.secrets), None)
         self.hidden = bool(handler.parameters.hidden)
         self.disabled: str | None = None
-        around = [_asking(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
-        inside = [_asking(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
+        around = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
+        inside = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
         self.has_middleware = bool(around or inside)
         chain, self.before_hooks, self.after_hooks = split_chain(around)
         self.around = _linked(chain, partial(core, self))
@@ -202,16 +204,16 @@ def executor_for(tool: Tool) -> Executor:
     return InLoop(handler) if handler.is_async else InThread(handler, tool.output)
 
 
-def _asking(function: AsksT, level: int, tool: Tool) -> AsksT:
+def _at_level(function: AsksT, level: int, tool: Tool) -> AsksT:
     """A guard or a middleware that calls the tools of the runner that it was given to: of a tool that is not mounted
     itself, of another one with a context that says at which level that runner is."""
     if not tool.mounts:
         return function
 
-    def asking(call: ToolCall, context: ToolContext, *following: Next) -> Any:
+    def at_level(call: ToolCall, context: ToolContext, *following: Next) -> Any:
         return function(call, bound_context(context.fields, context.running, level), *following)
 
-    return asking  # type: ignore[return-value]
+    return at_level  # type: ignore[return-value]
 
 
 def _first(*values: T | None) -> T | None:

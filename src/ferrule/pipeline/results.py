@@ -3,7 +3,6 @@ cancelled, of a middleware that raised; and `seal`, which binds, bounds, cleans 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Text, as_output, bound, clean, cut, render, size, text_of
+from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
 from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, returned, success
@@ -29,7 +29,6 @@ NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
 _STILL = "It is still running; its effect may yet happen. Do not repeat it."
-_STOPPED = ("timeout", "cancelled")
 _LEAST, _MOST = -(1 << 63), 1 << 63
 _SHORT = frozenset({float, bool, type(None)})
 
@@ -41,12 +40,25 @@ class Rejected(Exception):
         own_words: Whether the text is the kernel's, and not one that a middleware gave it.
     """
 
-    own_words = True
-
-    def __init__(self, status: Status, error: str) -> None:
+    def __init__(self, status: Status, error: str, *, own_words: bool = True) -> None:
         super().__init__(error)
         self.status: Status = status
         self.error = error
+        self.own_words = own_words
+
+
+class Suspended(Rejected):
+    """A call that waits for somebody; any step may raise it, and the call is taken up again at that step.
+
+    Attributes:
+        decision: What is asked.
+        wanted: What its handler wants to know, where it has run.
+    """
+
+    def __init__(self, plan: Plan, decision: Decision, waits_for: str, wanted: InputRequired | None = None) -> None:
+        super().__init__("suspended", f"{plan.name} waits for {waits_for}. {NOTHING_RUN}")
+        self.decision = decision
+        self.wanted = wanted
 
 
 def unsuccessful(
@@ -54,6 +66,7 @@ def unsuccessful(
     status: Status,
     error: str,
     *,
+    executed: bool | None = None,
     output: Any = None,
     metadata: Mapping[str, object] | None = None,
     exception: BaseException | None = None,
@@ -64,13 +77,11 @@ def unsuccessful(
     What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
     """
     content: tuple[Block, ...] | None = None
-    error = hide(state, error)
-    if status in _STOPPED:
-        state.given_up = True
-    if keep_chunks and state.chunks:
-        output = joined(state.chunks) if output is None else output
+    error, chunks = hide(state, error), state.attempt.chunks
+    if keep_chunks and chunks:
+        output = joined(chunks) if output is None else output
         content = (Text(error), *render(output))
-    state.made = ToolResult(
+    return ToolResult(
         output,
         error,
         metadata,
@@ -78,32 +89,26 @@ def unsuccessful(
         call=state.sent,
         tool_name=state.plan.name,
         status=status,
-        executed=state.executed,
+        executed=executed,
         exception=exception,
     )
-    return state.made
 
 
 def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
-    error = rejection.error
-    if state.executed is None:
+    error, executed = rejection.error, state.attempt.executed
+    if executed is None:
         error = error.replace(NOTHING_RUN, _MAY_HAVE)
-    elif state.executed:
+    elif executed:
         error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
     keep = not state.plan.has_middleware
-    result = unsuccessful(state, rejection.status, error, keep_chunks=keep)
-    if state.executed is False and rejection.own_words:
-        state.refusal = result
-    return result
+    return unsuccessful(state, rejection.status, error, executed=executed, keep_chunks=keep)
 
 
 def problem(call: ToolCall) -> Rejected:
     """The end of a call of which its sender, or a middleware, says why it must not run."""
     text = cut(clean(call.problem or ""), 500)
-    rejection = Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}")
-    rejection.own_words = False
-    return rejection
+    return Rejected("invalid", text if NOTHING_RUN[:-1] in text else f"{text} {NOTHING_RUN}", own_words=False)
 
 
 def denied(reason: str) -> Rejected:
@@ -124,25 +129,11 @@ def stopped(plan: Plan) -> Rejected:
 
 def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """What a handler raised, for the model: the text of a `ToolError` as it is; of all else the text where it is known
-    to be harmless, else the type.
-
-    Raises:
-        CancelledError: where the task was cancelled from outside; then it is no failure of the handler.
-    """
-    if isinstance(error, KeyboardInterrupt) or state.is_closing(error):
-        raise error
-    if state.is_cancelled():
-        if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
-            state.raised = error
-        raise asyncio.CancelledError from None
-    if error is state.refused:
-        return _not_started(plan, state, state.refused)
-    state.executed = None if isinstance(error, WorkerDiedError) else True
+    to be harmless, else the type."""
+    executed = None if isinstance(error, WorkerDiedError) else True
     try:
         if isinstance(error, ToolError) and error.result is None and error.executed is not True:
-            state.executed = None
-            if error.executed is False:  # the handler's own word on what it did
-                return _not_sent(plan, state, error)
+            executed = None  # the handler's own word on what it did
         origin = origin_of(error)
         if isinstance(origin, ToolError):
             to_model = origin.result is None and not isinstance(origin, WorkerDiedError)  # the kernel's own
@@ -160,27 +151,31 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         text, metadata, to_model = type(error).__name__, None, False
     if not to_model:
         text = f"{plan.name} failed: {text}.{f' {_MAY_HAVE}' if plan.changes else ''}"
-    return unsuccessful(state, "failed", text, metadata=metadata, exception=error, keep_chunks=True)
+    return unsuccessful(state, "failed", text, executed=executed, metadata=metadata, exception=error, keep_chunks=True)
 
 
-def _not_started(plan: Plan, state: CallState, error: NotStarted) -> ToolResult:
-    """The result of a handler that was not started after all; an earlier run of it stays known."""
-    state.executed = False
-    what = "cannot be started" if error.status == "limited" else "could not be run"
-    text = f"{plan.name} {what}: {error}. {NOTHING_RUN}"
-    result = unsuccessful(state, error.status, text, exception=error.__cause__)
-    state.not_started()
-    return result
+def did_nothing(error: BaseException) -> bool:
+    """Whether a handler says by what it raised that nothing was done."""
+    try:
+        return isinstance(error, ToolError) and error.result is None and error.executed is False
+    except Exception:  # raised by a method of what was raised
+        return False
 
 
-def _not_sent(plan: Plan, state: CallState, error: ToolError) -> ToolResult:
-    """The result of a handler that says that it has done nothing; an earlier run of it stays known."""
-    text = safe_text(error, plan.expose, partial(hide, state))
-    log.info("tool %r did nothing: %.500r", plan.name, text)
-    state.not_started()
-    what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
-    error_text = f"{plan.name} {what}: {text}. {ran}"
-    return unsuccessful(state, "failed", error_text, metadata=_retry_after(error), exception=error, keep_chunks=True)
+def not_run(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
+    """The result of a handler that was not started after all, or says that it has done nothing; an earlier run of it
+    stays known."""
+    status: Status = error.status if isinstance(error, NotStarted) else "failed"
+    executed, cause = state.attempt.executed, error.__cause__ if isinstance(error, NotStarted) else error
+    try:
+        text = str(error) if isinstance(error, NotStarted) else safe_text(error, plan.expose, partial(hide, state))
+        log.info("tool %r did nothing: %.500r", plan.name, text)
+    except Exception:  # raised by a method of what was raised
+        text = type(error).__name__
+    what = "failed" if executed is None else "cannot be started" if status == "limited" else "could not be run"
+    text = f"{plan.name} {what}: {text}. {NOTHING_RUN if executed is False else _MAY_HAVE}"
+    metadata = _retry_after(error)
+    return unsuccessful(state, status, text, executed=executed, metadata=metadata, exception=cause, keep_chunks=True)
 
 
 def _retry_after(error: BaseException) -> dict[str, object] | None:
@@ -199,20 +194,16 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
     """
     if value.__class__ is InputRequired:
         return _input_required(plan, state, value)
-    state.executed = True
     if type(value) not in plan.output.ready:
         shaped: Shaped = value if plan.shaped else plan.output.shape(value)
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
             text = cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500)
-            return unsuccessful(state, "failed", text, output=output)
+            return unsuccessful(state, "failed", text, executed=True, output=output)
         assert shaped.result is not None
         status: Status = "ok" if shaped.result.error is None else "failed"
-        result = shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
-    else:
-        result = success(value, state.sent, plan.name)
-    state.made = result
-    return result
+        return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
+    return success(value, state.sent, plan.name)
 
 
 def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> ToolResult:
@@ -222,34 +213,32 @@ def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> Tool
     except DefinitionError as error:
         text = f"{plan.name} asked for input that no schema describes: {error}. {_MAY_HAVE}"
         return unsuccessful(state, "failed", cut(clean(text), 500))
-    state.wanted = wanted
     return unsuccessful(state, "suspended", cut(clean(f"{plan.name} waits for input: {wanted.reason}"), 500))
 
 
-def timed_out(plan: Plan, state: CallState, seconds: float) -> ToolResult:
-    """The result of a call that did not end within its `seconds`."""
-    limit = f"its deadline of {seconds:g} s"
-    if state.executed is False:
+def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:
+    """The result of a call that did not end within its `seconds`; `running` where it goes on."""
+    limit, executed = f"its deadline of {seconds:g} s", state.attempt.executed
+    if executed is False:
         text = f"{plan.name} was not started before {limit}. {NOTHING_RUN}"
-    elif state.abandoned or state.handlers:
+    elif running:
         text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
-    elif state.executed:
+    elif executed:
         text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
     else:
         text = f"{plan.name} was stopped at {limit}; its effect may have happened."
     keep = plan.inside is None and not plan.handler_hooks
-    return unsuccessful(state, "timeout", text, keep_chunks=keep)
+    return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
 def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
-    """The result of a call that was cancelled from outside, sealed."""
+    """The result of a call that was cancelled from outside."""
     exception = cause if isinstance(cause, BaseException) else None
-    if isinstance(cause, ToolResult):
-        state.executed = cause.executed
-    ran = NOTHING_RUN if state.executed is False else _STILL if state.abandoned else _MAY_HAVE
+    executed = cause.executed if isinstance(cause, ToolResult) else state.attempt.executed
+    ran = NOTHING_RUN if executed is False else _STILL if state.attempt.left_running else _MAY_HAVE
     keep = not state.plan.has_middleware
     text = f"The call was cancelled. {ran}"
-    return seal(state, unsuccessful(state, "cancelled", text, exception=exception, keep_chunks=keep))
+    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
 
 
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
@@ -262,9 +251,10 @@ def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
         log.error("a middleware of tool %r raised what cannot be shown", state.plan.name)
     meant = isinstance(error, ToolError) and origin_of(error) is error
     text = hide(state, text_of(error)) if meant else f"{type(error).__name__} outside the tool itself"
-    what, ran = ("could not be run", NOTHING_RUN) if state.executed is False else ("failed", _MAY_HAVE)
+    executed = state.attempt.executed
+    what, ran = ("could not be run", NOTHING_RUN) if executed is False else ("failed", _MAY_HAVE)
     text = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
-    return unsuccessful(state, "failed", text, exception=error)
+    return unsuccessful(state, "failed", text, executed=executed, exception=error)
 
 
 def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hide: Callable[[str], str] = str) -> str:
@@ -296,30 +286,31 @@ def fits(result: ToolResult, limit: int) -> bool:
 
 def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
-    sealed: ToolResult = result if result is state.made and result is not None else _copied(state, result)
+    attempt, origin = state.attempt, state.origin
+    sealed: ToolResult = result if result is attempt.result and result is not None else _copied(state, result)
     if not fits(sealed, state.plan.max_output):
         sealed = _bounded(sealed if sealed.error is None else _hidden(state, sealed), state.plan.max_output)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
-    if state.pending is not None or state.answered is not None:
-        by = None if state.answered is None else state.answered.by
-        keep(sealed, "_suspension", Suspension(state.pending, by))
+    if attempt.pending is not None or origin.answered is not None:
+        by = None if origin.answered is None else origin.answered.by
+        keep(sealed, "_suspension", Suspension(attempt.pending, by))
     return sealed
 
 
 def _copied(state: CallState, result: object) -> ToolResult:
     """A result from elsewhere, perhaps a cache that will give it again: it is copied, not filled in."""
-    plan = state.plan
+    plan, made = state.plan, state.attempt.result
     if not isinstance(result, ToolResult):
         wrong = TypeError(f"a middleware of {plan.name!r} returned {type(result).__name__}, which is no ToolResult")
         result = middleware_raised(state, wrong)
-    elif result.status == "suspended" and state.pending is None:
+    elif result.status == "suspended" and state.attempt.pending is None:
         wrong = TypeError(f"a middleware of {plan.name!r} returned the suspended result of another call")
         result = middleware_raised(state, wrong)
-    executed = state.executed if result.executed is False else result.executed  # who says so may not know
+    executed = state.attempt.executed if result.executed is False else result.executed  # who says so may not know
     found: ToolResult = result
-    rendered = state.made is not None and found.output is state.made.output
+    rendered = made is not None and found.output is made.output
     output = found.output if rendered else as_output(found.output, strict=False)
     copied = found.replace(
         call=state.sent, tool_name=plan.name, repairs=(), executed=executed, output=output, content=found._content

@@ -5,32 +5,28 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from threading import Lock
 from time import time as now
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
+from ferrule.pipeline.call import enter_core
+from ferrule.pipeline.invoke import handle_judged, interrupt, may_run_again, wake_pausing
+from ferrule.pipeline.plan import Mount, Plan, Settings
+from ferrule.pipeline.results import denied
+from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ContextFields
-from ferrule.values.frozen import JsonObject
-from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
-if TYPE_CHECKING:
-    from ferrule.pipeline.plan import Mount, Plan
-    from ferrule.pipeline.state import CallState, Origin
-
-Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, "Origin"], Coro[ToolResult]]
-PutQuestion: TypeAlias = Callable[["Plan", "CallState", InputRequired], Coro[JsonObject | None]]
-Failure: TypeAlias = Callable[["Plan", "CallState", BaseException], ToolResult]
+Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, Origin], Coro[ToolResult]]
 
 
 class TakenUp:
@@ -59,15 +55,12 @@ class RunnerState:
     """What the calls of one runner share.
 
     Attributes:
+        settings: What it gives to each of its tools.
         tools: What there is to call.
-        asking: How many questions to an approver that is a plain function may be open.
+        questions: How many questions to an approver that is a plain function may be open.
         resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
         resume_within: Seconds in which a suspended call can be taken up.
-        receive: Takes a call in; see `pipeline/call.py`, which imports this.
-        failure: The result of a handler that raised; see `pipeline/results.py`.
-        put_question: Asks whoever answers what a running handler wants to know; see `pipeline/authorize.py`.
-        compile: Makes the plan of a tool.
-        look_disabled: Sees which tools are turned off; the runner's.
+        receive: Takes a call in; see `pipeline/call.py`, for calls that are made by calls.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
         closing: Whether no new calls are taken, but those of batches that began before.
         drained: Whether these are not taken either.
@@ -86,20 +79,17 @@ class RunnerState:
         idle: Who waits for the last call to end.
     """
 
+    settings: Settings
     tools: Toolset
     observers: tuple[Observer, ...]
     approve: Approver | None
     journal: Journal | None
     grace: float
     queue_timeout: float | None
-    asking: Limiter
+    questions: Limiter
     resume_keys: tuple[bytes, ...]
     resume_within: float
     receive: Receive
-    failure: Failure
-    put_question: PutQuestion
-    compile: Callable[[Tool], Plan] = field(init=False)
-    look_disabled: Callable[[], None] = field(init=False)
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
@@ -108,9 +98,6 @@ class RunnerState:
     abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._have_no_loop()
-
-    def _have_no_loop(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
@@ -118,6 +105,11 @@ class RunnerState:
         self.writing: set[asyncio.Task[None]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
+        self.settings.runners.add(self)
+
+    def compile(self, tool: Tool) -> Plan:
+        """How this runner runs a tool."""
+        return Plan(tool, self, self.settings, enter_core, handle_judged)
 
     def like_this(self) -> RunnerState:
         """One that has the same settings, keys and records of what was taken up, and runs nothing yet."""
@@ -175,26 +167,47 @@ class RunnerState:
         """Run calls on `loop` from now on.
 
         Raises:
-            RuntimeError: where calls run on another one, or ran when this process was forked.
+            RuntimeError: where calls run on another one, ran on one that was closed, or ran when this process was
+                forked.
         """
-        if self.loop is not None and self.loop.is_closed():
-            self._leave_closed_loop()
         if self.live or self.batches:  # a batch may be between two calls
+            closed = self.loop is not None and self.loop.is_closed()
             raise RuntimeError(
-                "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
+                "this runner's calls ended with a loop that was closed under them: make a runner anew"
+                if closed
+                else "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
                 "(in a forked process: make the runner there, or fork while it runs nothing)"
             )
+        if self.loop is not None and self.loop.is_closed():
+            self._end_abandoned()
         self.loop = loop
 
-    def _leave_closed_loop(self) -> None:
-        """End the calls that went with their loop, which give back what they hold. Threads do so when they end."""
-        for call in sorted(self.live, key=lambda call: bool(call.held)):  # who waits is not to be woken there
-            call.waiter = None  # or its handler would wake it when it is collected
-            for task in filter(None, (call.own_task, call.task)):
-                with suppress(Exception):
-                    task.get_coro().close()
+    def _end_abandoned(self) -> None:
+        """What was abandoned on a loop that is closed has ended with it; threads say so themselves when they end."""
         for job, when_done in list(self.abandoned.items()):
             if not getattr(job, "running", False):
                 for ended in when_done:
                     ended()
-        self._have_no_loop()
+
+    def write(self, writing: Coro[None]) -> None:
+        """Go on writing what a call that was cut off cannot wait for."""
+        task = asyncio.get_running_loop().create_task(writing)
+        self.writing.add(task)
+        task.add_done_callback(self.writing.discard)
+
+    # -- turning tools off --------------------------------------------------------------------------------------------
+
+    def look_disabled(self) -> None:
+        """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
+        for plan in self.all_plans():
+            plan.look_disabled()
+        if self.live and self.loop is not None and not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.stop_waiting)
+
+    def stop_waiting(self) -> None:
+        """Stop what has not begun and may not begin any more."""
+        for call in list(self.live):
+            if call.plan.disabled is not None and call.attempt.executed is False:
+                interrupt(call, denied(call.plan.disabled))
+            elif not may_run_again(call):
+                wake_pausing(call)

@@ -17,7 +17,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import CallState
 from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
@@ -82,9 +82,10 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
     return keys
 
 
-def pending_record(state: CallState, decision: Decision) -> FrozenDict:
+def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
-    plan, sent, call, fields, wanted = state.plan, state.sent, state.call, state.fields, state.wanted
+    plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
+    decision, wanted = suspended.decision, suspended.wanted
     key, asked_at, secret = os.urandom(16).hex(), now(), plan.runner.resume_keys[0]
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
@@ -109,10 +110,11 @@ def pending_record(state: CallState, decision: Decision) -> FrozenDict:
 
 def _offered_names(state: CallState) -> list[str] | None:
     """What was offered when the call was made, by name; `None` where that was not said."""
-    if state.answered is not None:  # it is suspended again
-        names: list[str] | None = state.answered.record.get("offered")
+    if state.origin.answered is not None:  # it is suspended again
+        names: list[str] | None = state.origin.answered.record.get("offered")
         return names
-    return None if state.offered is None else [tool.name for tool in state.offered]
+    offered = state.origin.offered
+    return None if offered is None else [tool.name for tool in offered]
 
 
 def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:

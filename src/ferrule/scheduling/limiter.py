@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Hashable
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from ferrule.scheduling.fair_queue import FairQueue
 from ferrule.scheduling.loops import running_loop, wake
@@ -46,7 +45,6 @@ class Limiter:
         self._waiters: FairQueue[_SlotWaiter] = FairQueue()
         self._waiting = self._waiters.groups  # whether anybody waits is asked at every release
         self._lock = threading.RLock()  # a collection may close the coroutine of a waiter at any allocation
-        _LIMITERS.add(self)
 
     @property
     def running(self) -> int:
@@ -142,15 +140,3 @@ class PrincipalLimits:
         if limiter is None:
             limiter = self._limiters[principal] = Limiter(self._limit)
         return limiter
-
-
-_LIMITERS: WeakSet[Limiter] = WeakSet()
-
-
-def _renew_limiters() -> None:
-    for limiter in list(_LIMITERS):
-        limiter.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_renew_limiters)

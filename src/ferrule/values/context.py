@@ -47,11 +47,21 @@ class RunningCall(Protocol):
     """What a context needs of the call that it belongs to; the pipeline's `CallState` has it."""
 
     call: ToolCall
-    ended: bool
-    runs: int
-    inside: bool
-    answer: Answer | None
-    asked: bool
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def runs(self) -> int: ...
+
+    @property
+    def inside(self) -> bool: ...
+
+    @property
+    def answer(self) -> Answer | None: ...
+
+    @property
+    def asked(self) -> bool: ...
 
     @property
     def refusal(self) -> ToolResult | None: ...

@@ -1,0 +1,121 @@
+"""`LiveCall`: the state of a call with what its context and its executor ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from math import inf
+from typing import Any
+
+from ferrule.executors import Job, NotStarted
+from ferrule.pipeline.acquire import abandon
+from ferrule.pipeline.authorize import ask_running
+from ferrule.pipeline.hiding import hide_within
+from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
+from ferrule.pipeline.state import CallState, Origin
+from ferrule.scheduling.loops import running_loop
+from ferrule.types import Coro
+from ferrule.values.call import ToolCall, new_id
+from ferrule.values.content import jsonable
+from ferrule.values.frozen import JsonObject, freeze
+from ferrule.values.input import Answer, InputRequired
+from ferrule.values.result import ToolResult
+
+
+class LiveCall(CallState):
+    """The `RunningCall` of a context, and the `StartedCall` of an executor."""
+
+    @property
+    def nested(self) -> bool:
+        return self.parent is not None
+
+    @property
+    def group(self) -> tuple[str, str | None]:
+        return self.plan.name, self.fields.principal
+
+    @property
+    def runs(self) -> int:
+        return self.attempt.runs
+
+    @property
+    def answer(self) -> Answer | None:
+        return self.attempt.answer
+
+    @property
+    def asked(self) -> bool:
+        return self.attempt.asked
+
+    @property
+    def refusal(self) -> ToolResult | None:
+        return self.attempt.refusal
+
+    @property
+    def chunks(self) -> Any:
+        return self.attempt.chunks
+
+    @property
+    def cancelled(self) -> bool:
+        task, deadline = self.task, self.attempt.deadline
+        stopped = self.attempt.stop is not None or (deadline is not None and deadline.stopped)
+        return stopped or task is None or task.cancelling() > max(self.cancels, self.attempt.cancels)
+
+    def remaining(self, *, own: bool) -> float | None:
+        loop, above, deadline = self.plan.runner.loop, deadline_above(self), self.attempt.deadline
+        first = min(above, inf if deadline is None else deadline.at)
+        if loop is None or first == inf or (own and first == above):  # a call that inherits its deadline has none
+            return None
+        return max(0.0, first - loop.time())
+
+    def run_nested(
+        self, name: str, arguments: Mapping[str, object] | str | None, level: int | None
+    ) -> Coro[ToolResult]:
+        """Run another call as a child of this one: of a tool of the runner that who asks belongs to."""
+        runner = self.plan.runner.view_of(self.plan, level)
+        call = ToolCall(new_id(), name, arguments, parent=self.call.id)
+        return runner.receive(runner, call, self.fields, Origin(parent=self))
+
+    async def pause(self, sleeping: Awaitable[object]) -> bool:
+        return await pause(self, sleeping)
+
+    async def ask(self, wanted: InputRequired) -> JsonObject | None:
+        """Put a question of the running handler; its deadline stands still meanwhile."""
+        if self.ended or not self.inside:
+            return None
+        deadline = self.attempt.deadline
+        if deadline is None:
+            return await ask_running(self.plan, self, wanted)
+        deadline.stand_still()
+        try:
+            return await ask_running(self.plan, self, wanted)
+        finally:
+            deadline.go_on()
+
+    def announce(self, data: Mapping[str, object]) -> None:
+        """Emit a `tool:progress` while the call runs, on the loop's own thread."""
+        loop = self.plan.runner.loop
+        if not self.observers or self.ended or loop is None:
+            return
+        told = freeze(hide_within(self, jsonable(data)))  # the handler may change a chunk, and no observer may
+
+        def tell() -> None:
+            if not self.ended:
+                self.tell("tool:progress", told)
+
+        if running_loop() is loop:
+            tell()
+        else:
+            loop.call_soon_threadsafe(tell)
+
+    def note_started(self) -> None:
+        self.attempt.note_started()
+
+    def failure(self, error: BaseException) -> ToolResult:
+        return handler_raised(self.plan, self, error)
+
+    def begin_chunks(self) -> list[object]:
+        return self.attempt.begin_chunks()
+
+    def not_started(self, error: NotStarted | None = None) -> None:
+        self.attempt.note_not_started(error)
+
+    def abandon(self, job: Job) -> None:
+        abandon(self, job)
