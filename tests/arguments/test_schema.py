@@ -438,19 +438,6 @@ def test_defaults_bounds_formats_and_enums_are_shown() -> None:
     assert paint.input_schema["$defs"]["Colour"]["description"] == "The colours."
 
 
-def test_a_default_without_a_json_form_is_used_and_not_shown() -> None:
-    marker = object()
-
-    @tool
-    async def find(text: str, limit: Any = marker) -> str:
-        """Find."""
-        return str(limit is marker)
-
-    assert "default" not in find.input_schema["properties"]["limit"]
-    json.dumps(find.input_schema)
-    assert run(find, '{"text": "a"}').output == "True"
-
-
 def test_every_schema_is_json_that_a_provider_can_send() -> None:
     tools = Toolset([made_of(TYPES[name][0])[0].replace(name=f"t{place}") for place, name in enumerate(TYPES)])
     for provider in (anthropic, openai_chat, openai_responses):

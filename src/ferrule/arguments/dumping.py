@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import partial
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from pydantic_core import (
     CoreConfig,
@@ -38,6 +42,7 @@ class MadeBy(IntEnum):
     AUTHOR = 2
 
 
+_CONSTANT = {str, bool, int, float, complex, bytes, type(None), date, time, datetime, timedelta, UUID, Decimal}
 _LEAVES = frozenset({"any", "none", "bool", "int", "float", "literal"})
 _HOLDING = frozenset(
     {"nullable", "definitions", "definition-ref", "list", "tuple", "union", "tagged-union"}
@@ -105,11 +110,18 @@ def _of_node(node: CoreSchema, config: Mapping[str, object]) -> MadeBy:
 def _of_default(node: CoreSchema) -> MadeBy:
     default = node.get("default")
     plain = isinstance(default, str | int | float | bytes | Enum | None) or (
-        type(default) in MAKES_EMPTY and not default
+        (type(default) in MAKES_EMPTY and not default) or (is_constant(default) and node["schema"]["type"] != "any")
     )
     if not plain or node.get("default_factory", list) not in MAKES_EMPTY:
         return MadeBy.AUTHOR
     return MadeBy.NOBODY if node.get("on_error", "raise") == "raise" else MadeBy.PYDANTIC
+
+
+def is_constant(value: object) -> bool:
+    """Whether a handler cannot change it, so that all calls may have the same one."""
+    if type(value) in (tuple, frozenset):
+        return all(map(is_constant, value))  # type: ignore[call-overload]
+    return type(value) in _CONSTANT or isinstance(value, Enum | PurePath)
 
 
 def _is_pydantics(given: Any) -> bool:

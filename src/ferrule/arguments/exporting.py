@@ -16,6 +16,8 @@ UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeEr
 """What Pydantic raises for an annotation that it cannot take."""
 MOST_DEPTH = 200
 """So many objects and arrays may stand in each other in a schema, which is read at whatever depth of the stack."""
+_AS_IT_IS = {str, int, float, bool, type(None)}
+"""What is its own JSON; Pydantic makes an adapter for each default."""
 
 
 class _Generator(GenerateJsonSchema):
@@ -46,6 +48,9 @@ class _Generator(GenerateJsonSchema):
         if factory in MAKES_EMPTY:
             schema = {**schema, "default": factory()}
         return super().default_schema(schema)
+
+    def encode_default(self, dft: object) -> object:
+        return dft if type(dft) in _AS_IT_IS else super().encode_default(dft)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         exported = super().enum_schema(schema)

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from ferrule.arguments.closing import close, typed_dict
+from ferrule.arguments.closing import CoreSchema, close, typed_dict
 from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
 from ferrule.arguments.typed_parameters import TypedParameters
+from ferrule.definition.defaults import keep_defaults
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
 from ferrule.definition.options import ToolOptions
@@ -86,20 +87,16 @@ def _typed(
         hidden |= contexts  # **kwargs would take a key of the context's name
     core = core if call is whole else {**whole, "schema": core}
     drop_unknown = options.get("unknown") == "drop"
+    own = {parameter.name: parameter.default for parameter in named}
+    keep_defaults(name, fields, own, schema["properties"], core, private)
     return TypedParameters(core, schema, hidden=frozenset(hidden), drop_unknown=drop_unknown), names
 
 
-def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: frozenset[str]) -> dict[str, Any]:
-    """A parameter as a field of the keyword arguments.
-
-    A default that is Python's own is left to Python: what was not given is not passed.
-    """
+def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: frozenset[str]) -> CoreSchema:
+    """A parameter as a field of the keyword arguments."""
     node, alias = argument["schema"], argument.get("alias")
-    optional = node["type"] == "default"
-    if optional and "default" in node and node["default"] is parameter.default:
-        node = node["schema"]
-    required = not optional and parameter.name not in private
-    field: dict[str, Any] = {"type": "typed-dict-field", "schema": node, "required": required}
+    required = node["type"] != "default" and parameter.name not in private
+    field: CoreSchema = {"type": "typed-dict-field", "schema": node, "required": required}
     if isinstance(alias, str) and alias != parameter.name:
         field["validation_alias"] = alias
     return field
