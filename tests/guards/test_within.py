@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.errors import DefinitionError
-from ferrule.guards import within
+from ferrule.guards import PATH_NAMES, within
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
@@ -135,28 +135,26 @@ def test_the_reason_is_bounded_and_printable(world: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("path", "paths", "file", "filename", "directory", "dir", "folder", "root", "cwd", "src", "source", "dest"),
-        *("destination", "target", "file_path", "filePath", "FilePath", "output_path", "outputPath", "log_file"),
-        *("logFile", "work_dir", "base_directory", "BASE_DIRECTORY", "sub-folder", "input_files", "targetPaths"),
-        *("file_name", "fileName", "FileNames", "path1", "path_2", "filenames", "dir_name_3", "file2name", "dirnames"),
-        *("source1", "target_name", "output_filepath"),
+        *(*sorted(PATH_NAMES), "file_path", "filePath", "FilePath", "output_path", "outputPath", "log_file", "logFile"),
+        *("work_dir", "base_directory", "BASE_DIRECTORY", "sub-folder", "input_files", "targetPaths", "file_name"),
+        *("fileName", "FileNames", "path1", "path_2", "dir_name_3", "file2name", "output_filepath", "XMLFile"),
     ],
 )
 def test_names_that_mean_a_path_are_judged(name: str, world: Path) -> None:
-    assert name in denied(judged(world, {name: "../x"}, "notes"))
+    assert name in denied(judged(world, {name: "other"}, "notes"))
 
 
-@pytest.mark.parametrize("name", ["text", "content", "profile", "name", "names", "name1", "user_name", "1", "resource"])
+@pytest.mark.parametrize("name", ["text", "content", "profile", "name", "names", "user_name", "1", "filing", "path_of"])
 def test_other_names_are_not(name: str, world: Path) -> None:
-    assert judged(world, {name: "../x"}, "notes") is None
+    assert judged(world, {name: "other"}, "notes") is None
 
 
 def test_paths_are_found_at_every_depth(world: Path) -> None:
     bad = {"edits": [{"path": "notes/a.txt"}, {"inner": {"files": ["notes/a.txt", "/etc/passwd"]}}]}
     assert "edits[1].inner.files[1]" in denied(judged(world, bad, "notes"))
-    good = {"edits": [{"path": "notes/a.txt", "text": "../x"}], "n": None}
+    good = {"edits": [{"path": "notes/a.txt", "text": "other"}], "n": None}
     real = str(world / "notes" / "a.txt")
-    assert changed(judged(world, good, "notes")) == {"edits": [{"path": real, "text": "../x"}], "n": None}
+    assert changed(judged(world, good, "notes")) == {"edits": [{"path": real, "text": "other"}], "n": None}
 
 
 @pytest.mark.parametrize("value", [1, True, 1.5, [1], [[1]], [{"x": "y"}, 1]])
@@ -170,7 +168,13 @@ def test_lists_in_lists_and_nulls_are_looked_into(world: Path) -> None:
     assert "paths[0][1]" in denied(judged(world, {"paths": [[real, "../x"]]}, "notes"))
 
 
-@pytest.mark.parametrize("name", ["file", "files", "source", "targets"])
+@pytest.mark.parametrize("name", ["max_files", "is_dir", "follow_paths"])
+def test_a_number_under_a_name_that_only_ends_in_a_path_is_none(name: str, world: Path) -> None:
+    assert judged(world, {name: 10}, "notes") is None
+    assert judged(world, {name: True}, "notes") is None
+
+
+@pytest.mark.parametrize("name", ["file", "files", "folders"])
 def test_objects_under_the_name_of_a_path_are_looked_into(name: str, world: Path) -> None:
     real = str(world / "notes" / "a.txt")
     assert judged(world, {name: {"id": 3}}, "notes") is None
@@ -180,42 +184,108 @@ def test_objects_under_the_name_of_a_path_are_looked_into(name: str, world: Path
     assert changed(judged(world, {name: [{"path": "notes/a.txt"}]}, "notes")) == {name: [{"path": real}]}
 
 
-@pytest.mark.parametrize("name", ["dest", "dst", "destination", "targets"])
-def test_where_something_goes_to_is_a_path_before_anything_is_there(name: str, world: Path) -> None:
-    for value in (3, True, 1.5, [1, 2], None):
-        assert judged(world, {name: value}, "notes") is None
-    for value in ("new.txt", ["new.txt"], "..", "/etc/passwd"):
-        assert name in denied(judged(world, {name: value}, "notes"))
-    assert changed(judged(world, {name: "notes/new"}, "notes")) == {name: str(world / "notes" / "new")}
+# -- any other text that reads as a path -------------------------------------------------------------------------------
+
+READ_AS_PATHS = [
+    *("/etc/passwd", "/", "//etc/passwd", "/etc/passwd\0.txt", "/usr/bin/ls -l /tmp", "/^foo$/", "/api/users"),
+    *("~", "~root", "~/x", "..", "../x", "notes/../other", "notes/to-secret/../other", "missing/../../x", "a/b/../.."),
+    *(
+        " /etc/passwd",
+        "/etc/passwd\n",
+        '"/etc/passwd"',
+        "' ../x '",
+        "`~/x`",
+        "' \"/etc\" '",
+        "\u00a0/etc/passwd",
+        "\x1f/etc",
+    ),
+    *("file:///etc/passwd", "FILE:/etc/passwd", "file:notes/a.txt", "file://localhost/etc/passwd", " file:///etc"),
+    *("C:\\Windows\\x", "c:/Windows/x", "\\\\server\\share\\x", "C:\\Program Files\\x"),
+    *("..\\x", "notes\\..\\..\\x", "a b/../../x", "/a b/../etc/passwd", "/ /../etc/passwd", "x" * 300 + "/../../x"),
+    *("/etc/" + "x" * 5000, "/etc/ " + "x" * 5000, "/x\ny/../etc/passwd", "/./etc/a b"),
+]
 
 
-def test_the_name_in_an_object_that_stands_for_a_file_is_a_path(world: Path) -> None:
-    assert "file.name" in denied(judged(world, {"file": {"name": "../x"}}, "notes"))
-    assert judged(world, {"person": {"name": "../x"}}, "notes") is None
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+@pytest.mark.parametrize("text", READ_AS_PATHS)
+def test_a_whole_text_that_reads_as_a_path_is_denied_outside_wherever_it_stands(text: str, world: Path) -> None:
+    for name in ("output", "script", "config", "target", "1"):
+        assert f"text=({name!r},)" in denied(judged(world, {name: text}, "notes"))
+    assert "text=('steps',)" in denied(judged(world, {"steps": [["x", text]]}, "notes"))
+    assert "text=('to',)" in denied(judged(world, {"steps": [{"to": text}]}, "notes"))
+    assert "reads as a path" in denied(judged(world, {"env": {text: "x"}}, "notes"))
 
 
-@pytest.mark.parametrize("name", ["source", "sources", "src", "roots"])
-def test_a_name_that_may_mean_something_else_is_a_path_where_its_value_is_one(name: str, world: Path) -> None:
-    for value in (3, True, 1.5, [1, 2], [[1]], None, "en", ["en", "fr"], "C:\\x" if os.sep == "/" else "en"):
-        assert judged(world, {name: value}, "notes") is None
-    for value in (
-        "other",
-        "..",
-        ".",
-        "",
-        "~",
-        "~root",
-        "a\0b",
-        "x/y",
-        "file:x",
-        "/etc/passwd",
-        ["en", "other"],
-        [1, "/x"],
-    ):
-        assert name in denied(judged(world, {name: value}, "notes"))
-    assert changed(judged(world, {name: ["en", "notes"]}, "notes")) == {name: ["en", str(world / "notes")]}
-    (world / "en").symlink_to("nowhere")
-    assert name in denied(judged(world, {name: "en"}, "notes"))
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+def test_one_that_lies_inside_stays_as_it_is_written(world: Path) -> None:
+    inside = [f"{world}/notes/a.txt", f" {world}/notes/ ", "other/../notes/a.txt", f"{world}/notes/inner-link/new"]
+    assert judged(world, {"output": inside, f"{world}/notes/x": 1}, "notes") is None
+    assert "output" in denied(judged(world, {"output": f"{world}/notes/to-secret/s.txt"}, "notes"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            ".",
+            "...",
+            "a..b",
+            "1..5",
+            "main..dev",
+            "-",
+            "see /etc/passwd",
+            "cat ../x",
+            "--output=/etc/passwd",
+            "a:b",
+        ),
+        *("https://example.org/a/b", "s3://bucket/a", "sqlite:///x", "HEAD~1", "x ~ y"),
+        *(
+            "// a comment",
+            "//\n// Package x",
+            "/* a comment */",
+            "/** @file ../../x\n */",
+            "/remind me tomorrow",
+            "# Title",
+        ),
+        *(
+            "/ 2",
+            "~5 minutes",
+            "~~~ python\nx\n~~~",
+            "file: x is missing",
+            "File:\n/etc/passwd",
+            "\\d+\\.",
+            "\\section{x}",
+        ),
+        *(
+            "A: yes",
+            "text/plain",
+            "a/b/c",
+            "notes",
+            "${HOME}/x",
+            "%2e%2e/x",
+            "import a from './b'",
+            "\u2044etc\u2044passwd",
+        ),
+        "/9j/4AAQ" + "Sk" * 3000,
+    ],
+)
+def test_other_text_is_not_judged(text: str, world: Path) -> None:
+    assert judged(world, {"value": text, "more": [{text: text}]}, "notes") is None
+
+
+def test_text_that_begins_like_what_is_there_is_judged(world: Path) -> None:
+    (world / "a b").mkdir()
+    assert judged(world, {"value": ["a c/../other", "/a c"]}, "notes") is None
+    denied(judged(world, {"value": f"{world}/a b/x"}, "notes"))
+    denied(judged(world, {"value": "a b/../other"}, "notes"))
+
+
+def test_text_under_a_name_that_holds_text_is_not_judged_and_a_type_is(world: Path) -> None:
+    free = {"content": "/etc/passwd", "edits": [{"content": {"old": "../x", "path": "other"}}], "file": "/x"}
+    assert judged(world, free, "notes", text=["content", "file"]) is None
+    assert "old" in denied(judged(world, {**free, "old": "/x"}, "notes", text=["content", "file"]))
+    assert "path" in denied(judged(world, {**free, "path": "/x"}, "notes", text=["content", "file"]))
 
 
 def test_what_the_schema_calls_a_path_is_one(world: Path) -> None:
@@ -233,20 +303,22 @@ def test_what_the_schema_calls_a_path_is_one(world: Path) -> None:
     def status(**arguments: Any) -> str:
         return asyncio.run(runner.run("load", arguments, context)).status
 
-    assert status(where="notes/a.txt", maybe="notes/b", many=["notes/c"], text="../x") == "ok"
-    assert status(where="../x") == "denied"
-    assert status(where="notes/a.txt", maybe="../x") == "denied"
-    assert status(where="notes/a.txt", many=["notes/a.txt", "../x"]) == "denied"
+    assert status(where="notes/a.txt", maybe="notes/b", many=["notes/c"], text="other") == "ok"
+    assert status(where="other") == "denied"
+    assert status(where="notes/a.txt", maybe="other") == "denied"
+    assert status(where="notes/a.txt", many=["notes/a.txt", "other"]) == "denied"
 
 
-@pytest.mark.parametrize("arguments", [{}, {"path": None}, {"paths": []}, {"text": "/etc/passwd"}])
+@pytest.mark.parametrize("arguments", [{}, {"path": None}, {"paths": []}, {"text": "other"}])
 def test_a_call_without_a_path_is_no_matter(arguments: dict[str, Any], world: Path) -> None:
     assert judged(world, arguments, "notes") is None
 
 
-def test_given_parameters_alone_are_paths(world: Path) -> None:
-    assert judged(world, {"target": "prod", "note": str(world / "notes")}, "notes", parameters=["note"]) is None
+def test_given_parameters_are_paths_too(world: Path) -> None:
     assert "note" in denied(judged(world, {"note": "x"}, "notes", parameters=["note"]))
+    assert "path" in denied(judged(world, {"path": "x"}, "notes", parameters=["note"]))
+    real = str(world / "notes" / "a.txt")
+    assert changed(judged(world, {"note": ["notes/a.txt"]}, "notes", parameters=["note"])) == {"note": [real]}
 
 
 def test_no_roots_means_the_working_directory(world: Path) -> None:
@@ -271,10 +343,16 @@ def test_a_root_that_is_none_is_a_mistake_at_once(wrong: tuple[Any, ...]) -> Non
         within(*wrong)
 
 
-@pytest.mark.parametrize("wrong", ["path", (), [1], [""]])
-def test_parameters_that_are_no_names_are_a_mistake_at_once(wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", ["path", [1], [""]])
+@pytest.mark.parametrize("option", ["parameters", "text"])
+def test_parameters_that_are_no_names_are_a_mistake_at_once(wrong: Any, option: str) -> None:
     with pytest.raises(DefinitionError):
-        within("notes", parameters=wrong)
+        within("notes", **{option: wrong})
+
+
+def test_a_name_cannot_be_of_a_path_and_of_text(world: Path) -> None:
+    with pytest.raises(DefinitionError, match="note"):
+        within("notes", parameters=["note"], text=["note"])
 
 
 pieces = st.sampled_from(["notes", "sub", "..", ".", "", "to-secret", "inner-link", "dangling", "s-link", "a.txt", "x"])

@@ -93,10 +93,10 @@ def value_of(kind: Any, paths: Iterator[str]) -> Any:
     how, *inner = kind
     simple: dict[str, Callable[[], Any]] = {
         "path": lambda: next(paths),
-        "text": lambda: "/etc/passwd",
+        "text": lambda: "plain",
         "number": lambda: 7,
         "set": lambda: [[next(paths), next(paths)]],
-        "dict": lambda: {"/k": value_of(inner[0], paths)},
+        "dict": lambda: {"k": value_of(inner[0], paths)},
         "keys": lambda: {next(paths): value_of(inner[0], paths)},
         "model": lambda: {"one": value_of(inner[0], paths), "other": value_of(inner[1], paths)},
         "tuple": lambda: [value_of(inner[0], paths), value_of(inner[1], paths)],
@@ -205,6 +205,9 @@ class Value(BaseModel):
     value: str
 
 
+Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/x-python"})]
+
+
 UNDER_A_NAME: list[tuple[str, Any, Any]] = [
     ("files", dict[str, str], {"/etc/passwd": "x"}),
     ("files", dict[str, str], {"../x": ""}),
@@ -214,7 +217,6 @@ UNDER_A_NAME: list[tuple[str, Any, Any]] = [
     ("paths", dict[str, list[str]], {"a": ["b", "~/x"]}),
     ("path", Any, {"k": {"z": [["/etc/passwd"]]}}),
     ("path", Value, {"value": "/etc/passwd"}),
-    ("paths", list[Value], [{"value": "out"}]),
     ("files", list[File], [{"path": "out", "content": "x"}]),
     ("files", dict[str, File], {"../x": {"path": "a.txt", "content": "x"}}),
     ("files", dict[str, Path], {"../x": "a.txt"}),
@@ -243,7 +245,8 @@ def test_what_stands_under_the_name_of_a_path_is_judged(name: str, kind: Any, va
     [
         (dict[str, str], {"in/a": "text", "b": "", "c": "see a/b\n" * 1000}, None),
         (dict[str, str], {"a": "see a/b\n" * 1000 + "d" * 300}, None),
-        (dict[Path, str], {"in/a": "// text", "b": "../x"}, None),
+        (dict[Path, str], {"in/a": "// text", "b": "in ../x"}, None),
+        (dict[str, Text], {"in/a": "../x", "b": "/etc/passwd"}, None),
         (list[File], [{"path": "in/a", "content": "// .."}], [{"path": "{ws}/sub/a", "content": "// .."}]),
         (dict[str, Path], {"main": "in/a"}, {"main": "{ws}/sub/a"}),
     ],
@@ -266,6 +269,89 @@ def test_two_keys_that_are_one_path_are_denied(kind: Any, world: Path) -> None:
     assert result.status == "denied"
     assert "one path" in str(result.error)
     assert not take.got
+
+
+# -- any other text ----------------------------------------------------------------------------------------------------
+
+
+class Step(BaseModel):
+    run: str = ""
+    code: Text = ""
+    more: list["Step"] = []
+
+
+class Report(ToolHandler):
+    output: str
+    steps: list[Step] = []
+    free: dict[str, Any] = {}
+
+    async def __call__(self) -> str:
+        return "done"
+
+
+def reporting() -> list[Tool]:
+    """The same tool in every form: of a class, of a schema as an MCP server gives it, without one, mounted."""
+    schema = {**Report.model_json_schema(), "additionalProperties": False}
+    given: dict[str, Any] = {"description": "x", "handler": lambda payload: "done"}
+    tools = [
+        Tool(name="of_class", description="x", handler=Report),
+        Tool(name="of_schema", input_schema=schema, **given),
+        Tool(name="read_only", input_schema=schema, read_only=True, **given),
+        Tool(name="open", input_schema={"type": "object"}, **given),
+        tool(lambda **values: "done", name="by_keywords", description="x"),
+    ]
+    return [*tools, *(one.replace(name=f"mounted_{one.name}") for one in Runner(tools).as_tools())]
+
+
+def statuses(arguments: Any, **options: Any) -> set[str]:
+    runner = Runner(reporting(), guards=[within("sub", **options)])
+    return {asyncio.run(runner.run(one.name, arguments)).status for one in runner.tools}
+
+
+@posix
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret.txt", "~/x", "sub/../a.txt", "file:///etc/passwd"])
+def test_text_that_reads_as_a_path_is_judged_in_every_tool_at_every_depth(path: str, world: Path) -> None:
+    assert statuses({"output": path}) == {"denied"}
+    assert statuses({"output": "a", "steps": [{"more": [{"run": path}]}]}) == {"denied"}
+    assert statuses({"output": "a", "free": {path: 1}}) == {"denied"}
+    assert statuses({"output": "a", "free": {"x": [[path]]}}) == {"denied"}
+    assert statuses({"output": str(world / "sub" / "x"), "free": {str(world / "sub"): "sub/../sub"}}) == {"ok"}
+
+
+@posix
+def test_a_name_of_text_counts_where_the_schema_has_it_and_no_model_makes_one_up(world: Path) -> None:
+    runner = Runner(reporting(), guards=[within("sub", text=["output", "run"])])
+
+    def status(name: str, arguments: Any) -> str:
+        return asyncio.run(runner.run(name, arguments)).status
+
+    for name in ("of_class", "of_schema", "read_only", "mounted_of_class"):
+        assert status(name, {"output": "/etc/passwd", "steps": [{"run": "../x"}]}) == "ok"
+        assert status(name, {"output": "a", "free": {"run": "/etc/passwd"}}) == "denied"
+        assert status(name, {"output": "a", "free": {"x": {"output": "../x"}}}) == "denied"
+    for name in ("open", "by_keywords"):
+        assert status(name, {"output": "/etc/passwd"}) == "denied"
+
+
+@posix
+def test_a_schema_says_itself_what_is_text(world: Path) -> None:
+    runner = Runner(reporting()[:3], guards=[within("sub")])
+    for name in ("of_class", "of_schema"):
+        arguments = {"output": "a", "steps": [{"more": [{"code": "/etc/passwd"}]}]}
+        assert asyncio.run(runner.run(name, arguments)).success
+        arguments["free"] = {"code": "/etc/passwd"}
+        assert asyncio.run(runner.run(name, arguments)).status == "denied"
+
+
+@posix
+def test_the_file_tools_write_any_text(world: Path) -> None:
+    runner = Runner(files.tools, guards=[within("sub")])
+    for content in ("/etc/passwd", "// x", "../x", "~/x"):
+        assert asyncio.run(runner.run("write_file", {"path": "sub/a", "content": content})).success
+        edit = {"path": "sub/a", "old": content, "new": f"{content} /"}
+        assert asyncio.run(runner.run("edit_file", edit)).success
+        assert asyncio.run(runner.run("search_files", {"pattern": "/etc", "path": "sub"})).success
+    assert asyncio.run(runner.run("write_file", {"path": "/etc/x", "content": ""})).status == "denied"
 
 
 # -- roots -------------------------------------------------------------------------------------------------------------

@@ -12,6 +12,6 @@ breaks, the call is denied. The smallest one of your own:
 from __future__ import annotations
 
 from ferrule.guards.ask_before_changes import ask_before_changes
-from ferrule.guards.within import within
+from ferrule.guards.within import PATH_NAMES, within
 
-__all__ = ["ask_before_changes", "within"]
+__all__ = ["PATH_NAMES", "ask_before_changes", "within"]

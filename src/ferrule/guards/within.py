@@ -1,46 +1,57 @@
-"""Paths stay inside the given folders, and what was judged is what is opened."""
+"""Paths stay inside the given folders, and what was judged is what is opened.
+
+Three kinds of text are judged, in every tool: what a type or a schema says is a path; what stands under the name of
+one; and any other whole text that reads as one: absolute, with `~` in front, with a `..` part, or a `file:` URL.
+"""
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final
 
+from ferrule.arguments.schema_walk import forms_of, of_item, of_property
 from ferrule.errors import DefinitionError
 from ferrule.paths import contains, real
-from ferrule.values.arguments import Place, Places
+from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
-_ENDINGS = frozenset(
-    {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames", "pathname", "pathnames"}
-    | {"dir", "dirs", "dirname", "dirnames", "directory", "directories", "folder", "folders"}
+PATH_NAMES: Final = frozenset(
+    {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames"}
+    | {"dir", "dirs", "dirname", "directory", "directories", "folder", "folders", "cwd", "workdir"}
 )
-_PATH_NAMES = _ENDINGS | {
-    *("cwd", "infile", "outfile", "logfile", "tempfile", "tmpfile", "infiles", "outfiles", "fullpath", "abspath"),
-    *("relpath", "realpath", "workdir", "outdir", "basedir", "rootdir", "homedir", "tempdir", "tmpdir", "subdir"),
-    *("subdirs", "subdirectory", "subdirectories", "subfolder", "subfolders"),
-}
-# Words for a path that are as often words for something else: a language, a host, a branch. Where something comes
-# from does no harm while it does not exist; where it goes to may be about to.
-_SOURCES = frozenset({"src", "source", "sources", "root", "roots"})
-_DESTINATIONS = frozenset({"dest", "dst", "destination", "destinations", "target", "targets"})
-_PREPOSITIONS = frozenset({"to", "from", "of", "for", "in"})  # as in `path_to_config`
-_NAMES = frozenset({"name", "names"})  # of the file, in an object that stands for a file
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[-.\s]+")
-_URL = re.compile(r"(?:file:|[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+"""The names of paths. A parameter has one of these names where its last word, or its last two, are one: `output_path`,
+`fileName2`."""
+
+_WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_FILE_URL = re.compile(r"file:", re.IGNORECASE)
+_QUOTES_AND_BLANKS = "'\"` \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+"""Quotes and blanks, which do not count at the ends of a text."""
+_READS_AS_PATH = re.compile(rf"[{_QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|file:)", re.IGNORECASE)
+"""How a text begins that may be a path; what has a `..` part may be one too."""
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
+_LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
 _QUOTE_LENGTH = 120
 _MOST_DIRECTORIES = 1000
 
 
 def within(
-    *roots: str | os.PathLike[str], parameters: Iterable[str] | None = None
+    *roots: str | os.PathLike[str], parameters: Iterable[str] = (), text: Iterable[str] = ()
 ) -> Callable[[ToolCall, ToolContext], Decision | None]:
-    """A guard that denies every path outside `roots`, and makes every other one its real path. See docs/guards.md.
+    """A guard that denies every path outside `roots`, and makes every other one its real path.
+    See docs/guards.md#paths.
+
+    Judged are, at every depth: what `context.paths` tells of, by type or schema; text, a list of texts, and the keys of
+    a mapping, under one of `PATH_NAMES` or of `parameters`; and any other whole text, key or value, that is absolute,
+    begins with `~`, has a `..` part or is a `file:` URL, blanks and quotes around it not counted. These last are denied
+    outside, and stay as they are written inside.
 
     Symbolic links are followed before a path is judged, and the tool is given what they led to. Roots are fixed when
     the guard is made. Paths, and roots that are relative, start at `context.working_directory` where the caller gave
@@ -48,23 +59,18 @@ def within(
 
     Args:
         roots: Folders or files that may be reached; the working directory where there are none.
-        parameters: The names of the arguments that are paths, at every depth of the arguments. Left out, those are
-            meant that `context.paths` tells of, by their type or by their schema, and those whose names say so
-            (`path`, `file`, `directory`, …, and all that end in `_path`, `_file`, `_dir`, `_directory` or `_folder`,
-            also in camelCase, in the plural, and before `_name` or a number). `source`, `target`, `destination` and
-            `root` may mean something else, so a text without a separator that names nothing on disk is left as it is
-            there.
-
-    Under the name of a path stands text, a list or an object. Where the schema names a field for the path of that
-    object (`path`, `name`, …), its other fields are judged by their own names. A key that no schema names is a path
-    itself. All other text in such an object, which may be a path or what is to be written there, stays as it is, and is
-    denied where it would lead outside; a type such as `dict[Path, str]` says which of the two are paths.
+        parameters: More names of parameters that are paths, at every depth.
+        text: Names of parameters that hold text and no path, with all that is in them, at every depth; what the type
+            says is a path stays one. Only where the tool's schema has the name: no key of a model's making is text. A
+            schema says the same of its own by `contentMediaType`.
 
     Raises:
         DefinitionError: where a root or a name is none.
     """
     written = tuple(_root_text(root) for root in roots) or (".",)
-    named = _parameter_names(parameters)
+    paths, texts = _given_names("parameters", parameters), _given_names("text", text)
+    if both := paths & texts:
+        raise DefinitionError(f"within(…): {sorted(both)} cannot be in `parameters` and in `text`")
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
     made_in, fixed = _fixed(written)
 
@@ -75,12 +81,12 @@ def within(
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
         given = context.fields.working_directory
         base = made_in if given is None else os.path.join(made_in, given)
-        judge = _Judge(fixed if given is None else roots_from(base), base, named, allowed, call.arguments.places)
+        judge = _Judge(fixed if given is None else roots_from(base), base, allowed, paths, texts, call, context)
         try:
-            arguments = judge.mapping(call.arguments, (), "free")
+            arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
             hidden = getattr(context.tool, "hidden", ())
-            return deny(_HIDDEN_OUTSIDE if refusal.parameter in hidden else str(refusal))
+            return deny(_HIDDEN_OUTSIDE if refusal.place[0] in hidden else str(refusal))
         return allow(arguments=arguments) if judge.changed else None
 
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
@@ -106,183 +112,177 @@ def _root_text(root: Any) -> str:
     return expanded
 
 
-def _parameter_names(parameters: Any) -> frozenset[str] | None:
-    if parameters is None:
-        return None
-    names = None if isinstance(parameters, str) else tuple(parameters)
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise DefinitionError(f"within(parameters=…) takes names such as ('path', 'target'), not {parameters!r}")
+def _given_names(option: str, given: Any) -> frozenset[str]:
+    names = () if isinstance(given, str) else tuple(given)
+    if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
+        raise DefinitionError(f"within({option}=…) takes names such as ('path', 'target'), not {given!r}")
     return frozenset(names)
 
 
-def _words_of_name(name: str) -> list[str]:
-    """The words of a name without what follows the noun: `fileName2` is about a file."""
-    words = [word for word in _HUMP.sub("_", name.strip()).lower().split("_") if word]
-    while words:
-        words[-1] = re.sub(r"\d+(names?)?$", r"\1", words[-1])
-        if words[-1] and (words[-1] not in {"name", "names"} or len(words) == 1):
-            break
-        words.pop()
-    return words
-
-
-def _means_a_path(name: str) -> bool:
-    words = _words_of_name(name)
-    leads = len(words) > 1 and words[0] in _ENDINGS and words[1] in _PREPOSITIONS
-    return leads or (bool(words) and ("_".join(words) in _PATH_NAMES or words[-1] in _ENDINGS))
-
-
-def _is_one_of(name: str, words: frozenset[str]) -> bool:
-    return "_".join(_words_of_name(name)) in words
+@lru_cache(maxsize=1024)
+def _is_path_name(name: str) -> bool:
+    words = [word.lower() for word in _WORD_OF_NAME.findall(name)[-2:]]
+    return bool(words) and (words[-1] in PATH_NAMES or "".join(words) in PATH_NAMES)
 
 
 class _Outside(Exception):
-    """A path that may not be reached; the text is for the model. `parameter` is the argument that it is part of."""
+    """A path that may not be reached; the text is for the model."""
 
-    parameter = ""
+    def __init__(self, place: Place, text: str) -> None:
+        super().__init__(text)
+        self.place = place
 
 
 _HIDDEN_OUTSIDE = "a path that only the program knows is outside of what may be reached"
-
-
-_Mode: TypeAlias = Literal["free", "path", "destination", "source", "perhaps", "object"]
-"""How a value is judged: not at all; as a path; text as a path; text that looks like a path as one; so, but left as it
-is; or as an object that stands for a file and has a field for its path."""
 
 
 class _Judge:
     """Goes through the arguments of one call, and notes whether any path changed."""
 
     def __init__(
-        self, roots: list[str], base: str, named: frozenset[str] | None, allowed: str, places: Places | None
+        self,
+        roots: list[str],
+        base: str,
+        allowed: str,
+        paths: frozenset[str],
+        texts: frozenset[str],
+        call: ToolCall,
+        context: ToolContext,
     ) -> None:
         self.roots = roots
         self.base = base
-        self.named = named
         self.allowed = allowed
+        self.paths = paths
+        self.texts = texts
+        self.tool = context.tool
         self.changed = False
-        known = places.paths if places is not None and named is None else ()
+        places = call.arguments.places
+        known = () if places is None else places.paths
         self.keys = {found.place for found in known if found.is_key}
         self.values = {found.place for found in known if not found.is_key}
-        self.unnamed = None if places is None else places.unnamed
+        self.unnamed = frozenset() if places is None else places.unnamed
 
-    def mapping(self, values: Mapping[str, Any], place: Place, mode: _Mode) -> dict[str, Any]:
+    def mapping(self, values: Mapping[str, Any], place: Place, *, named: bool, is_text: bool) -> dict[str, Any]:
         judged: dict[str, Any] = {}
-        if mode != "free" and self.named is None and self.names_its_path(values, place):
-            mode = "object"
         for key, value in values.items():
             inner = (*place, key)
-            try:
-                name = self.key(key, inner, mode)
-                if name in judged:
-                    raise _Outside(f"two keys of {_place_text(place)} are one path: {key[:_QUOTE_LENGTH]!r}")
-                judged[name] = self.value(value, inner, self.mode_below(key, inner, mode))
-            except _Outside as refusal:
-                refusal.parameter = key  # in the end the one at the top
-                raise
+            is_path = inner in self.keys or (named and inner in self.unnamed and inner not in self.values)
+            if not is_path and not is_text:
+                self.not_outside(key, inner, is_key=True)
+            name = self.path(key, inner) if is_path else key
+            if name in judged:
+                raise _Outside(inner, f"two keys of {_place_text(place)} are one path: {key[:_QUOTE_LENGTH]!r}")
+            text = is_text or (key in self.texts and inner not in self.unnamed)
+            below = not (text or is_path) and (key in self.paths or _is_path_name(key))
+            judged[name] = self.value(value, inner, named=below, is_text=text)
         return judged
 
-    def value(self, value: Any, place: Place, mode: _Mode) -> Any:
-        if place in self.values:
-            mode = "path"
+    def value(self, value: Any, place: Place, *, named: bool, is_text: bool) -> Any:
         if isinstance(value, Mapping):
-            return self.mapping(value, place, mode)
+            return self.mapping(value, place, named=named, is_text=is_text)
         if isinstance(value, list | tuple):
-            return [self.value(item, (*place, index), mode) for index, item in enumerate(value)]
-        if mode == "path" and value is not None:
+            return [self.value(one, (*place, at), named=named, is_text=is_text) for at, one in enumerate(value)]
+        if place in self.values or (named and (isinstance(value, str) or self.must_be_text(value, place))):
             return self.path(value, place)
-        if isinstance(value, str):
-            if mode == "destination" or (mode == "source" and self.looks_like_a_path(value)):
-                return self.path(value, place)
-            if mode == "perhaps":
-                self.not_outside(value, place)
+        if isinstance(value, str) and not is_text:
+            self.not_outside(value, place)
         return value
 
-    def names_its_path(self, values: Mapping[str, Any], place: Place) -> bool:
-        """Whether one of the fields that the schema names is the path of the object that they are in."""
-        declared = (key for key in values if self.unnamed is None or (*place, key) not in self.unnamed)
-        return any(_means_a_path(key) or _is_one_of(key, _NAMES) or (*place, key) in self.values for key in declared)
-
-    def key(self, key: str, place: Place, mode: _Mode) -> str:
-        if place in self.keys or (mode == "path" and place not in self.values and self.is_made_up(key, place)):
-            return self.path(key, place)
-        if mode != "free":
-            self.not_outside(key, place)
-        return key
-
-    def is_made_up(self, key: str, place: Place) -> bool:
-        """Whether a key is the model's own; where no schema tells, whether it looks like a path."""
-        return self.looks_like_a_path(key) if self.unnamed is None else place in self.unnamed
-
-    def mode_below(self, key: str, place: Place, mode: _Mode) -> _Mode:
-        """How the value under `key` is judged, in an object that is judged by `mode`."""
-        below: _Mode = "free" if mode == "free" else "perhaps"
-        if place in self.keys:
-            return "free"
-        if self.named is not None:
-            return "path" if key in self.named else below
-        if mode != "free" and self.unnamed is not None and place in self.unnamed:
-            return "perhaps"
-        if _means_a_path(key) or (mode == "object" and _is_one_of(key, _NAMES)):
-            return "path"
-        if _is_one_of(key, _DESTINATIONS):
-            return "destination"
-        if _is_one_of(key, _SOURCES):
-            return "source"
-        return "free" if mode == "object" else below
-
-    def looks_like_a_path(self, text: str) -> bool:
-        written = not text or "\0" in text or text.startswith("~") or _URL.match(text) is not None
-        separated = "/" in text or os.sep in text or os.path.splitdrive(text)[0] != ""
-        return written or separated or os.path.lexists(os.path.join(self.base, text))
-
-    def not_outside(self, text: str, place: Place) -> None:
-        """Refuse text that leads outside where somebody takes it for a path."""
-        if text and self.looks_like_a_path(text):
-            self.real_path(text, place, too_long=True)
+    def must_be_text(self, value: Any, place: Place) -> bool:
+        """Whether no number may stand there: `path` is never one, `max_files` may be."""
+        key = next(part for part in reversed(place) if isinstance(part, str))
+        return value is not None and (key in self.paths or key in PATH_NAMES)
 
     def path(self, value: Any, place: Place) -> str:
+        """The real path of one that is known to be a path."""
         if not isinstance(value, str):
-            raise _Outside(f"{_place_text(place)} must be a path as text, and is {_kind_of_value(value)}")
-        found = self.real_path(value, place)
+            kind = "true or false" if isinstance(value, bool) else "a number"
+            raise _Outside(place, f"{_place_text(place)} must be a path as text, and is {kind}")
+        if _URL.match(value):
+            raise _Outside(place, f"{_quoted_value(place, value)} is a URL; write a path in {self.allowed}")
+        found = self.real_path(value, place, _quoted_value(place, value))
         self.changed = self.changed or found != value
         return found
 
-    def real_path(self, text: str, place: Place, *, too_long: bool = False) -> str:
-        """What a path names, which is inside.
+    def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:
+        """Refuse text that leads outside, as a whole, where somebody takes it for a path."""
+        for read in _readings(text):
+            try:
+                self.judge_reading(read, place, f"{_quoted_value(place, text)} reads as a path{self.remedy(place)} and")
+            except _Outside:
+                if is_key or not self.is_declared_text(place):
+                    raise
 
-        Args:
-            too_long: Whether it may be too long for a path, and name nothing.
-        """
-        given = f"{_place_text(place)}={text[:_QUOTE_LENGTH]!r}"
-        if _URL.match(text):
-            raise _Outside(f"{given} is a URL; write a path in {self.allowed}")
+    def judge_reading(self, read: str, place: Place, given: str) -> None:
+        if os.name == "posix" and _OF_WINDOWS.match(read):
+            raise _Outside(place, f"{given} is one of Windows; allowed is: {self.allowed}")
+        if self.is_prose(read):
+            return
+        if _FILE_URL.match(read):
+            raise _Outside(place, f"{given} is a URL; write a path in {self.allowed}")
+        self.real_path(read, place, given)
+
+    def real_path(self, text: str, place: Place, given: str) -> str:
+        """What a path names, which is inside."""
         try:
             found = real(text, self.base)
             found.encode()
         except (ValueError, OSError) as error:
-            found = self.without_dots(text) if too_long and getattr(error, "errno", None) == errno.ENAMETOOLONG else ""
-            if not found:
-                reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
-                raise _Outside(f"{given} is no path that can be judged: {reason}") from None
+            reason = "its name is not valid UTF-8" if isinstance(error, UnicodeError) else str(error)[:300]
+            raise _Outside(place, f"{given} is no path that can be judged: {reason}") from None
         if not any(contains(root, found) for root in self.roots):
-            raise _Outside(f"{given} is outside of what may be reached; allowed is: {self.allowed}")
+            raise _Outside(place, f"{given} is outside of what may be reached; allowed is: {self.allowed}")
         return found
 
-    def without_dots(self, text: str) -> str:
-        """The path for somebody who takes the dots out of one that is too long; empty where it cannot be judged."""
-        plain = os.path.normpath(os.path.join(real(".", self.base), text))
-        try:
-            return real(plain, "/")
-        except OSError as error:
-            return plain if error.errno == errno.ENAMETOOLONG else ""  # nothing can be opened there
+    def is_prose(self, text: str) -> bool:
+        """Whether the first part of a text names nothing that is there, and it has a blank or the whole is too long for
+        a path: `// a comment`, a picture in base64."""
+        drive, rest = os.path.splitdrive(text)
+        first = re.split(r"[\\/]" if os.name == "nt" else "/", rest.lstrip(f"/{os.sep}"), maxsplit=1)[0]
+        above = self.base if rest and rest[0] not in {"/", os.sep} else drive + os.sep
+        has_blank = any(character.isspace() for character in first)
+        return (has_blank or len(text) > _LONGEST_OPENED) and not os.path.lexists(os.path.join(above, first))
+
+    def is_declared_text(self, place: Place) -> bool:
+        """Whether the tool's schema says what kind of text stands there."""
+        schema = getattr(self.tool, "input_schema", {})
+        nodes: list[Any] = [schema]
+        for part in place:
+            forms = forms_of(nodes, schema)
+            below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
+            nodes = [node for found in below for node in found]
+        return any("contentMediaType" in form for form in forms_of(nodes, schema))
+
+    def remedy(self, place: Place) -> str:
+        """What the program has to say where text is no path: the name nearest to it that the schema knows."""
+        for end in range(len(place), 0, -1):
+            if isinstance(place[end - 1], str) and place[:end] not in self.unnamed:
+                return f" (if it is none: within(…, text=({place[end - 1]!r},)))"
+        return " (if it is none: a schema that names it, and within(…, text=…))"
+
+
+def _readings(text: str) -> Iterator[str]:
+    """What a text may mean as a path, to a handler that takes it as it is, strips it, takes its dots out, or takes
+    backslashes for slashes; nothing where it reads as none."""
+    if ".." not in text and not _READS_AS_PATH.match(text):
+        return
+    plain = text.strip(_QUOTES_AND_BLANKS)
+    dotted = ".." in plain.replace("\\", "/").split("/")
+    written = {plain, plain.replace("\\", "/")} if dotted else {plain}
+    for read in written | {os.path.normpath(one) for one in written}:
+        if _FILE_URL.match(read) or _OF_WINDOWS.match(read) or _is_rooted(read) or ".." in read.split(os.sep):
+            yield read
+
+
+def _is_rooted(text: str) -> bool:
+    return text.startswith(("/", "~", os.sep)) or bool(os.path.splitdrive(text)[0])
+
+
+def _quoted_value(place: Place, text: str) -> str:
+    return f"{_place_text(place)}={text[:_QUOTE_LENGTH]!r}"
 
 
 def _place_text(place: Place) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     text = text if text.isprintable() else repr(text)
     return text if len(text) <= _QUOTE_LENGTH else f"{text[:_QUOTE_LENGTH]}…"
-
-
-def _kind_of_value(value: Any) -> str:
-    return "true or false" if isinstance(value, bool) else "a number"

@@ -57,6 +57,8 @@ Path = Annotated[
     str, Field(description="Relative to the working directory, or absolute.", json_schema_extra={"format": "path"})
 ]
 """A parameter that is a path, as these tools have it."""
+Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/plain"})]
+"""One that is text and no path, which guards need not judge as one."""
 
 
 def _located(path: str, working_directory: str) -> str:
@@ -161,7 +163,7 @@ def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> 
 
 
 @tool(destructive=True, idempotent=True, open_world=False, resources=_same_file, preview=_preview_write)
-def write_file(path: Path, content: str, context: ToolContext) -> str:
+def write_file(path: Path, content: Text, context: ToolContext) -> str:
     """Write a whole text file, which replaces what is there; directories that are missing are made.
 
     Args:
@@ -243,7 +245,7 @@ def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> s
 
 
 @tool(destructive=True, open_world=False, resources=_same_file, preview=_preview_edit)
-def edit_file(path: Path, old: str, new: str, context: ToolContext, replace_all: bool = False) -> str:
+def edit_file(path: Path, old: Text, new: Text, context: ToolContext, replace_all: bool = False) -> str:
     """Replace a passage of a text file. Line ends and encoding stay as they are.
 
     Args:
@@ -507,7 +509,7 @@ def _line_matcher(pattern: str) -> Callable[[str], bool]:
 
 @tool(read_only=True, idempotent=True, open_world=False)
 def search_files(
-    pattern: Annotated[str, Field(min_length=1, max_length=1000)],
+    pattern: Annotated[Text, Field(min_length=1, max_length=1000)],
     context: ToolContext,
     path: Path = ".",
     glob: Annotated[str, Field(max_length=300)] = "*",
