@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -39,16 +38,16 @@ def told(watch: Watch) -> list[Any]:
 @pytest.mark.parametrize("of", ["its own", "the call that made it"])
 @pytest.mark.parametrize("goes_round", [False, True])
 def test_a_generator_that_never_waits_ends_at_its_deadline(of: str, goes_round: bool) -> None:
-    ended: list[float] = []
+    ended: list[int] = []
 
     @tool(timeout=0.1 if of == "its own" else None)
     async def count() -> AsyncIterator[int]:
-        begun, number = monotonic(), 0
+        number = 0
         try:
-            while monotonic() < begun + 2:
+            while True:
                 yield (number := number + 1)
         finally:
-            ended.append(monotonic() - begun)
+            ended.append(number)
 
     @tool(timeout=0.1)
     async def counts(context: ToolContext) -> str:
@@ -59,7 +58,7 @@ def test_a_generator_that_never_waits_ends_at_its_deadline(of: str, goes_round: 
 
     runner = Runner([count, counts], inside=[passes] if goes_round else [])
     assert go(runner.run("count" if of == "its own" else "counts")).status == "timeout"
-    assert ended[0] < 1
+    assert len(ended) == 1
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])

@@ -3,7 +3,6 @@
 import os
 from collections import deque
 from pathlib import Path, PurePath
-from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple
 
 import isolated_tools
@@ -26,6 +25,7 @@ from watched import go
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolHandler, allow, ask, build_tool, tool
 from ferrule.values.arguments import FoundPath
+from steps import lines
 
 Named = Annotated[str, Field(json_schema_extra={"format": "path"})]
 
@@ -369,21 +369,21 @@ def test_for_any_types_the_paths_are_those_that_were_put_there(kind: Any, data: 
     assert {(one.place, one.is_key) for one in found} == wanted
 
 
-def test_the_time_grows_with_the_arguments_alone() -> None:
+def test_the_steps_grow_with_the_arguments_alone() -> None:
     """Each level could be either branch, so that whoever followed every way would take twice as long for each."""
     tree = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
     node = {"type": "object", "properties": {"at": PATH, "in": tree}}
     schema = {"type": "object", "properties": {"value": tree}, "$defs": {"a": node, "b": node}}
     made = Tool(name="use", handler=lambda payload: "done", description="Use it.", input_schema=schema)
 
-    def seconds(depth: int) -> float:
+    def searched(depth: int) -> int:
         value: dict[str, Any] = {"at": "a"}
         for _ in range(depth):
             value = {"at": "a", "in": value}
         arguments = made.handling.parameters.read_ahead("use", {"value": value})
-        begun = perf_counter()
+        work = lines(lambda: arguments.places)
         assert arguments.places is not None
         assert len(arguments.places.paths) == depth + 1
-        return perf_counter() - begun
+        return work
 
-    assert seconds(40) < 40 * seconds(4) + 1
+    assert searched(40) < 12 * searched(4)
