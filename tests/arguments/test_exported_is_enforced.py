@@ -810,6 +810,19 @@ async def many(
     return s
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":[],"s":"x","a":null,"b":[]}',
+        '{"b":[],"a":[],"s":"x","a":null}',
+        '{"s":"b","a":[1],"\\u0062":[],"a":null}',
+        '{"s":"x","a":null,"b":[],"a":[1],"a":null}',
+    ],
+)
+def test_a_key_that_came_twice_is_refused_whatever_stands_beside_the_one_list_that_is_left(text: str) -> None:
+    assert run(twice, text).status == "invalid"
+
+
 NESTED = st.recursive(st.none(), lambda inner: st.dictionaries(TEXTS, inner, max_size=2), max_leaves=4)
 TREE = st.recursive(
     st.fixed_dictionaries({}, optional={"name": TEXTS}),

@@ -26,6 +26,8 @@ _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
+_OPENS = re.compile(r"\s*:\s*[\[{]")
+_NEXT_KEY = re.compile(r"[\]}]\s*,\s*\"")
 _DECODER = json.JSONDecoder()
 SHORT = 200
 """Characters in which counting commas costs less than anything else."""
@@ -62,9 +64,9 @@ def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
             flat = flat[:at] + flat[at + len(value) :]
     holding = [name for name, value in values.items() if type(value) not in _JSON_SCALARS]
     if len(holding) == 1 and flat.count(f'"{holding[0]}"') == 1:
-        begin = min(at for at in (flat.find("{", 1), flat.find("["), len(flat)) if at > 0)
+        begin = flat.find(f'"{holding[0]}"') + len(holding[0]) + 2
         end = max(flat.rfind("]"), flat.rfind("}", 0, -1))
-        if flat[:begin].rstrip().endswith(":") and flat[end + 1 :].lstrip().startswith((",", "}")):
+        if _OPENS.match(flat, begin) and not _NEXT_KEY.search(flat, begin, end + 1):
             flat = flat[:begin] + flat[end:]
     if len(values) > _MOST_SEARCHED or any(flat.count(f'"{name}"') > 1 for name in values):
         _compare_repeated_keys(text)
