@@ -247,15 +247,7 @@ class Runner:
         offered: Toolset | None = None,
         **options: Unpack[RunOptions],
     ) -> Coro[ToolResult]: ...
-    def run(
-        self,
-        call: ToolCall | str,
-        *given: Any,
-        context: ToolContext | None = None,
-        timeout: float | None = None,
-        offered: Toolset | None = None,
-        **fields: Any,
-    ) -> Coro[ToolResult]:
+    def run(self, call: ToolCall | str, *given: Any, **by_name: Any) -> Coro[ToolResult]:
         """Run one call: `run(call, context)` or `run("name", {...}, context)`; await the result.
 
         What the call may use is in the context, or given by name: `run("name", {...}, deps=…, principal=…, session=…)`.
@@ -269,22 +261,20 @@ class Runner:
                 and an option that there is not.
             RuntimeError: where the runner is busy on another loop.
         """
-        origin = NO_ORIGIN
-        if timeout is not None or offered is not None:
-            seconds("timeout", timeout)
-            _check_offered(offered)
-            origin = Origin(None, timeout, None, None, offered)  # by name it takes 0.2 µs more
-        if isinstance(call, str):
-            arguments, *given = given or (None,)  # type: ignore[assignment]
-            call = ToolCall(new_id(), call, arguments)
-        elif not isinstance(call, ToolCall):
-            raise _no_call("run", call)
+        origin, context = NO_ORIGIN, None
+        if not isinstance(call, ToolCall):
+            if not isinstance(call, str):
+                raise _no_call("run", call)
+            call = ToolCall(new_id(), call, given[0] if given else None)
+            given = given[1:]
         if given:
-            context, *given = given  # type: ignore[assignment]
-        if given:
-            raise DefinitionError(f"{_RUN} takes no more by position; it was given {given!r} too")
-        if fields or not (context is None or isinstance(context, ToolContext)):
-            context = context_of(context, fields, _RUN, ("timeout", "offered"))
+            context = given[0]
+            if len(given) > 1:
+                raise DefinitionError(f"{_RUN} takes no more by position; it was given {list(given[1:])} too")
+        if by_name:
+            origin, context = _given_by_name(context, **by_name)
+        elif context is not None and not isinstance(context, ToolContext):
+            context_of(context, by_name, _RUN)  # says what is right
         return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
 
     @overload
@@ -549,6 +539,21 @@ class Runner:
 
 
 _RUN = "run('name', {…}, context, deps=…)"
+
+
+def _given_by_name(
+    positional: Any,
+    *,
+    context: Any = None,
+    timeout: float | None = None,
+    offered: Toolset | None = None,
+    **fields: Any,
+) -> tuple[Origin, ToolContext]:
+    """What `run` takes by name; out of its signature, since each name there costs every call 150 instructions."""
+    seconds("timeout", timeout)
+    _check_offered(offered)
+    given = context_of(context if positional is None else positional, fields, _RUN, ("timeout", "offered"))
+    return Origin(timeout=timeout, offered=offered), given
 
 
 def _no_call(who: str, given: object) -> DefinitionError:
