@@ -43,14 +43,15 @@ class Hook:
 def run_hooks(hooks: Sequence[HookFunction[Seen]], seen: Seen, context: ToolContext) -> Seen | Coro[Seen]:
     """The call or the result as the hooks leave it: at once, or a coroutine of it where one of them has to be
     awaited."""
-    for position, hook in enumerate(hooks):
+    rest = iter(hooks)
+    for hook in rest:
         changed = hook(seen, context)
         if changed is None:
             continue
         if isinstance(changed, seen.__class__):
             seen = changed
         else:
-            return _go_on(changed, hooks[position + 1 :], seen, context)  # type: ignore[arg-type]
+            return _go_on(changed, tuple(rest), seen, context)  # type: ignore[arg-type]
     return seen
 
 

@@ -42,13 +42,13 @@ class Event(_EventFields):
     kind: EventKind
     call: ToolCall
     at: float
+    _data: Mapping[str, Any]
 
     def __init__(self, kind: EventKind, call: ToolCall, what: About = None) -> None:
         self.kind = kind
         self.call = call
         self.at = now()
         self._what = what
-        self._data: Mapping[str, Any] | None = None
         self.__class__ = _FrozenEvent
 
     @property
@@ -59,11 +59,12 @@ class Event(_EventFields):
         failed with its `status`, `error` and `wait`, or the `fault` that a test made; of `tools:changed` the names
         that were `added`, `removed` and `changed`. What is bound or private is
         stars in `input` and in `call`."""
-        data = self._data
-        if data is None:
+        try:
+            return self._data
+        except AttributeError:  # nobody has read it yet
             data = FrozenDict(self._build())
             _keep_data(self, data)
-        return data
+            return data
 
     def _build(self) -> dict[str, Any]:
         call, what = self.call, self._what
@@ -96,7 +97,6 @@ def emit(observers: tuple[Callable[[Event], object], ...], kind: EventKind, call
     event.call = call
     event.at = now()
     event._what = what
-    event._data = None
     event.__class__ = _FrozenEvent
     for observer in observers:
         try:
