@@ -272,7 +272,7 @@ class Runner:
             if len(given) > 1:
                 raise DefinitionError(f"{_RUN} takes no more by position; it was given {list(given[1:])} too")
         if by_name:
-            origin, context = _given_by_name(context, **by_name)
+            origin, context = _options_by_name(context, **by_name)
         elif context is not None and not isinstance(context, ToolContext):
             context_of(context, by_name, _RUN)  # says what is right
         return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
@@ -541,7 +541,7 @@ class Runner:
 _RUN = "run('name', {…}, context, deps=…)"
 
 
-def _given_by_name(
+def _options_by_name(
     positional: Any,
     *,
     context: Any = None,
