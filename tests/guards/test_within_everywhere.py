@@ -7,7 +7,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -341,6 +341,36 @@ def test_a_schema_says_itself_what_is_text(world: Path) -> None:
         assert asyncio.run(runner.run(name, arguments)).success
         arguments["free"] = {"code": "/etc/passwd"}
         assert asyncio.run(runner.run(name, arguments)).status == "denied"
+
+
+class Shell(BaseModel):
+    kind: Literal["shell"]
+    code: str
+
+
+class Python(BaseModel):
+    kind: Literal["python"]
+    code: Text
+
+
+def test_what_one_form_of_a_union_calls_text_is_judged_in_the_others(world: Path) -> None:
+    take = Taken(Annotated[Shell | Python, Field(discriminator="kind")])
+    assert take({"kind": "shell", "code": "/etc/passwd"}).status == "denied"
+    assert Taken(Python | None)({"kind": "python", "code": "/etc/passwd"}).success
+    assert Taken(Text | None)("/etc/passwd").success
+    assert Taken(Text | Path)("/etc/passwd").status == "denied"
+
+
+def test_what_the_program_binds_is_judged_where_it_is_a_path_and_not_for_how_it_reads(world: Path) -> None:
+    @tool
+    def run(script: str, path: str = ".") -> str:
+        return script
+
+    def status(**bound: str) -> str:
+        return asyncio.run(Runner([run.bind(**bound)], guards=[within()]).run("run", {})).status
+
+    assert status(script="/opt/app/run.sh") == "ok"
+    assert status(script="x", path="/etc") == "denied"
 
 
 @posix

@@ -413,6 +413,10 @@ async def divides() -> float:
     raise ZeroDivisionError("geheim")
 
 
+async def tells_its_secret(context: ToolContext) -> None:
+    raise LookupError(f"refused {context.secrets['token']}")
+
+
 async def calls_one_that_raises() -> float:
     return await divides()
 

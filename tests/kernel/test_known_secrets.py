@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 import pytest
+from isolated_tools import tells_its_secret
 from pydantic import SecretStr
 from watched import Watch, go
 
-from ferrule import Runner, Text, ToolCall, ToolContext, ToolError, ToolResult, Toolset, deny, tool
+from ferrule import Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, Toolset, deny, tool
 
 TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "7788"
 STARS = "**********"
@@ -163,6 +164,25 @@ def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:
 
     result = go(Runner([fails]).run("fails", {}, ToolContext(secrets=Vault(a="b"))))
     assert TOKEN not in str(result.error)
+
+
+def test_what_an_isolated_tool_raises_hides_what_it_was_given(caplog: pytest.LogCaptureFixture) -> None:
+    isolated = Tool(name="tells", description="x", handler=tells_its_secret, isolation="process")
+    result = go(Runner([isolated], secrets={"token": TOKEN}).run("tells", {}))
+    assert f"LookupError: refused {STARS}" in str(result.error)
+    assert "LookupError" in caplog.text and leaked(caplog.text) == []
+
+
+def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["-----BEGIN KEY-----", "MIIEvQIBADANBg", "kqhkiG9w0BAQ"]
+
+    @tool
+    async def fails() -> None:
+        raise ExceptionGroup("several", [ValueError("\n".join(lines))])
+
+    go(Runner([fails], secrets={"key": "\n".join(lines)}).run("fails", {}))
+    assert "ValueError" in caplog.text
+    assert [line for line in lines if line in caplog.text] == []
 
 
 def test_what_a_handler_returns_is_its_own() -> None:

@@ -38,6 +38,7 @@ _READS_AS_PATH = re.compile(rf"[{_QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]
 """How a text begins that may be a path; what has a `..` part may be one too."""
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
 _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
+_OF_OTHERS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 _QUOTE_LENGTH = 120
 _MOST_DIRECTORIES = 1000
 
@@ -85,8 +86,7 @@ def within(
         try:
             arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
-            hidden = getattr(context.tool, "hidden", ())
-            return deny(_HIDDEN_OUTSIDE if refusal.place[0] in hidden else str(refusal))
+            return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
         return allow(arguments=arguments) if judge.changed else None
 
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
@@ -155,6 +155,7 @@ class _Judge:
         self.paths = paths
         self.texts = texts
         self.tool = context.tool
+        self.hidden = getattr(context.tool, "hidden", ())
         self.changed = False
         places = call.arguments.places
         known = () if places is None else places.paths
@@ -174,7 +175,8 @@ class _Judge:
                 raise _Outside(inner, f"two keys of {_place_text(place)} are one path: {key[:_QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
             below = not (text or is_path) and (key in self.paths or _is_path_name(key))
-            judged[name] = self.value(value, inner, named=below, is_text=text)
+            # What the program itself fills in is judged where it is known to be a path, and not for how it reads.
+            judged[name] = self.value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
         return judged
 
     def value(self, value: Any, place: Place, *, named: bool, is_text: bool) -> Any:
@@ -244,14 +246,16 @@ class _Judge:
         return (has_blank or len(text) > _LONGEST_OPENED) and not os.path.lexists(os.path.join(above, first))
 
     def is_declared_text(self, place: Place) -> bool:
-        """Whether the tool's schema says what kind of text stands there."""
+        """Whether the tool's schema says what kind of text stands there, in each form that the text may have."""
         schema = getattr(self.tool, "input_schema", {})
         nodes: list[Any] = [schema]
         for part in place:
             forms = forms_of(nodes, schema)
             below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
             nodes = [node for found in below for node in found]
-        return any("contentMediaType" in form for form in forms_of(nodes, schema))
+        forms = [form for form in forms_of(nodes, schema) if not _OF_OTHERS & form.keys()]
+        of_text = [form for form in forms if "string" in form.get("type", "string")]
+        return bool(of_text) and all("contentMediaType" in form for form in of_text)
 
     def remedy(self, place: Place) -> str:
         """What the program has to say where text is no path: the name nearest to it that the schema knows."""

@@ -96,6 +96,7 @@ def _secret_texts(value: Any) -> Iterator[str]:
         if len(text) >= _SHORTEST and not isinstance(value, bool):
             from urllib.parse import quote  # 3 ms
 
+            yield from (line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE)
             yield from (text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""))
     elif isinstance(value, Iterable):
         for inner in value:
