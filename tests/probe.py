@@ -140,3 +140,8 @@ def workers_idle(pool: Any) -> list[Any]:
 def parameters(tool: Tool) -> Any:
     """What validates the arguments of the tool."""
     return tool.handling.parameters
+
+
+def timer(runner: Runner) -> object:
+    """What its calls count their time by."""
+    return runner._state.timer

@@ -24,8 +24,8 @@ from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted
 from ferrule.models._scripted import Step
-from ferrule.pipeline import suspension
 from ferrule.suspended_run import _with_bytes, _without_bytes
+from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
 
 KEY = b"k" * 32
@@ -238,11 +238,11 @@ def test_a_run_that_goes_on_from_an_older_state_runs_nothing_twice() -> None:
     asyncio.run(asyncio.wait_for(main(), BOUND))
 
 
-def test_a_record_that_came_too_late_is_told_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_came_too_late_is_told_to_the_model() -> None:
     office = Office()
     state = suspended(office, [PAY])
-    monkeypatch.setattr(suspension, "now", lambda: state["waiting"]["call_1"]["expires_at"] + 1)
-    came = go_on(office, state, {"call_1": True}, ["Too late."])
+    clock = ManualClock(now=state["waiting"]["call_1"]["expires_at"] + 1)
+    came = come_to(lambda: resume(state, {"call_1": True}, Scripted(["Too late."]), office.runner(clock=clock)))
     assert (came.status, office.paid) == ("done", [])
     assert "too late" in came.messages[-2]["content"]
 

@@ -30,7 +30,7 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     result = await runner.run(ToolCall(new_id(), tool.name, arguments))
     state = runner._state
     if not state.live and not state.abandoned:
-        state.loop = None  # keep none alive
+        state.keep_no_loop()
     if result.success:
         return returned(result)
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)

@@ -41,9 +41,10 @@ from ferrule.pipeline.invoke import Attempt, interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
-from ferrule.pipeline.runner_state import RunnerState
+from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin, ancestors
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
+from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
 from ferrule.values.call import ToolCall, judged_call, new_id
@@ -92,6 +93,8 @@ class Runner:
             first signs and all verify. Left out it is a random one, and only this runner and its replacements resume.
         resume_within: Seconds after which a suspended call can no longer be resumed.
         expose: Kinds of exceptions whose text a model may see; of all others it sees the type.
+        clock: What deadlines, waits and expiries go by, and middleware without a clock of its own, such as a
+            `ferrule.testing.ManualClock`; left out, the machine's. `drain` goes by the machine's in any case.
 
     Raises:
         DefinitionError: for whatever could not work.
@@ -120,6 +123,7 @@ class Runner:
         resume_key: bytes | Sequence[bytes] | None = None,
         resume_within: float = 86_400.0,
         expose: tuple[type[BaseException], ...] = EXPOSED,
+        clock: Clock | None = None,
     ) -> None:
         toolset = tools if isinstance(tools, Toolset) else Toolset(tools)
         limit, share = whole_number("concurrency", concurrency), whole_number("per_principal", per_principal)
@@ -136,6 +140,7 @@ class Runner:
             max_output=whole_number("max_output", max_output) or 100_000,
             max_input=whole_number("max_input", max_input),
         )
+        clock = options.clock("clock", clock) or MONOTONIC
         state = RunnerState(
             settings=settings,
             tools=toolset,
@@ -148,6 +153,8 @@ class Runner:
             resume_keys=resume_keys(resume_key),
             resume_within=seconds("resume_within", resume_within) or 86_400.0,
             receive=receive,
+            clock=clock,
+            taken_up=TakenUp(clock),
         )
         self._drain = 0.0 if drain == 0 else seconds("drain", drain)
         self._set_up(state)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, StringConstraints
-from watched import BOUND
 
 from ferrule import CONTEXT, Media, Text, ToolCall, ToolContext, ToolError, ToolHandler, ToolResult, tool
 from ferrule.executors.threads import Raised
@@ -421,7 +420,7 @@ async def calls_one_that_raises() -> float:
     return await divides()
 
 
-async def asks_for(context: ToolContext, name: str, count: int = 1, seconds: float = BOUND) -> list[Any]:
+async def asks_for(context: ToolContext, name: str, count: int = 1, seconds: float = 10.0) -> list[Any]:
     """Run another tool, several times at once; what came of each."""
     runs = (asyncio.wait_for(context.run(name, {"n": n}), seconds) for n in range(count))
     found = await asyncio.gather(*runs, return_exceptions=True)

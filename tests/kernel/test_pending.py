@@ -31,7 +31,8 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.pipeline import runner_state, suspension, tasks
+from ferrule.pipeline import tasks
+from ferrule.scheduling.clock import MONOTONIC, Clock
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 40
 Ran = list[dict[str, Any]]
@@ -497,13 +498,16 @@ def test_what_a_person_gave_before_is_asked_for_again() -> None:
 # -- once --------------------------------------------------------------------------------------------------------------
 
 
-class Clock:
-    """The time, for whoever seals, refuses or forgets a record."""
+class Today(Clock):
+    """The machine's time, on a day that a test chooses."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.time = 1_000_000.0
-        for module in (suspension, runner_state):
-            monkeypatch.setattr(module, "now", lambda: self.time)
+    time, sleep = staticmethod(MONOTONIC.time), staticmethod(MONOTONIC.sleep)
+
+    def __init__(self) -> None:
+        self.today = 1_000_000.0
+
+    def now(self) -> float:
+        return self.today
 
 
 def test_two_at_once_run_once() -> None:
@@ -552,23 +556,23 @@ def test_it_stays_used_after_thousands_of_others() -> None:
     assert len(ran) == 1
 
 
-def test_what_is_kept_of_it_is_forgotten_when_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, (write, ran) = Clock(monkeypatch), writing()
-    runner = made([write], resume_within=10)
+def test_what_is_kept_of_it_is_forgotten_when_it_expires() -> None:
+    clock, (write, ran) = Today(), writing()
+    runner = made([write], resume_within=10, clock=clock)
     first = suspended(runner)
     assert go(runner.resume(first, True)).success
-    clock.time += 10
+    clock.today += 10
     assert go(runner.resume(suspended(runner), True)).success
     assert len(runner._state.taken_up._keys) == len(runner._state.taken_up._by_expiry) == 1
     assert go(runner.resume(first, True)).status == "invalid"
     assert len(ran) == 2
 
 
-def test_an_answer_that_comes_too_late_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, (write, ran), watch = Clock(monkeypatch), writing(), Watch()
-    runner = made([write], resume_within=10, observers=[watch])
+def test_an_answer_that_comes_too_late_is_refused_and_told() -> None:
+    clock, (write, ran), watch = Today(), writing(), Watch()
+    runner = made([write], resume_within=10, observers=[watch], clock=clock)
     record = suspended(runner)
-    clock.time += 10
+    clock.today += 10
     result = go(runner.resume(record, True))
     assert (result.status, ran) == ("invalid", []) and "too late" in str(result.error)
     assert watch.kinds()[-1] == "tool:error"
@@ -647,15 +651,15 @@ def test_a_journal_that_hangs_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     assert ran == []
 
 
-def test_a_record_that_expires_while_the_journal_takes_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, (write, ran) = Clock(monkeypatch), writing()
+def test_a_record_that_expires_while_the_journal_takes_it_does_not_run() -> None:
+    clock, (write, ran) = Today(), writing()
 
     class Slow(Kept):
         async def take(self, key: str, expires_at: float) -> Any:
-            clock.time = expires_at
+            clock.today = expires_at
             return True
 
-    runner = made([write], journal=Slow())
+    runner = made([write], journal=Slow(), clock=clock)
     assert go(runner.resume(suspended(runner), True)).status == "invalid"
     assert ran == []
 

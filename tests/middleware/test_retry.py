@@ -451,7 +451,7 @@ async def later(result: ToolResult) -> bool:
         {"safe": 5},
         {"when": 5},
         {"when": later},
-        {"clock": None},
+        {"clock": 5},
     ],
 )
 def test_wrong_parameters_are_a_mistake_at_once(arguments: Any) -> None:

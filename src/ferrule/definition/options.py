@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from ferrule.arguments.names import Names
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Isolation, Journal, Middleware, Observer
 from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
 from ferrule.values.decision import Diff
@@ -236,6 +237,13 @@ def previewing(key: str, value: object, tool: str) -> object:
     if value is not None:
         callable_of(key, value, tool, "(arguments)")
     return plain_function(key, value, tool)
+
+
+def clock(key: str, value: object) -> Clock | None:
+    """A clock, or `None` for the machine's."""
+    if value is not None and (isinstance(value, type) or not isinstance(value, Clock)):
+        raise wrong(key, value, "", "a clock, which has time(), async sleep(…), call_at(…) and now()")
+    return value
 
 
 def isolating(key: str, value: object, tool: str) -> object:

@@ -36,6 +36,7 @@ class WorkerCall:
 
     parent: RunningCall | None = None
     cancelled = False  # what is cancelled is killed
+    clock = None
     inside = True
     runs = 1
     refusal = None

@@ -9,9 +9,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeAlias
 
+from ferrule.definition import options
 from ferrule.definition.handler import is_async
 from ferrule.errors import DefinitionError
-from ferrule.scheduling.clock import Clock
+from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
@@ -170,15 +171,28 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
-def ticking(name: str, clock: Any) -> Clock:
-    """A clock.
+class Ticking:
+    """What a middleware goes by: the clock that it was given, or that of the runner whose call it sees first.
 
     Raises:
-        DefinitionError: for what does not have its methods.
+        DefinitionError: for what is no clock.
     """
-    if isinstance(clock, type) or not isinstance(clock, Clock):
-        raise DefinitionError(f"{name}: clock must have time() and an async sleep(seconds), not {clock!r}")
-    return clock
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, name: str, clock: Clock | None) -> None:
+        self._clock = options.clock(f"{name}(clock)", clock)
+
+    def of(self, context: ToolContext) -> Clock:
+        """The clock for the call that this context belongs to."""
+        clock = self._clock
+        if clock is None:
+            clock = self._clock = context.clock or MONOTONIC
+        return clock
+
+    def time(self) -> float:
+        """The seconds that it says, where no call is at hand."""
+        return (self._clock or MONOTONIC).time()
 
 
 def limited(error: str, retry_after: float | None = None) -> ToolResult:

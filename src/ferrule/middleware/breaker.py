@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from ferrule.middleware._counted import By, function, keyed, limited, number, rounded_up, ticking, whole
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, rounded_up, whole
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -26,7 +26,7 @@ def breaker(
     probes: int = 1,
     when: Callable[[ToolResult], bool] | None = None,
     by: By = "tool",
-    clock: Clock = MONOTONIC,
+    clock: Clock | None = None,
 ) -> Breaker:
     """A middleware that stops calling what has failed `failures` times in a row. See docs/limits.md.
 
@@ -53,7 +53,7 @@ def breaker(
             isinstance(result.exception, LookupError)`, what was not found says nothing about the service.
         by: What has a breaker of its own: `"tool"`, `"principal"`, `"session"` or `"all"`; several; or a function of
             call and context that gives the key. Where it raises or gives no key, the call fails and nothing is run.
-        clock: What tells the time.
+        clock: What tells the time; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work.
@@ -93,13 +93,13 @@ class _Probe:
 class Breaker:
     """What `breaker` makes."""
 
-    def __init__(self, failures: int, seconds: float, probes: int, when: Any, by: By, clock: Clock) -> None:
+    def __init__(self, failures: int, seconds: float, probes: int, when: Any, by: By, clock: Clock | None) -> None:
         self._most = whole("breaker(failures)", failures)
         self._seconds = number("breaker(seconds)", seconds)
         self._probes = whole("breaker(probes)", probes)
         self._when = function("breaker(when)", when)
         self._key = keyed("breaker", by)[0]
-        self._time = ticking("breaker", clock).time
+        self._clock = Ticking("breaker", clock)
         self._closed: dict[Hashable, _Circuit] = {}  # the first that failed is the first
         self._open: dict[Hashable, _Circuit] = {}  # and half-open; the first whose time is up is the first
         self._lock = threading.Lock()
@@ -107,6 +107,7 @@ class Breaker:
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         key = self._key(call, context)
         probe: _Probe | None = None
+        self._clock.of(context)
         if key in self._open or len(self._open) >= _KEYS_AT_MOST:
             entered = self._entered(key, call)
             if isinstance(entered, ToolResult):
@@ -146,7 +147,7 @@ class Breaker:
                 wait = self._without_room(key)
                 said = f"{call.name} is not called for the time being: {_KEYS_AT_MOST} others have failed too often."
                 return limited(said, rounded_up(wait)) if wait > 0 else None
-            wait = circuit.until - self._time()
+            wait = circuit.until - self._clock.time()
             circuit.probes = [one for one in circuit.probes if not one.given_up]
             if wait <= 0 and len(circuit.probes) < self._probes:
                 probe = _Probe(circuit)
@@ -183,20 +184,20 @@ class Breaker:
         if circuit.failures < self._most:
             self._closed[key] = circuit
         else:  # as it is after every probe
-            circuit.until = self._time() + self._seconds
+            circuit.until = self._clock.time() + self._seconds
             self._open[key] = circuit
 
     def _without_room(self, key: Hashable) -> float:
         """Seconds until a failure for `key` can be remembered; 0 where it can be now."""
         if len(self._open) < _KEYS_AT_MOST or key in self._open:
             return 0.0
-        return max(0.0, next(iter(self._open.values())).until - self._time())
+        return max(0.0, next(iter(self._open.values())).until - self._clock.time())
 
     def is_open(self, key: Hashable) -> bool:
         """Whether calls for `key` (a tool's name, what `by` gives) are refused at present."""
         with self._lock:
             circuit = self._open.get(key)
-            return self._without_room(key) > 0 if circuit is None else circuit.until > self._time()
+            return self._without_room(key) > 0 if circuit is None else circuit.until > self._clock.time()
 
     def forget(self, key: Hashable) -> None:
         """Close it for `key`, as if nothing had failed."""

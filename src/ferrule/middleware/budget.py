@@ -10,8 +10,8 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, function, keyed, limited, number, ran_nothing, ticking, whole
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, ran_nothing, whole
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -33,7 +33,7 @@ def budget(
     reserve: Amounts | Callable[[ToolCall, ToolContext], Amounts] | None = None,
     usage: Callable[[ToolResult], Amounts | None] | None = None,
     by: By = "session",
-    clock: Clock = MONOTONIC,
+    clock: Clock | None = None,
 ) -> Budget:
     """A middleware that bounds what all calls of a session use together; what would go beyond it is `limited`.
     See docs/limits.md.
@@ -57,7 +57,7 @@ def budget(
             `total_tokens`, or `input_tokens` and `output_tokens`). Where it raises, that is logged, and not known.
         by: What has a budget of its own: `"session"`, `"principal"`, `"tool"`, or `"all"` for one; several; or a
             function of call and context that gives the key. Where it raises or gives no key, nothing is run.
-        clock: What tells the time.
+        clock: What tells the time; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work.
@@ -77,7 +77,7 @@ class _Account:
 class Budget:
     """What `budget` makes. It keeps an account for each key until `forget(key)`."""
 
-    def __init__(self, limits: Amounts, reserve: Any, usage: Any, by: By, clock: Clock) -> None:
+    def __init__(self, limits: Amounts, reserve: Any, usage: Any, by: By, clock: Clock | None) -> None:
         if not limits:
             raise DefinitionError("budget needs a bound: calls=…, tokens=…, cost=… or seconds=…")
         self._units = tuple(limits)
@@ -86,7 +86,7 @@ class Budget:
         self._limits = [_scaled(f"budget({unit})", limit) for unit, limit in limits.items()]
         self._key, self._who = keyed("budget", by)
         self._usage = function("budget(usage)", usage) or _usage_in_metadata
-        self._time = ticking("budget", clock).time
+        self._clock = Ticking("budget", clock)
         self._reserve, self._fixed = self._reserving(reserve)
         self._only_calls = self._units == ("calls",)
         self._accounts: dict[Hashable, _Account] = {}
@@ -152,7 +152,7 @@ class Budget:
         result: ToolResult | None = None
         unused = [0] * len(wanted)
         try:
-            before, began = context.runs, self._time()
+            before, began = context.runs, self._clock.of(context).time()
             try:
                 result = await next(call, context)
                 return result
@@ -188,7 +188,7 @@ class Budget:
         """How much of each amount goes back; negative where more was used."""
         used = {} if result is None else self._said(result)
         if "seconds" in self._units:
-            used["seconds"] = self._time() - began
+            used["seconds"] = self._clock.time() - began
         return [
             amount - round(used[unit] * _SCALE) if unit in used else 0
             for unit, amount in zip(self._units, wanted, strict=True)

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, keyed, number, ticking, whole
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.middleware._counted import By, Ticking, keyed, number, whole
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext, ToolFacts
@@ -27,7 +27,7 @@ _canonical = json.JSONEncoder(sort_keys=True).encode
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock = MONOTONIC) -> Cache:
+def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, clock: Clock | None = None) -> Cache:
     """A middleware that keeps the successes of tools that only read (`read_only` for this call), for `seconds`.
     See docs/limits.md.
 
@@ -48,7 +48,7 @@ def cache(seconds: float = 300.0, *, entries: int = 1000, by: By | None = None, 
             `secrets` (these two as the very objects). Else `"principal"`, `"session"`, `"all"` where nothing does;
             several; or a function of call and context that gives the key. Where it raises or gives no key, the call
             fails and nothing is run.
-        clock: What tells the time.
+        clock: What tells the time; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work, and where it stands in `around`.
@@ -78,11 +78,11 @@ class Cache:
 
     only_inside = "cache(…) belongs in `inside`: in `around`, what it keeps would go round the guards"
 
-    def __init__(self, seconds: float, entries: int, by: By | None, clock: Clock) -> None:
+    def __init__(self, seconds: float, entries: int, by: By | None, clock: Clock | None) -> None:
         self._seconds = number("cache(seconds)", seconds)
         self._most = whole("cache(entries)", entries)
         self._scope = _everything if by is None else keyed("cache", by)[0]
-        self._time = ticking("cache", clock).time
+        self._clock = Ticking("cache", clock)
         self._kept: dict[_CacheKey, tuple[float, ToolResult]] = {}
         self._flights: dict[_CacheKey, _Flight] = {}
         self._lock = threading.Lock()
@@ -101,6 +101,7 @@ class Cache:
             asked += str(call.raw)
         key: _CacheKey = (tool.definition, asked, self._scope(call, context))
         shared: _Shared = "again"
+        self._clock.of(context)
         while shared == "again":
             entry = self._look_up(key, call)
             if isinstance(entry, _Flight):
@@ -113,7 +114,7 @@ class Cache:
         loop = asyncio.get_running_loop()
         with self._lock:
             kept = self._kept.pop(key, None)
-            if kept is not None and self._time() < kept[0]:
+            if kept is not None and self._clock.time() < kept[0]:
                 self._kept[key] = kept
                 return kept[1]
             flight = self._flights.get(key)
@@ -152,7 +153,7 @@ class Cache:
             flight.end(shared)
 
     def _keep(self, key: _CacheKey, result: ToolResult) -> None:
-        self._kept[key] = (self._time() + self._seconds, result)
+        self._kept[key] = (self._clock.time() + self._seconds, result)
         if len(self._kept) > self._most:
             del self._kept[next(iter(self._kept))]
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ferrule.middleware._counted import By, Windows, keyed, limited, number, rounded_up, ticking, whole
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.middleware._counted import By, Ticking, Windows, keyed, limited, number, rounded_up, whole
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock = MONOTONIC) -> Rate:
+def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock | None = None) -> Rate:
     """A middleware that lets through at most `calls` in any `seconds`, wherever these begin. See docs/limits.md.
 
     A call beyond that is not run but `limited`, with a `retry_after` in seconds; a `retry` further out waits for it. A
@@ -27,7 +27,7 @@ def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock = M
         by: What has a count of its own: `"tool"`, `"principal"`, `"session"`, or `"all"` for one count; several, such
             as `("tool", "principal")`; or a function of call and context that gives the key. Where the function raises
             or gives no key, the call fails and nothing is run.
-        clock: What tells the time.
+        clock: What tells the time; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work.
@@ -38,17 +38,17 @@ def rate(calls: int, seconds: float = 60.0, *, by: By = "tool", clock: Clock = M
 class Rate:
     """What `rate` makes."""
 
-    __slots__ = ("_key", "_said", "_time", "_windows")
+    __slots__ = ("_clock", "_key", "_said", "_windows")
 
-    def __init__(self, calls: int, seconds: float, by: By, clock: Clock) -> None:
+    def __init__(self, calls: int, seconds: float, by: By, clock: Clock | None) -> None:
         most, per = whole("rate(calls)", calls), number("rate(seconds)", seconds)
         self._key, who = keyed("rate", by)
-        self._time = ticking("rate", clock).time
+        self._clock = Ticking("rate", clock)
         self._windows = Windows(most, per)
         self._said = f"could not be called: the limit of {most} calls in {per:g} s for {who} is reached."
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        wait = self._windows.take(self._key(call, context), self._time())
+        wait = self._windows.take(self._key(call, context), self._clock.of(context).time())
         if wait:
             return limited(f"{call.name} {self._said}", rounded_up(wait))
         return await next(call, context)

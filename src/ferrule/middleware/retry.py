@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import Windows, function, number, ran, ticking, whole
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.middleware._counted import Ticking, Windows, function, number, ran, whole
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, cut
@@ -31,7 +31,7 @@ def retry(
     per_minute: int = 60,
     safe: Iterable[str] = (),
     when: Callable[[ToolResult], bool] | None = None,
-    clock: Clock = MONOTONIC,
+    clock: Clock | None = None,
 ) -> Retry:
     """A middleware that makes another attempt where one failed and another can do no harm. See docs/limits.md.
 
@@ -53,7 +53,7 @@ def retry(
         safe: Names or globs of tools that may be run again although they are not marked so.
         when: Whether a result (`failed`, `limited` or `timeout`) is worth another attempt; left out, what failed is,
             and what is limited and says until when.
-        clock: What tells the time and waits.
+        clock: What tells the time and waits; left out, what the runner goes by that calls it first.
 
     Raises:
         DefinitionError: for parameters that could not work, and where it stands in `around`.
@@ -75,7 +75,7 @@ class Retry:
         per_minute: int,
         safe: Iterable[str],
         when: Callable[[ToolResult], bool] | None,
-        clock: Clock,
+        clock: Clock | None,
     ) -> None:
         self._attempts = whole("retry(attempts)", attempts)
         self._wait = number("retry(wait)", wait, zero=True)
@@ -84,7 +84,7 @@ class Retry:
         self._spare = Windows(whole("retry(per_minute)", per_minute), 60.0)
         self._safe = _safe_names(safe)
         self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
-        self._clock = ticking("retry", clock)
+        self._clock = Ticking("retry", clock)
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         if not context.inside:
@@ -101,7 +101,8 @@ class Retry:
         while (pause := self._pause(call, context, result, len(made) + 1, ever)) is not None:
             made.append(self._record(result, len(made) + 1, pause))
             context.announce(made[-1])
-            await context.pause(pause, self._clock.sleep)  # where there is to be no other attempt, `next` says why
+            # Where there is to be no other attempt, `next` says why.
+            await context.pause(pause, self._clock.of(context).sleep)
             result = await next(call, context)
             ever = ran(result, context, before) if ever is False else ever
         return self._last(result, made, ever) if made else result
@@ -117,7 +118,7 @@ class Retry:
         pause, remaining = self._chosen(result, attempt), context.remaining()
         if pause > self._longest or (remaining is not None and pause >= remaining):
             return None
-        return None if self._spare.take(call.name, self._clock.time()) else pause
+        return None if self._spare.take(call.name, self._clock.of(context).time()) else pause
 
     def _is_safe(self, call: ToolCall, context: ToolContext) -> bool:
         tool = context.tool

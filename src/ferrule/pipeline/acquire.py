@@ -7,7 +7,6 @@ that limit and that key apply anew among the calls that it makes. Whatever else 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -105,25 +104,21 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
     Raises:
         Rejected: where one is not to be had in time.
     """
-    runner, clock = plan.runner, asyncio.get_running_loop().time
+    runner, timer = plan.runner, plan.runner.timer
     timeout = runner.queue_timeout
     if timeout is None and state.parent is not None:
         timeout = NESTED_TIMEOUT
-    until = None if timeout is None else clock() + timeout
-
-    def left() -> float | None:
-        return None if until is None else max(0.0, until - clock())
-
+    until = None if timeout is None else timer.time() + timeout
     holdings = Holdings(())
     runner.waiting.add(state)
     try:
         if plan.locks:
             holdings.keys = _keys(plan, state)
             for hold in holdings.keys:
-                if not hold.granted and not await hold.wait(left()):
+                if not await hold.wait(until, timer):
                     raise busy(plan, "what it works on is in use")
         for limiter in limiters:
-            if not await limiter.acquire(left(), (plan.name, state.fields.principal)):
+            if not await limiter.acquire(until, (plan.name, state.fields.principal), timer):
                 raise busy(plan, f"{limiter.limit} calls run already, the most that may run at once")
             holdings.limiters = (*holdings.limiters, limiter)
         if plan.disabled is not None:  # since it began to wait

@@ -20,6 +20,7 @@ from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, state_of
 from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
+from ferrule.scheduling.clock import Timer, wait_until
 from ferrule.scheduling.loops import wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
@@ -163,17 +164,19 @@ class Deadline:
     """The deadline of a run, and the task of its own that has it.
 
     Attributes:
-        at: When it is, in the loop's time; endless while the handler asks somebody.
+        at: When it is, by `timer`; endless while the handler asks somebody.
+        timer: What counts its time.
         task: What runs in it.
         stopped: Whether the kernel has cancelled that.
         waiter: Who waits for its end.
     """
 
-    __slots__ = ("_asked_at", "_left", "_questions", "at", "seconds", "stopped", "task", "waiter")
+    __slots__ = ("_asked_at", "_left", "_questions", "at", "seconds", "stopped", "task", "timer", "waiter")
 
-    def __init__(self, seconds: float, now: float) -> None:
+    def __init__(self, seconds: float, timer: Timer) -> None:
         self.seconds = seconds
-        self.at = now + seconds
+        self.timer = timer
+        self.at = timer.time() + seconds
         self.task: asyncio.Task[Any] | None = None
         self.stopped = False
         self.waiter: asyncio.Future[None] | None = None
@@ -188,14 +191,14 @@ class Deadline:
         """Count no time while a question is open."""
         self._questions += 1
         if self._questions == 1:
-            self._left, self.at = self.at - get_running_loop().time(), inf
+            self._left, self.at = self.at - self.timer.time(), inf
             self.wake()
 
     def go_on(self) -> None:
         """Count again, where no other question is open."""
         self._questions -= 1
         if not self._questions:
-            self.at = get_running_loop().time() + self._left
+            self.at = self.timer.time() + self._left
             self.wake()
 
 
@@ -217,7 +220,7 @@ def invoke(
     attempt.answer = answer
     seconds = plan.timeout if timeout is None else timeout
     if state.parent is not None:
-        left = deadline_above(state) - get_running_loop().time()
+        left = deadline_above(state) - plan.runner.timer.time()
         if left <= 0:
             late = f"{plan.name} was not started: the deadline of a call that made it has passed. {NOTHING_RUN}"
             return reject(state, Rejected("timeout", late))
@@ -229,11 +232,11 @@ def invoke(
         handling = _contained(plan.inside(state.call, state.context), state)
     if seconds is None:
         return handling  # type: ignore[no-any-return]
-    loop = get_running_loop()
-    deadline = attempt.deadline = Deadline(seconds, loop.time())
+    timer = plan.runner.timer
+    deadline = attempt.deadline = Deadline(seconds, timer)
     attempt.cancels = 0
-    task = start(handling, loop)
-    if task.done() and loop.time() <= deadline.at and not task.cancelled():  # a handler that never waited
+    task = start(handling, get_running_loop())
+    if task.done() and timer.time() <= deadline.at and not task.cancelled():  # a handler that never waited
         return task.result()  # type: ignore[no-any-return]
     deadline.task = task
     return _within_deadline(deadline, task, plan, state)
@@ -364,7 +367,7 @@ async def _within_deadline(
     Then it is cancelled, gets `grace` seconds to end, and is abandoned and reported. Whatever it makes of the
     cancellation, and whether it raises a `TimeoutError` of its own, changes nothing about that.
     """
-    time = get_running_loop().time
+    time = deadline.timer.time
     try:
         while not task.done() and time() < deadline.at:  # woken too where the deadline was moved
             await _wait_for_end(task, deadline, deadline.at)
@@ -387,17 +390,13 @@ async def _wait_for_end(task: asyncio.Task[ToolResult], deadline: Deadline, unti
 
     The task wakes the waiter itself, at its end: a callback would cost one more turn of the loop.
     """
-    loop = get_running_loop()
-    waiter = deadline.waiter = loop.create_future()
+    waiter = deadline.waiter = get_running_loop().create_future()
     if task.cancelling():  # a task that is cancelled before its first step never comes to its end
         task.add_done_callback(lambda _: wake(waiter))
-    late = None if until == inf else loop.call_at(until, wake, waiter)
     try:
-        await waiter
+        await wait_until(waiter, None if until == inf else until, deadline.timer)
     finally:
         deadline.waiter = None
-        if late is not None:
-            late.cancel()
 
 
 async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan: Plan) -> None:
@@ -406,7 +405,7 @@ async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan
     if not task.done():
         task.cancel()
         with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
-            await _wait_for_end(task, deadline, get_running_loop().time() + plan.runner.grace)
+            await _wait_for_end(task, deadline, deadline.timer.time() + plan.runner.grace)
     task.add_done_callback(_mark_seen)  # the result tells of the deadline
 
 

@@ -12,6 +12,7 @@ from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide_within
 from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.scheduling.clock import Clock
 from ferrule.scheduling.loops import running_loop
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
@@ -23,6 +24,10 @@ from ferrule.values.result import ToolResult
 
 class LiveCall(CallState):
     """The `RunningCall` of a context, and the `StartedCall` of an executor."""
+
+    @property
+    def clock(self) -> Clock:
+        return self.plan.runner.clock
 
     @property
     def nested(self) -> bool:
@@ -59,11 +64,11 @@ class LiveCall(CallState):
         return stopped or task is None or task.cancelling() > max(self.cancels, self.attempt.cancels)
 
     def remaining(self, *, own: bool) -> float | None:
-        loop, above, deadline = self.plan.runner.loop, deadline_above(self), self.attempt.deadline
+        above, deadline = deadline_above(self), self.attempt.deadline
         first = min(above, inf if deadline is None else deadline.at)
-        if loop is None or first == inf or (own and first == above):  # a call that inherits its deadline has none
+        if first == inf or (own and first == above):  # a call that inherits its deadline has none
             return None
-        return max(0.0, first - loop.time())
+        return max(0.0, first - self.plan.runner.timer.time())
 
     def run_nested(
         self, name: str, arguments: Mapping[str, object] | str | None, level: int | None

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from threading import Lock
-from time import time as now
 from typing import Any, TypeAlias
 
 from ferrule.definition.tool import Tool
@@ -19,6 +18,7 @@ from ferrule.pipeline.invoke import handle_judged, interrupt, may_run_again, wak
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import denied
 from ferrule.pipeline.state import CallState, Origin
+from ferrule.scheduling.clock import MONOTONIC, Clock, Timer
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from ferrule.types import Approver, Coro, Journal, Observer
@@ -33,7 +33,8 @@ class TakenUp:
     """The records of suspended calls that were taken up, each until it expires. Runners of the same settings share it,
     perhaps in several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = Lock()
         self._keys: set[str] = set()
         self._by_expiry: list[tuple[float, str]] = []
@@ -41,7 +42,7 @@ class TakenUp:
     async def take(self, key: str, expires_at: float) -> bool:
         """Note that a record is taken up; whether it had not been."""
         with self._lock:
-            while self._by_expiry and self._by_expiry[0][0] <= now():
+            while self._by_expiry and self._by_expiry[0][0] <= self._clock.now():
                 self._keys.discard(heappop(self._by_expiry)[1])
             if key in self._keys:
                 return False
@@ -61,6 +62,7 @@ class RunnerState:
         resume_keys: What seals suspended calls, the first, and what their seals are compared with, all.
         resume_within: Seconds in which a suspended call can be taken up.
         receive: Takes a call in; see `pipeline/call.py`, for calls that are made by calls.
+        clock: What deadlines, waits and expiries go by.
         views: This runner as mounted tools see it, by the settings of the runners that they come from.
         closing: Whether no new calls are taken, but those of batches that began before.
         drained: Whether these are not taken either.
@@ -71,6 +73,7 @@ class RunnerState:
 
     Attributes:
         loop: It; `None` while none runs.
+        timer: What calls there count their time by: the clock or, where that is the machine's, the loop itself.
         live: The calls that are under way.
         locks: By the keys of `resources`.
         waiting: The calls that wait for a slot or a key.
@@ -90,15 +93,16 @@ class RunnerState:
     resume_keys: tuple[bytes, ...]
     resume_within: float
     receive: Receive
+    clock: Clock
+    taken_up: TakenUp
     plans: dict[str, Plan] = field(default_factory=dict)
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
     drained: bool = False
-    taken_up: TakenUp = field(default_factory=TakenUp)
     abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.keep_no_loop()
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
@@ -106,6 +110,11 @@ class RunnerState:
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
         self.settings.runners.add(self)
+
+    def keep_no_loop(self) -> None:
+        """Let the loop go on which calls ran; the next one moves it to its own."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.timer: Timer = self.clock
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""
@@ -181,6 +190,7 @@ class RunnerState:
         if self.loop is not None and self.loop.is_closed():
             self._end_abandoned()
         self.loop = loop
+        self.timer = loop if self.clock is MONOTONIC else self.clock
 
     def _end_abandoned(self) -> None:
         """What was abandoned on a loop that is closed has ended with it; threads say so themselves when they end."""

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from time import time as now
 from typing import Any, NamedTuple
 
 from ferrule.arguments.dumping import NoJudgedForm
@@ -86,7 +85,7 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
     decision, wanted = suspended.decision, suspended.wanted
-    key, asked_at, secret = os.urandom(16).hex(), now(), plan.runner.resume_keys[0]
+    key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
         "version": _VERSION,
@@ -182,7 +181,7 @@ async def take_up(plan: Plan, answered: Answered) -> None:
     if isinstance(answer, Raised):
         log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")
-    if expires_at <= now():  # looked at last: by now who keeps the key may have forgotten it
+    if expires_at <= plan.runner.clock.now():  # looked at last: by now who keeps the key may have forgotten it
         raise Rejected("invalid", f"The answer came too late, the call can no longer be resumed. {NOTHING_RUN}")
     if answer is not True:
         raise Rejected("invalid", RESUMED_ALREADY)

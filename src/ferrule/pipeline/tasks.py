@@ -9,6 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
+from ferrule.scheduling.clock import wait_until
+from ferrule.scheduling.loops import wake
 from ferrule.types import Coro
 
 if TYPE_CHECKING:
@@ -32,7 +34,10 @@ async def within_time(awaited: Awaitable[object], runner: RunnerState) -> object
     """What comes of it, or `Raised`. What is late is cancelled and not waited for, and counted until it ends."""
     task = start(outcome_of(awaited), asyncio.get_running_loop())
     try:
-        await asyncio.wait({task}, timeout=ANSWER_SECONDS)
+        if not task.done():
+            waiter = asyncio.get_running_loop().create_future()
+            task.add_done_callback(lambda _: wake(waiter))
+            await wait_until(waiter, runner.timer.time() + ANSWER_SECONDS, runner.timer)
     finally:
         if not task.done():
             task.cancel()

@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from ferrule.scheduling.loops import wake
+
+
+class Timer(Protocol):
+    """What the kernel needs on the way of a call: every event loop is one, and every clock."""
+
+    def time(self) -> float: ...
+
+    def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> Cancellable: ...
+
+
+class Cancellable(Protocol):
+    """What is to happen, and need not."""
+
+    def cancel(self) -> object: ...
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """Tells the time and waits. `ferrule.testing.ManualClock` is one that stands still until a test moves it."""
+    """Tells the time and waits. `ferrule.testing.ManualClock` is one that stands still until a test moves it. One that
+    is derived from this has `call_at` and `now` already."""
 
     def time(self) -> float:
         """Seconds since any moment; they never go back. May be called from any thread."""
@@ -19,8 +37,17 @@ class Clock(Protocol):
         """Wait that long by this clock."""
         ...
 
+    def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> Cancellable:
+        """Call `callback` on the running loop once `time()` says `when`; the loop's own timer where nothing else is
+        said."""
+        return asyncio.get_running_loop().call_later(when - self.time(), callback, *arguments)
 
-class _Monotonic:
+    def now(self) -> float:
+        """Seconds since the epoch, for what others read and what expires; may be called from any thread."""
+        return time.time()
+
+
+class _Monotonic(Clock):
     """The clock of the machine."""
 
     time = staticmethod(time.monotonic)
@@ -31,3 +58,13 @@ class _Monotonic:
 
 
 MONOTONIC: Clock = _Monotonic()
+
+
+async def wait_until(waiter: asyncio.Future[None], until: float | None, timer: Timer | None = None) -> None:
+    """Wait until somebody wakes `waiter`, at most until then; `None` for as long as it takes."""
+    late = None if until is None else (timer or waiter.get_loop()).call_at(until, wake, waiter)
+    try:
+        await waiter
+    finally:
+        if late is not None:
+            late.cancel()

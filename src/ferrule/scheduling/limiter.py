@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
+from ferrule.scheduling.clock import Timer, wait_until
 from ferrule.scheduling.fair_queue import FairQueue
 from ferrule.scheduling.loops import running_loop, wake
 
@@ -61,24 +62,20 @@ class Limiter:
             return False
         return True
 
-    async def acquire(self, timeout: float | None, group: Hashable = None) -> bool:
-        """Wait for a slot, at most `timeout` seconds; whether there is one."""
+    async def acquire(self, until: float | None = None, group: Hashable = None, timer: Timer | None = None) -> bool:
+        """Wait for a slot, at most until then by `timer` or the loop; whether there is one."""
         if self.try_acquire():
             return True
         waiter = _SlotWaiter(group)
         with self._lock:
             self._waiters.put(group, waiter)
         self._hand_out()
-        late = None if timeout is None else waiter.future.get_loop().call_later(timeout, wake, waiter.future)
         try:
-            await waiter.future
+            await wait_until(waiter.future, until, timer)
         except BaseException:  # a `GeneratorExit` where its loop was closed before it had what it was handed
             if self._leave(waiter):
                 self.release()
             raise
-        finally:
-            if late is not None:
-                late.cancel()
         return self._leave(waiter)
 
     def release(self) -> None:

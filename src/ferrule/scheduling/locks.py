@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 
+from ferrule.scheduling.clock import Timer, wait_until
+
 
 class _Key:
     """Who has a key, and who waits for it."""
@@ -50,11 +52,11 @@ class Hold:
     def granted(self) -> bool:
         return not self._lacking
 
-    async def wait(self, timeout: float | None) -> bool:
-        """Wait until it has the keys, at most `timeout` seconds; whether it has."""
+    async def wait(self, until: float | None = None, timer: Timer | None = None) -> bool:
+        """Wait until it has the keys, at most until then by `timer` or the loop; whether it has."""
         if not self.granted:
             self._turn = asyncio.get_running_loop().create_future()
-            await asyncio.wait({self._turn}, timeout=timeout)
+            await wait_until(self._turn, until, timer)
         return self.granted
 
     def grant(self) -> None:

@@ -5,54 +5,74 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
+from functools import partial
+from time import time as wall_time
 from typing import Any
+
+from ferrule.scheduling.loops import wake
 
 
 class ManualClock:
-    """A clock for `clock=…` that only `advance` moves; for one event loop.
+    """A clock that only `advance` moves; for one event loop.
 
         clock = ManualClock()
-        call = asyncio.create_task(runner.run("search", {...}))   # inside=[retry(clock=clock)]
+        runner = Runner(tools, timeout=30, inside=[retry()], clock=clock)
+        call = asyncio.create_task(runner.run("search", {...}))
         await clock.advance(30)
 
     Args:
         start: What `time()` says at first, in seconds.
+        now: What `now()` says at first, in seconds since the epoch; what the machine says, where it is left out.
     """
 
-    def __init__(self, start: float = 0.0) -> None:
+    def __init__(self, start: float = 0.0, *, now: float | None = None) -> None:
         self._now = float(start)
+        self._epoch = (wall_time() if now is None else now) - self._now
         self._order = itertools.count()
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._timers: list[_Timer] = []
 
     def time(self) -> float:
         """The seconds that it stands at; may be called from any thread."""
         return self._now
+
+    def now(self) -> float:
+        """The time of day that it stands at, in seconds since the epoch."""
+        return self._epoch + self._now
+
+    def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> _Timer:
+        """Call `callback` once the clock has been moved there; soon, where it stands there already."""
+        timer = _Timer(when, next(self._order), partial(callback, *arguments))
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(timer.run)
+        else:
+            heapq.heappush(self._timers, timer)
+        return timer
 
     async def sleep(self, seconds: float, /) -> None:
         """Wait until the clock has been moved that far; no time at all lets the others have a turn."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        entry = (self._now + seconds, next(self._order), asyncio.get_running_loop().create_future())
-        heapq.heappush(self._sleepers, entry)
+        woken = asyncio.get_running_loop().create_future()
+        timer = self.call_at(self._now + seconds, wake, woken)
+        timer.sleeps = True
         try:
-            await entry[2]
+            await woken
         finally:
-            if entry in self._sleepers:
-                self._sleepers.remove(entry)
-                heapq.heapify(self._sleepers)
+            timer.cancel()
 
     @property
     def sleeping(self) -> tuple[float, ...]:
-        """When each sleeper is due, the first first."""
-        return tuple(sorted(due for due, _, future in self._sleepers if not future.done()))
+        """When each sleeper is due, the first first; deadlines and the bounds of waits are not among them."""
+        return tuple(sorted(timer.due for timer in self._timers if timer.sleeps and timer.callback is not None))
 
     async def advance(self, seconds: float) -> None:
         """Move on by `seconds`, and let everything happen that is due on the way.
 
-        Who sleeps is woken at the very second at which it is due, in the order of those; who is due together, in the
-        order in which they fell asleep. Before each and at the end, every other task of the loop has come to where it
-        waits for something.
+        Each happens at the very second at which it is due, in the order of those; what is due together, in the order
+        in which it was asked for. Before each and at the end, every other task of the loop has come to where it waits
+        for something.
 
         Raises:
             ValueError: for less than no time.
@@ -61,17 +81,40 @@ class ManualClock:
             raise ValueError(f"a clock moves on by 0 seconds or more, not by {seconds!r}")
         until = self._now + seconds
         await settled()
-        while self._sleepers and self._sleepers[0][0] <= until:
-            due, _, future = heapq.heappop(self._sleepers)
-            self._now = max(self._now, due)
-            if not future.done():
-                future.set_result(None)
+        while self._timers and self._timers[0].due <= until:
+            timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                self._now = max(self._now, timer.due)
+                timer.run()
                 await settled()
         self._now = until
         await settled()
 
     def __repr__(self) -> str:
         return f"ManualClock({self._now!r})"
+
+
+class _Timer:
+    """Something that is due."""
+
+    __slots__ = ("callback", "due", "place", "sleeps")
+
+    def __init__(self, due: float, place: int, callback: Callable[[], object]) -> None:
+        self.due = due
+        self.place = place
+        self.callback: Callable[[], object] | None = callback
+        self.sleeps = False
+
+    def run(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def __lt__(self, other: _Timer) -> bool:
+        return (self.due, self.place) < (other.due, other.place)
 
 
 async def settled() -> None:

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from random import Random
 from typing import Any, NoReturn, TypeAlias
 
+from ferrule.definition import options
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, ToolError
 from ferrule.scheduling.clock import MONOTONIC, Clock
@@ -37,7 +38,7 @@ def faults(
     timeouts: float = 0.0,
     before: float = 0.5,
     kinds: Iterable[Exception | type[Exception]] = _COMMON_ERRORS,
-    clock: Clock = MONOTONIC,
+    clock: Clock | None = None,
 ) -> Toolset:
     """The same tools, with faults made by the seed: in each the innermost middleware, next to its handler.
     See docs/testing.md.
@@ -64,8 +65,8 @@ def faults(
         before: The share of errors and hangs that come before the handler is run, 0 to 1; the others come after it,
             where it did not fail by itself.
         kinds: The exceptions to fail with, or classes that need no arguments.
-        clock: Who waits for the latency: `ferrule.testing.ManualClock` where a test moves it by hand. Deadlines are
-            counted in real time.
+        clock: Who waits for the latency: `ferrule.testing.ManualClock` where a test moves it by hand; left out, what
+            the runner goes by.
 
     Raises:
         DefinitionError: for rates, a latency, a seed or kinds that cannot be.
@@ -85,7 +86,7 @@ class _Faults:
         timeouts: float,
         before: float,
         kinds: Iterable[Exception | type[Exception]],
-        clock: Clock,
+        clock: Clock | None,
     ) -> None:
         self._seed = seed
         self._latency = _latency(latency)
@@ -93,7 +94,7 @@ class _Faults:
         self._timeouts = _share("timeouts", timeouts)
         self._before = _share("before", before)
         self._kinds = _exceptions(kinds)
-        self._sleep = clock.sleep
+        self._clock = options.clock("faults(clock)", clock)
         self._tried: dict[str, itertools.count[int]] = {}
         if errors + timeouts > 1:
             raise DefinitionError(
@@ -109,7 +110,7 @@ class _Faults:
         slow = FrozenDict(kind="latency", seconds=seconds) if seconds else None
         if slow:
             told(slow)
-            await self._sleep(seconds)
+            await (self._clock or context.clock or MONOTONIC).sleep(seconds)
         if fault["kind"] == "latency":
             return _marked(await next(call, context), slow)
         if fault["ran"]:

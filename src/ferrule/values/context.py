@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 # TypeVar with a default comes with Python 3.13; Pydantic requires typing_extensions.
 from typing_extensions import TypeVar
@@ -17,6 +17,9 @@ from ferrule.values.content import clean
 from ferrule.values.frozen import FrozenDict, JsonObject, frozen
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
+
+if TYPE_CHECKING:
+    from ferrule.scheduling.clock import Clock
 
 Deps = TypeVar("Deps", default=Any)
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
@@ -80,6 +83,9 @@ class RunningCall(Protocol):
 
     @property
     def cancelled(self) -> bool: ...
+
+    @property
+    def clock(self) -> Clock | None: ...
 
     def announce(self, data: Mapping[str, Any]) -> None: ...
 
@@ -266,6 +272,12 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return self.running is not None and self.running.cancelled
 
     @property
+    def clock(self) -> Clock | None:
+        """What the runner of this call goes by, for a middleware that counts time or waits; `None` for the machine's
+        time, and where the context belongs to no call."""
+        return None if self.running is None else self.running.clock
+
+    @property
     def chunks(self) -> tuple[object, ...]:
         """What the handler, an async generator, has yielded so far; others have seen it."""
         return () if self.running is None else tuple(self.running.chunks)
@@ -298,13 +310,14 @@ class ToolContext(_ContextFields, Generic[Deps]):
         with `own`, its own alone. `None` where there is no deadline, or before it is counted."""
         return None if self.running is None else self.running.remaining(own=own)
 
-    async def pause(self, seconds: float, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> bool:
+    async def pause(self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None) -> bool:
         """Wait between two attempts; whether there may be another one. The wait ends early where there is to be none:
         the runner stops the call, or its batch starts nothing more.
 
         Args:
-            sleep: What waits, such as the `sleep` of a test's clock.
+            sleep: What waits, where it is not the runner's clock.
         """
+        sleep = sleep or (asyncio if self.clock is None else self.clock).sleep
         if self.running is None:
             await sleep(seconds)
             return True
