@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import pytest
+import typing_extensions
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AliasPath, BaseModel
@@ -717,6 +718,20 @@ def test_a_guard_whose_check_nobody_can_ask_is_refused_by_the_runner() -> None:
     for guard in (Odd(), WantsInstance()):
         with pytest.raises(DefinitionError, match="check"):
             Runner([tool(add, guards=[guard])])
+
+
+class Rest(TypedDict, total=False):
+    most: int
+
+
+@pytest.mark.parametrize("unpacked", [typing.Unpack[Rest], typing_extensions.Unpack[Rest]])
+def test_keys_from_a_typed_dict_are_refused_with_the_way_out(unpacked: Any) -> None:
+    def find(text: str, **rest: Any) -> str:
+        return text
+
+    find.__annotations__["rest"] = unpacked
+    with pytest.raises(DefinitionError, match=r"find.*rest has its keys from a TypedDict; write them as parameters"):
+        tool(find)
 
 
 def test_a_default_that_does_not_fit_its_type_is_the_developers_own_as_in_python() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_origin
 
+import typing_extensions
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
@@ -42,6 +44,11 @@ def from_function(name: str, function: Callable[..., object], options: ToolOptio
                 "a list parameter for *args, and leave out the /"
             )
         hint = hints.get(parameter.name, Any if parameter.annotation is _NO_HINT else parameter.annotation)
+        if get_origin(hint) in (typing.Unpack, typing_extensions.Unpack):
+            raise DefinitionError(
+                f"tool {name!r}: **{parameter.name} has its keys from a TypedDict; write them as parameters of the "
+                "function, or take the TypedDict as one parameter"
+            )
         if is_context(hint):
             contexts.append(parameter.name)
         else:
