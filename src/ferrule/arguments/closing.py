@@ -14,10 +14,10 @@ from ferrule.values.json_text import check_finite, same
 
 CoreSchema = dict[str, Any]
 
-NESTED = (
-    *("schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"),
-    *("choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"),
-    *("strict_schema", "lax_schema", "json_schema", "python_schema"),
+NESTED = frozenset(
+    {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
+    | {"choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"}
+    | {"strict_schema", "lax_schema", "json_schema", "python_schema"}
 )
 KEEPS = object()
 """In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
@@ -161,9 +161,9 @@ def _exported_as(node: CoreSchema) -> CoreSchema:
     return {**metadata, "pydantic_js_functions": [lambda _, handler: handler(node), *functions]}
 
 
-def spelled(node: CoreSchema) -> bool:
-    """Whether dates and times with a time are somewhere in it."""
-    return any((below.get("metadata") or {}).get("ferrule") is SPELLED for below in all_nodes(node))
+def spelled(nodes: Iterable[CoreSchema]) -> bool:
+    """Whether dates and times with a time are among these nodes."""
+    return any((node.get("metadata") or {}).get("ferrule") is SPELLED for node in nodes)
 
 
 def spelled_exactly(node: Any) -> Any:
@@ -241,7 +241,7 @@ _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
 
 def nodes_below(node: CoreSchema) -> Iterator[CoreSchema]:
     """The nodes right below one."""
-    waiting = [node[key] for key in NESTED if key in node]
+    waiting = [value for key, value in node.items() if key in NESTED]
     while waiting:
         below = waiting.pop()
         if isinstance(below, dict) and isinstance(below.get("type"), str):
@@ -250,21 +250,17 @@ def nodes_below(node: CoreSchema) -> Iterator[CoreSchema]:
             waiting.extend(below.values() if isinstance(below, dict) else below)
 
 
-def all_nodes(node: CoreSchema) -> Iterator[CoreSchema]:
+def all_nodes(node: CoreSchema) -> list[CoreSchema]:
     """A node and all below it."""
-    yield node
-    for below in nodes_below(node):
-        yield from all_nodes(below)
+    found = [node]
+    for one in found:  # which grows
+        found.extend(nodes_below(one))
+    return found
 
 
-def holds(schema: CoreSchema, kind: str) -> bool:
-    """Whether a node of this kind, such as `decimal`, is somewhere in it."""
-    return any(node["type"] == kind for node in all_nodes(schema))
-
-
-def stop_at_first(schema: CoreSchema, stop: bool) -> None:
-    """Have the validation of lists and dicts in it end at the first item that is wrong, or go on."""
-    for node in all_nodes(schema):
+def stop_at_first(nodes: Iterable[CoreSchema], stop: bool) -> None:
+    """Have the validation of lists and dicts among these nodes end at the first item that is wrong, or go on."""
+    for node in nodes:
         if node["type"] in _ITERATED:
             node["fail_fast"] = stop
 

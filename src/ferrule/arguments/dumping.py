@@ -25,7 +25,17 @@ from pydantic_core import (
     to_json,
 )
 
-from ferrule.arguments.closing import KEEPS, MAKES_EMPTY, NESTED, SPELLED, CoreSchema, nodes_below, root_fields, spelled
+from ferrule.arguments.closing import (
+    KEEPS,
+    MAKES_EMPTY,
+    NESTED,
+    SPELLED,
+    CoreSchema,
+    all_nodes,
+    nodes_below,
+    root_fields,
+    spelled,
+)
 from ferrule.values.json_text import SECRET_STARS, dumps, unveiled
 
 
@@ -67,13 +77,13 @@ _WAY_OUT = "give the type a PlainSerializer whose JSON its validator reads"
 
 def made_by(node: CoreSchema, config: Mapping[str, object] | None = None) -> MadeBy:
     """Who makes the value of a node. What it refers to is looked at where it is defined, in the same core."""
-    config = {**(config or {}), **(node.get("config") or {})}
+    config = {**(config or {}), **own} if (own := node.get("config")) else config or {}
     kind = node["type"]
     if kind == "chain" and (node.get("metadata") or {}).get("ferrule") in (KEEPS, SPELLED):
         return MadeBy.NOBODY if _of_node(node["steps"][-1], config) is MadeBy.PYDANTIC else MadeBy.AUTHOR
     inner = [node[_READ_AS[kind]]] if kind in _READ_AS else nodes_below(node)
     found = max((_of_node(node, config), *(made_by(below, config) for below in inner)))
-    if kind in {"union", "tagged-union"} and (found is MadeBy.PYDANTIC or spelled(node)):
+    if kind in {"union", "tagged-union"} and (found is MadeBy.PYDANTIC or spelled(all_nodes(node))):
         return MadeBy.AUTHOR  # the dump of one alternative may be read as another
     return found
 

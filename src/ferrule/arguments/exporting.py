@@ -25,6 +25,14 @@ class _Generator(GenerateJsonSchema):
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
+    def get_defs_ref(self, core_mode_ref: tuple[Any, Any]) -> Any:
+        """The shortest name that is free: to compare what six names of each class might stand for, when all is written,
+        takes a quarter of the time that a tool takes to be defined."""
+        choices = self._prioritized_defsref_choices.pop(super().get_defs_ref(core_mode_ref))
+        name = next(one for one in choices if one not in self.defs_to_core_refs)
+        self._prioritized_defsref_choices[name] = [name]
+        return name
+
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
@@ -50,6 +58,8 @@ class _Generator(GenerateJsonSchema):
         return super().default_schema(schema)
 
     def encode_default(self, dft: object) -> object:
+        if type(dft) in MAKES_EMPTY and not dft:
+            return {} if type(dft) is dict else []
         return dft if type(dft) in _AS_IT_IS else super().encode_default(dft)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:

@@ -18,7 +18,6 @@ from ferrule.arguments.closing import (
     MAKES_EMPTY,
     all_nodes,
     direct,
-    holds,
     root_fields,
     spelled,
     spelled_exactly,
@@ -53,19 +52,20 @@ class TypedParameters(Parameters):
     ) -> None:
         super().__init__(schema, hidden=hidden, drop_unknown=drop_unknown)
         self._core = core
-        stop_at_first(core, True)
+        nodes = all_nodes(core)
+        stop_at_first(nodes, True)
         self._validator = _validator(core)
         self._exactly = self._validator
         self._ways: Ways | None = None
-        if core["type"] == "definitions" or len(list(all_nodes(core))) > MOST_WAYS:  # else little is written out
+        if core["type"] == "definitions" or len(nodes) > MOST_WAYS:  # else little is written out
             ways = Ways(self.schema, tagged=True)
             self._ways = ways if ways.recursive else None
-        self.keeps_digits = holds(core, "decimal")
+        self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         self._made_by = made_by(core)
         self.dumped, self.made_again = self._made_by is not MadeBy.NOBODY, self._made_by is MadeBy.AUTHOR
-        if not self.dumped and spelled(core):
+        if not self.dumped and spelled(nodes):
             self._exactly = _validator(spelled_exactly(core))
-        self.made_anew = _filled_by_factories(core)
+        self.made_anew = _filled_by_factories(nodes)
         if SECRET_STARS in dumps(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         fields = root_fields(core)
@@ -169,7 +169,7 @@ class TypedParameters(Parameters):
     @cached_property
     def _thorough(self) -> SchemaValidator:
         """The validator that does not end at the first wrong item, made when it is needed."""
-        stop_at_first(self._core, False)
+        stop_at_first(all_nodes(self._core), False)
         return _validator(self._core)
 
 
@@ -177,11 +177,11 @@ def _validator(core: dict[str, Any]) -> SchemaValidator:
     return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
 
 
-def _filled_by_factories(core: dict[str, Any]) -> frozenset[str]:
+def _filled_by_factories(nodes: list[dict[str, Any]]) -> frozenset[str]:
     """The names of the fields that a factory fills, and no field of another object lacks."""
     filled: set[str] = set()
     others: set[str] = set()
-    for node in all_nodes(core):
+    for node in nodes:
         if node["type"] in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
             raise DefinitionError(f"the class {node['cls'].__name__!r} has fields and is a path; take a Path")
         fields = node.get("fields", ()) if node["type"] in CLOSABLE else ()
