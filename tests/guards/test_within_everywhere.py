@@ -343,6 +343,50 @@ def test_a_schema_says_itself_what_is_text(world: Path) -> None:
         assert asyncio.run(runner.run(name, arguments)).status == "denied"
 
 
+# How handlers read a text that they take for a path.
+READERS: list[Callable[[str], str]] = [
+    str,
+    str.strip,
+    lambda text: text.strip("'\""),
+    os.path.normpath,
+    lambda text: os.path.normpath(text.strip()),
+    lambda text: text.replace("\\", "/") if ".." in text else text,
+    os.path.expanduser,
+]
+bits = st.sampled_from(
+    ["/", "//", "..", ".", "~", "ws", "sub", "a b", " ", "\n", "'", "\\", "secret.txt", "in", "out", "x"]
+)
+
+
+@posix
+@settings(deadline=None)
+@given(st.lists(bits, min_size=1, max_size=10), st.booleans())
+def test_no_text_that_passes_is_a_path_to_something_outside_however_a_handler_reads_it(
+    parts: list[str], rooted: bool
+) -> None:
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as made:
+        base = Path(os.path.realpath(made)) / "ws"
+        (base / "sub").mkdir(parents=True)
+        (base / "a b").mkdir()
+        (base.parent / "secret.txt").write_text("SECRET")
+        (base / "out").symlink_to("../secret.txt")
+        (base / "in").symlink_to("sub")
+        os.chdir(base)
+        try:
+            text = (f"{base.parent}/" if rooted else "") + "".join(parts)
+            if Taken(str)(text).success:
+                for read in READERS:
+                    path = read(text)
+                    if os.path.isabs(path) or ".." in path.split("/"):
+                        reached = {
+                            one for one in (path, os.path.normpath(path), Path(path).resolve()) if os.path.exists(one)
+                        }
+                        assert all(Path(one).resolve().is_relative_to(base) for one in reached), (path, reached)
+        finally:
+            os.chdir(before)
+
+
 class Shell(BaseModel):
     kind: Literal["shell"]
     code: str
