@@ -13,6 +13,7 @@ from watched import Watch, go
 from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
 from ferrule.executors import Executor, NotStarted, StartedCall
 from ferrule.isolation import Recipe, describe, judged_text, make_tool, pack, rebuild, unpack
+from ferrule.testing import ManualClock
 
 
 async def far_side(order: str) -> bytes:
@@ -157,3 +158,41 @@ def test_a_result_that_a_tool_elsewhere_made_arrives_whole() -> None:
     found = unpack(pack(made, "json"), "json")
     assert isinstance(found, ToolResult)
     assert (found.output, dict(found.metadata), found.content) == ([1], {"m": 1}, (Text("one"),))
+
+
+class Queued:
+    """One whose handlers begin when somebody says so."""
+
+    shapes = False
+    limiter = None
+
+    def __init__(self) -> None:
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def executor(self, tool: Tool) -> Executor:
+        return self
+
+    async def run(self, values: object, call: StartedCall) -> object:
+        if not await call.wait_for_start(self.started):
+            told = NotStarted("nobody took it", "limited")
+            call.not_started(told)
+            raise told
+        return call.context.remaining()
+
+
+def test_an_executor_may_wait_for_the_start_without_the_deadline_and_as_long_as_for_a_slot() -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        for begins in (True, False):
+            place = Queued()
+            runner = Runner([tool(tools.add, isolation=place)], timeout=5, queue_timeout=60, clock=clock)
+            call = asyncio.ensure_future(runner.run("add", {"a": 1}))
+            await clock.advance(59)
+            assert not call.done()
+            if begins:
+                place.started.set_result(None)
+                assert (await call).output == 5
+            await clock.advance(1)
+        assert ((await call).status, (await call).executed) == ("limited", False)
+
+    go(main())

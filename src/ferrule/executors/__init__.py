@@ -10,8 +10,9 @@ Each executor is made for one tool. The smallest of your own, which an object wi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ferrule.scheduling.limiter import Limiter
 from ferrule.values.call import ToolCall
@@ -71,6 +72,11 @@ class StartedCall(Protocol):
 
     def not_started(self, error: NotStarted | None = None) -> None:
         """Say that the handler was not started after all; `error` is then raised, which a handler might raise, too."""
+        ...
+
+    async def wait_for_start(self, started: asyncio.Future[Any]) -> bool:
+        """Wait until a handler begins elsewhere, which does not count against its deadline; whether it did in the time
+        that a call has to wait for a slot."""
         ...
 
     def abandon(self, job: Job) -> None:

@@ -34,19 +34,25 @@ class InProcess(Executor):
                 chunks.append(data["chunk"])
             call.announce(data)
 
-        context, job = call.context, None
+        context, job, in_time = call.context, None, True
         remaining, nested = context.remaining(), call.nested
         try:
             order = self._order(self._recipe, call.call, context.fields, values, remaining, nested=nested)
             job = self._workers().submit(order, tell, context.run)
+            in_time = await call.wait_for_start(job.begun)
+            if not in_time:
+                job.kill()
             value = await job.future
         except NotStartedError as error:
-            told = NotStarted(str(error), "failed")
+            late = NotStarted("no process was ready for it in time", "limited")
+            told = NotStarted(str(error), "failed") if in_time else late
             call.not_started(told)
             raise told from error
         except asyncio.CancelledError:
-            if job is not None and job.kill():
-                call.not_started()
+            if job is not None:
+                job.future.cancel()  # nobody waits for it any more
+                if job.kill():
+                    call.not_started()
             raise
         finally:
             if job is not None:

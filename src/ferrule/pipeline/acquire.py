@@ -98,17 +98,22 @@ def acquire(plan: Plan, state: CallState) -> Holdings | Coro[Holdings]:
     return Holdings(limiters)
 
 
+def end_of_wait(state: CallState) -> float | None:
+    """Until when it waits at most, from now on, for what it needs to run; `None` for ever."""
+    runner = state.plan.runner
+    timeout = runner.queue_timeout
+    if timeout is None and state.parent is not None:
+        timeout = NESTED_TIMEOUT
+    return None if timeout is None else runner.timer.time() + timeout
+
+
 async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, ...]) -> Holdings:
     """Wait for the keys, then for one slot after the other.
 
     Raises:
         Rejected: where one is not to be had in time.
     """
-    runner, timer = plan.runner, plan.runner.timer
-    timeout = runner.queue_timeout
-    if timeout is None and state.parent is not None:
-        timeout = NESTED_TIMEOUT
-    until = None if timeout is None else timer.time() + timeout
+    runner, timer, until = plan.runner, plan.runner.timer, end_of_wait(state)
     holdings = Holdings(())
     runner.waiting.add(state)
     try:

@@ -164,14 +164,14 @@ class Deadline:
     """The deadline of a run, and the task of its own that has it.
 
     Attributes:
-        at: When it is, by `timer`; endless while the handler asks somebody.
+        at: When it is, by `timer`; endless while the handler asks somebody, or has not begun.
         timer: What counts its time.
         task: What runs in it.
         stopped: Whether the kernel has cancelled that.
         waiter: Who waits for its end.
     """
 
-    __slots__ = ("_asked_at", "_left", "_questions", "at", "seconds", "stopped", "task", "timer", "waiter")
+    __slots__ = ("_left", "_stills", "at", "seconds", "stopped", "task", "timer", "waiter")
 
     def __init__(self, seconds: float, timer: Timer) -> None:
         self.seconds = seconds
@@ -180,7 +180,7 @@ class Deadline:
         self.task: asyncio.Task[Any] | None = None
         self.stopped = False
         self.waiter: asyncio.Future[None] | None = None
-        self._questions = 0
+        self._stills = 0
 
     def wake(self) -> None:
         """Let who waits for the end look again."""
@@ -188,16 +188,16 @@ class Deadline:
             wake(self.waiter)
 
     def stand_still(self) -> None:
-        """Count no time while a question is open."""
-        self._questions += 1
-        if self._questions == 1:
+        """Count no time while a question is open, or a process starts."""
+        self._stills += 1
+        if self._stills == 1:
             self._left, self.at = self.at - self.timer.time(), inf
             self.wake()
 
     def go_on(self) -> None:
-        """Count again, where no other question is open."""
-        self._questions -= 1
-        if not self._questions:
+        """Count again, where nothing else keeps it still."""
+        self._stills -= 1
+        if not self._stills:
             self.at = self.timer.time() + self._left
             self.wake()
 

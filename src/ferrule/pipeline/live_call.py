@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+import asyncio
+from collections.abc import Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
 from ferrule.executors import Job, NotStarted
-from ferrule.pipeline.acquire import abandon
+from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide_within
 from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.scheduling.clock import Clock
-from ferrule.scheduling.loops import running_loop
+from ferrule.scheduling.clock import Clock, wait_until
+from ferrule.scheduling.loops import running_loop, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import jsonable
@@ -85,14 +87,27 @@ class LiveCall(CallState):
         """Put a question of the running handler; its deadline stands still meanwhile."""
         if self.ended or not self.inside:
             return None
+        with self._without_deadline():
+            return await ask_running(self.plan, self, wanted)
+
+    async def wait_for_start(self, started: asyncio.Future[Any]) -> bool:
+        waiter = asyncio.get_running_loop().create_future()
+        started.add_done_callback(lambda _: wake(waiter))
+        with self._without_deadline():
+            await wait_until(waiter, end_of_wait(self), self.plan.runner.timer)
+        return started.done()
+
+    @contextmanager
+    def _without_deadline(self) -> Iterator[None]:
+        """Its deadline stands still meanwhile."""
         deadline = self.attempt.deadline
-        if deadline is None:
-            return await ask_running(self.plan, self, wanted)
-        deadline.stand_still()
+        if deadline is not None:
+            deadline.stand_still()
         try:
-            return await ask_running(self.plan, self, wanted)
+            yield
         finally:
-            deadline.go_on()
+            if deadline is not None:
+                deadline.go_on()
 
     def announce(self, data: Mapping[str, object]) -> None:
         """Emit a `tool:progress` while the call runs, on the loop's own thread."""

@@ -1,0 +1,124 @@
+"""Starting a worker process, and importing the handler's module there, does not count against the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from watched import go
+
+import probe
+from ferrule import Runner, ToolCall, ToolResult, tool
+from ferrule.testing import ManualClock
+
+SLOW = """
+import fcntl, os, signal
+from ferrule import ToolContext
+
+if os.getpid() != {pid}:  # a worker waits here as long as the test holds the lock
+    with open({lock!r}) as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+
+
+def add(a: int, context: ToolContext) -> list:
+    return [a + 1, context.remaining()]
+
+
+def waits() -> None:
+    signal.pause()
+"""
+
+
+class Slow(NamedTuple):
+    """A module that no worker can import before it is let go."""
+
+    module: Any
+    lock: Any
+
+    def let_go(self) -> None:
+        fcntl.flock(self.lock, fcntl.LOCK_UN)
+
+
+@pytest.fixture
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    name, lock = f"slow_to_import_{tmp_path.name}", tmp_path / "lock"
+    (tmp_path / f"{name}.py").write_text(SLOW.format(pid=os.getpid(), lock=str(lock)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield Slow(importlib.import_module(name), held)
+    del sys.modules[name]
+
+
+async def waiting(runner: Runner, clock: ManualClock, name: str, arguments: Any = None) -> asyncio.Task[ToolResult]:
+    task = asyncio.ensure_future(runner.run(ToolCall("c1", name, arguments)))
+    await clock.advance(0)
+    return task
+
+
+def test_a_first_call_has_all_its_time_once_its_handler_begins(slow: Slow) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, queue_timeout=60, clock=clock)
+        call = await waiting(runner, clock, "add", {"a": 1})
+        await clock.advance(59)
+        assert not call.done()
+        slow.let_go()
+        result = await call
+        assert result.output[0] == 2 and result.output[1] > 0
+
+    go(main())
+
+
+def test_its_deadline_is_counted_from_there(slow: Slow) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([tool(slow.module.waits, isolation="process")], timeout=30, clock=clock)
+        call = await waiting(runner, clock, "waits")
+        await clock.advance(50)
+        (state,) = probe.live_calls(runner)
+        slow.let_go()
+        while state.context.remaining() == float("inf") or state.context.remaining() is None:
+            await asyncio.sleep(0)
+        await clock.advance(29)
+        assert not call.done()
+        await clock.advance(1)
+        assert ((await call).status, (await call).executed) == ("timeout", None)
+
+    go(main())
+
+
+@pytest.mark.parametrize("timeout", [1, None])
+def test_the_queue_timeout_is_the_bound_of_the_start(slow: Slow, timeout: float | None) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([tool(slow.module.add, isolation="process")], timeout=timeout, queue_timeout=20, clock=clock)
+        call = await waiting(runner, clock, "add", {"a": 1})
+        await clock.advance(19)
+        assert not call.done()
+        await clock.advance(1)
+        result = await call
+        assert (result.status, result.executed) == ("limited", False)
+        assert "no process was ready for it in time. Nothing was run" in str(result.error)
+
+    go(main())
+
+
+def test_a_call_that_is_cancelled_while_its_process_starts_ends_at_once(slow: Slow) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([tool(slow.module.add, isolation="process")], timeout=1, clock=clock)
+        batch = runner.batch([ToolCall("c1", "add", {"a": 1})])
+        await clock.advance(5)
+        batch.cancel(now=True)
+        (result,) = await batch
+        assert result.status == "cancelled" and not probe.live_calls(runner)
+
+    go(main())
