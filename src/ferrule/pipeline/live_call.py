@@ -11,7 +11,7 @@ from typing import Any
 from ferrule.executors import Job, NotStarted
 from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
-from ferrule.pipeline.hiding import hide_within
+from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import Clock, wait_until
@@ -114,7 +114,7 @@ class LiveCall(CallState):
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        told = freeze(hide_within(self, jsonable(data)))  # the handler may change a chunk, and no observer may
+        told = freeze(hide(self, jsonable(data)))  # the handler may change a chunk, and no observer may
 
         def tell() -> None:
             if not self.ended:
