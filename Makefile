@@ -11,12 +11,13 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PYRIGHT_PYTHON_CACHE_DIR := $(CURDIR)/build/pyright
 
 # How many parts of the checks and the tests run at once. Each part is a process of its own, and make (from 4.0 on)
-# shows what it said when it has ended.
+# shows what it said when it has ended. The longest come first.
 JOBS ?= 2
-PARTS := tests-kernel tests-programs tests-mcp tests-providers tests-rest
+PARTS := tests-programs tests-kernel tests-models tests-providers tests-core tests-rest
+FAST := tests-kernel tests-providers tests-core tests-rest
 PARALLEL = $(MAKE) --no-print-directory -j $(JOBS) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
-.PHONY: demo test needs quick check lint types types-users tests $(PARTS) bench docs format clean
+.PHONY: demo test test-all rest core needs quick check lint types types-users tests $(PARTS) bench docs format clean
 
 TASK := "Explore this repository and note down what the library is for."
 REAL := anthropic:claude-sonnet-5-5
@@ -27,17 +28,28 @@ demo: $(VENV)/.cli
 	@echo 'The same on a real model, with ANTHROPIC_API_KEY set and the SDK there ($(BIN)/pip install -e ".[anthropic]"):'
 	@echo '$(BIN)/ferrule run $(TASK) --tools ferrule.tools.files --model $(REAL)'
 
-# Everything, in full size: what is large or has many examples is smaller in the everyday `make tests`.
-test: export FERRULE_TESTS = all
-test: needs check tests
+# All that a change needs, in under five minutes. What is marked as large is left out, and named at the end of each part.
+test: needs
+	@$(PARALLEL) types $(PARTS) lint types-users PYTEST='-m "not large"'
+
+# Everything: `make test`, then what it left out, and the properties again with four times as many examples.
+test-all: test rest
+
+rest: export FERRULE_TESTS = all
+rest: $(VENV)/.dev
+	@$(PARALLEL) tests-models $(FAST) PYTEST='-m "large or hypothesis"'
+
+# What may be different under another Python: CI runs it on a second one.
+core: $(VENV)/.dev
+	@$(PARALLEL) tests-kernel tests-core types PYTEST='-m "not large"'
 
 # What tests need and pip does not install, such as a browser: found, installed, or said.
 needs: $(VENV)/.dev
 	@$(BIN)/python scripts/needs.py
 
-# Lint, types and the tests that are not marked as slow, in under a minute.
+# Lint, types and the tests that start no program and no SDK, in under a minute; the others are named in CONTRIBUTING.md.
 quick: $(VENV)/.dev
-	@$(PARALLEL) $(PARTS) lint types types-users PYTEST='-m "not slow"'
+	@$(PARALLEL) types $(FAST) lint types-users PYTEST='-m "not slow and not large"'
 
 check: lint types types-users
 
@@ -47,28 +59,30 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy typing_tests
 
 types-users: $(VENV)/.dev
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 tests: $(VENV)/.dev
-	@$(PARALLEL) $(PARTS)
+	@$(PARALLEL) $(PARTS) PYTEST='-m "not large"'
 
 tests-kernel: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/kernel
 
+tests-core: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/arguments tests/definition tests/values
+
 tests-programs: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) tests/cli tests/models
+	$(BIN)/pytest -q $(PYTEST) tests/cli tests/examples
+
+tests-models: $(VENV)/.dev
+	$(BIN)/pytest -q $(PYTEST) tests/models tests/sources tests/serve tests/peers
 
 tests-providers: $(VENV)/.dev
 	$(BIN)/pytest -q $(PYTEST) tests/providers
 
-tests-mcp: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) tests/sources tests/serve tests/peers
-
 tests-rest: $(VENV)/.dev
-	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel cli models sources serve peers providers)
+	$(BIN)/pytest -q $(PYTEST) $(addprefix --ignore=tests/,kernel providers cli models sources serve peers examples arguments definition values)
 
 # Without benchmarks/selection.py, which needs a folder of catalogues, and what the others are made of.
 bench: $(VENV)/.dev

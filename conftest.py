@@ -1,7 +1,7 @@
 """Runs the Python snippets of README.md and docs/*.md as tests (those of docs/providers ask a server, and are run by
 tests/models/test_provider_programs.py; those of docs/testing.md are tests themselves, which tests/testing/test_page.py
-runs); and says how many examples a property is tried with: `FERRULE_TESTS=all`, as in
-`make test`, is four times as many.
+runs); says how many examples a property is tried with: `FERRULE_TESTS=all`, as in `make test-all`, is four times as
+many; and names what a run left out by its markers.
 
 This file is at the root because pytest asks a conftest.py only about files below it. A snippet is a program that can be
 copied into a file and run.
@@ -14,10 +14,12 @@ import re
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
@@ -25,10 +27,27 @@ from sybil.parsers.markdown import CodeBlockParser
 WHOLE = "a snippet is a whole program, with its imports, and awaits in a function that asyncio.run(...) runs"
 MODULE = re.compile(r"# (\w+)\.py\b")
 
-# How long the examples take to make says how busy the machine is.
-settings.register_profile("everyday", max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("all", max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes, and making it, says how busy the machine is.
+PROFILE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("everyday", PROFILE, max_examples=25)
+settings.register_profile("all", PROFILE, max_examples=100)
 settings.load_profile("all" if os.environ.get("FERRULE_TESTS") == "all" else "everyday")
+
+LEFT_OUT: Counter[str] = Counter()
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    LEFT_OUT.update(item.nodeid.partition("[")[0] for item in items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the files of what was left out, with how many cases of each."""
+    if not LEFT_OUT or "hypothesis" in config.getoption("markexpr"):
+        return
+    files = Counter(name.partition("::")[0] for name in LEFT_OUT for _ in range(LEFT_OUT[name]))
+    terminalreporter.line(f"left out (`{config.getoption('markexpr')}`; `make test-all` has it):")
+    for file, cases in sorted(files.items()):
+        terminalreporter.line(f"  {cases:5} of {file}")
 
 
 def run(example: Example) -> None:

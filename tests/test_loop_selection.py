@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
@@ -439,7 +439,6 @@ SEARCHES = [("search_tools", {"query": f"{name} please"}) for name in NAMES]
 CALLS = st.sampled_from([*((name, {}) for name in NAMES), *SEARCHES, *ODD])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     chosen=st.sets(st.sampled_from(NAMES)),
     turns=st.lists(st.lists(CALLS, min_size=1, max_size=4), max_size=5),

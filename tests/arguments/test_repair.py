@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, create_model
 
@@ -360,7 +360,6 @@ FITTING = st.fixed_dictionaries(
 
 
 @BOTH
-@settings(deadline=None)
 @given(FITTING, st.sets(st.sampled_from(["count", "flag", "items", "table", "rows"])))
 def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, Any], which: set[str]) -> None:
     encoded = {key: json.dumps(item) if key in which else item for key, item in value.items()}
@@ -370,7 +369,6 @@ def test_encoding_a_value_once_more_loses_nothing(make: Any, value: dict[str, An
 
 
 @BOTH
-@settings(deadline=None)
 @given(FITTING, st.sampled_from(["fence", "twice", "again", "comma"]))
 def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any], how: str) -> None:
     text = json.dumps(value)
@@ -386,7 +384,6 @@ def test_wrapping_the_whole_once_loses_nothing(make: Any, value: dict[str, Any],
 
 
 @BOTH
-@settings(deadline=None)
 @given(FITTING.filter(bool), st.data())
 def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(value)
@@ -396,7 +393,6 @@ def test_a_call_that_was_cut_off_anywhere_never_runs(make: Any, value: dict[str,
 
 
 @BOTH
-@settings(deadline=None)
 @given(FITTING, FITTING)
 def test_two_different_objects_in_one_call_never_run(make: Any, one: dict[str, Any], other: dict[str, Any]) -> None:
     if same(one, other):

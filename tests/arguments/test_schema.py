@@ -19,7 +19,7 @@ from uuid import UUID
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, RootModel, SecretStr
 from typing_extensions import TypedDict
@@ -489,7 +489,6 @@ INSTANCES = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(ANNOTATIONS, st.lists(INSTANCES, min_size=1, max_size=8))
 def test_a_tool_takes_strictly_just_what_its_schema_allows(annotation: Any, instances: list[Any]) -> None:
     made, seen = made_of(annotation)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 from pydantic import ValidationError as PydanticError
@@ -572,7 +572,6 @@ def exactly(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
-@settings(deadline=None)
 @given(JSON, st.booleans(), st.sampled_from([None, 2]))
 def test_every_json_value_survives_the_way_to_the_handler(value: Any, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps({"value": value}, ensure_ascii=ascii_only, indent=indent)
@@ -587,7 +586,6 @@ def test_every_json_value_survives_the_way_to_the_handler(value: Any, ascii_only
         json.dumps(result.record(), allow_nan=False)
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_a_mapping_goes_the_same_way_as_its_text(value: Any) -> None:
     for one in ANY.values():
@@ -595,7 +593,6 @@ def test_a_mapping_goes_the_same_way_as_its_text(value: Any) -> None:
             assert exactly(value_of(run(one, {"value": value})), value)
 
 
-@settings(deadline=None)
 @given(TEXT)
 def test_a_string_stays_the_string_that_it_is(text: str) -> None:
     async def take(value: str) -> str:
@@ -871,7 +868,6 @@ def test_arguments_can_be_read_one_by_one_and_as_a_whole() -> None:
 @pytest.mark.parametrize(
     "one", [flat, raw({"a": {"type": "integer"}, "b": {"type": "string"}})], ids=["typed", "schema"]
 )
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "z"]), JSON, max_size=4), st.text(max_size=3))
 def test_whatever_comes_there_is_one_answer_and_nothing_is_raised(
     one: Tool, arguments: dict[str, Any], tail: str

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Event, Runner, ToolCall, loop, middleware, tool
@@ -152,7 +152,6 @@ PARAMETERS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     PARAMETERS,
     st.sampled_from(["(call, context)", "(call, context, next)", "(event)"]),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolContext, ToolResult, Toolset, build_tool, tool
@@ -208,7 +208,6 @@ def test_an_open_schema_needs_a_place_for_other_names() -> None:
 NAMES = st.sampled_from(["a", "b", "c", "payload", "context", "self_"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(NAMES, unique=True, max_size=4), st.lists(NAMES, unique=True, max_size=4), st.sets(NAMES))
 def test_every_function_that_is_taken_can_be_called_with_all_that_fits(
     parameters: list[str], properties: list[str], optional: set[str]

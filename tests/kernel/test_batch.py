@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
@@ -450,7 +450,6 @@ STATUS = {
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=12), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_any_mix_of_calls_gives_one_result_and_one_end_for_each(names: list[str], concurrency: int) -> None:
     watch = Watch()
     runner = Runner(zoo(), observers=[watch], concurrency=concurrency)
@@ -469,7 +468,6 @@ def test_any_mix_of_calls_gives_one_result_and_one_end_for_each(names: list[str]
 
 
 @given(st.lists(st.sampled_from(KINDS), min_size=1, max_size=10), st.integers(0, 8), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_a_batch_cancelled_at_any_moment_is_complete_and_leaves_nothing(
     names: list[str], turns: int, from_outside: bool
 ) -> None:

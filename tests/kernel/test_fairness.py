@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from watched import go
 
@@ -138,7 +138,6 @@ def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
-@settings(deadline=None)
 def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
     queue: FairQueue[tuple[str, int]] = FairQueue()
     for entry in entries:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 from watched import Watch, go, run
@@ -219,7 +219,6 @@ STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
 
 @given(st.lists(st.sampled_from(["none", "allow", "ask", "deny"]), max_size=5), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_the_strictest_guard_wins_whatever_the_order(answers: list[str], slow: bool) -> None:
     values = {"none": None, "allow": allow(), "ask": ask("really?"), "deny": deny("no")}
     form = later if slow else saying

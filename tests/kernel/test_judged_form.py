@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
@@ -1094,7 +1094,6 @@ def wrapped(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[tupl
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_for_any_type_the_view_of_a_guard_makes_what_the_handler_gets(data: st.DataObject) -> None:
     annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=4))

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from watched import BOUND, Watch, go
 
@@ -128,7 +128,6 @@ def test_a_call_that_waits_too_long_for_its_slot_is_limited() -> None:
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from(["stay", "cancel", "late"]), min_size=1, max_size=25))
-@settings(max_examples=60, deadline=None)
 def test_slots_are_given_out_first_come_first_served(limit: int, fates: list[str]) -> None:
     async def main() -> None:
         limiter = Limiter(limit)
@@ -306,7 +305,6 @@ def test_a_call_that_is_no_child_any_more_waits_like_everybody() -> None:
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abc"), min_size=1), st.booleans(), st.integers(0, 3)), max_size=12))
-@settings(max_examples=80, deadline=None)
 def test_two_that_share_a_key_never_run_together_unless_both_share_it(wanted: list[Any]) -> None:
     async def main() -> None:
         locks = KeyLocks()
@@ -372,7 +370,6 @@ ENDS = ["ok", "raises", "exits", "deadline", "cancelled", "blocks", "denied", "b
 
 
 @given(st.lists(st.sampled_from(ENDS), min_size=1, max_size=15))
-@settings(max_examples=40, deadline=None)
 def test_every_slot_and_key_comes_back(ends: list[str]) -> None:
     async def work(how: str) -> None:
         if how == "raises":

@@ -6,7 +6,7 @@ pass, turns tools off, leaves the runner, and kills workers. What it knows is on
 seen where the handlers, the guards, the approver and an observer have looked. Time is the loop's own, which stands
 still until the machine moves it on, so no deadline depends on how fast the tests run.
 
-`FERRULE_MACHINES=40` runs forty times as many machines.
+`FERRULE_TESTS=all` runs four times as many machines, and `FERRULE_MACHINES=40` forty times as many.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ferrule.pipeline.batch import Batch
 
 pytestmark = pytest.mark.slow
 
-MACHINES = int(os.environ.get("FERRULE_MACHINES", "1"))
+MACHINES = int(os.environ.get("FERRULE_MACHINES", "4" if os.environ.get("FERRULE_TESTS") == "all" else "1"))
 CHANGED, EDITED, FORBIDDEN = 100, 7, 13
 TIMEOUT, PAST_DEADLINE, PAST_ALL = 10.0, 11.0, 70.0
 """Past all: the wait for a slot, and the time that leaving the runner waits."""
@@ -916,6 +916,6 @@ def _machines(count: int, steps: int) -> settings:
 
 
 TestCalls = Calls.TestCase
-TestCalls.settings = _machines(120, 30)
+TestCalls.settings = _machines(30, 30)
 TestCallsInProcesses = CallsInProcesses.TestCase
-TestCallsInProcesses.settings = _machines(12, 25)
+TestCallsInProcesses.settings = _machines(4, 25)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import isolated_tools
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
@@ -354,7 +354,6 @@ def value_of(kind: Any, data: st.DataObject, place: tuple[Any, ...], wanted: set
     return data.draw(st.sampled_from(["a", "/b", "../c"]))
 
 
-@settings(max_examples=60, deadline=None)
 @given(kinds, st.data())
 def test_for_any_types_the_paths_are_those_that_were_put_there(kind: Any, data: st.DataObject) -> None:
     made_type = type_of(kind)

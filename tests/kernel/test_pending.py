@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, PlainSerializer, StringConstraints, TypeAdapter
 from test_judged_form import BOTH, EXACT, LEAVES, REWRITTEN, plain, taking, wrapped
@@ -435,7 +435,6 @@ def test_what_is_resumed_gets_what_was_judged(case: str, way: str, monkeypatch: 
     assert resumed == direct or got[0] == got[1]  # a set has no order
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_for_any_type_what_is_resumed_gets_what_was_judged(data: st.DataObject) -> None:
     annotation, values = data.draw(st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=4))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from watched import go
 
@@ -117,7 +117,6 @@ def wants(names: list[str], depth: int) -> st.SearchStrategy[Any]:
     st.sampled_from([None, 1]),
     st.integers(0, 3),
 )
-@settings(deadline=None)
 def test_whatever_calls_what_everything_comes_to_an_end_within_the_bound(
     forest: list[Any], concurrency: int | None, share: int | None, turns: int
 ) -> None:

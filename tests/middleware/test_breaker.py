@@ -136,7 +136,6 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 3), STEPS)
 def test_while_it_is_not_closed_there_are_never_more_probes_than_allowed(
     failures: int, probes: int, steps: list[tuple[str, Any]]
@@ -516,7 +515,7 @@ def room_for_three(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("room_for_three")
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(["advance", "mend"])), max_size=40))
 def test_none_that_is_open_is_forgotten_whatever_fails(steps: list[Any]) -> None:
     service = Service()

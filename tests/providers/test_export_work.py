@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 from test_plain import ALL, Schema, made, sent, taking
@@ -118,7 +118,6 @@ def outcome(module: Any, schema: Schema) -> Any:
 @given(root=objects(schemas()), definitions=st.fixed_dictionaries({}, optional={"A": schemas(), "B": schemas()}))
 @example(root=taking(a={"$ref": "#/$defs/A"}), definitions={"A": taking(a={"$ref": "#/$defs/A"})})
 @example(root=taking(), definitions={"unused": {}})
-@settings(deadline=None)
 def test_what_is_sent_unread_is_what_rewriting_gives(module: Any, root: Schema, definitions: Schema) -> None:
     """But for a definition that nothing leads to but itself, which may stay."""
     used = {name: {"$ref": f"#/$defs/{name}"} for name in definitions if name != "unused"}

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, note, settings
+from hypothesis import assume, example, given, note
 from hypothesis import strategies as st
 from test_plain import ALL, Schema, accepted, closed, made, sent, taking
 
@@ -111,7 +111,6 @@ def takes_what_the_tool_takes(module: Any, given: Schema, values: list[Any], bes
 
 @ALL
 @given(schema=schemas())
-@settings(max_examples=60, deadline=None)
 def test_a_parameter_takes_what_the_tool_takes(module: Any, schema: Any) -> None:
     whole = {**taking(v=schema), "$defs": DEFINITIONS}
     takes_what_the_tool_takes(module, whole, [{"v": value} for value in VALUES])
@@ -119,7 +118,6 @@ def test_a_parameter_takes_what_the_tool_takes(module: Any, schema: Any) -> None
 
 @ALL
 @given(schema=keywords(schemas()))
-@settings(max_examples=60, deadline=None)
 def test_all_parameters_take_what_the_tool_takes(module: Any, schema: Schema) -> None:
     whole = {**schema, "type": "object", "$defs": DEFINITIONS}
     takes_what_the_tool_takes(module, whole, OBJECTS, closed(whole))
@@ -157,7 +155,6 @@ OF_NUMBER = {"properties": {"a": {"type": "integer"}}}
 @example({"anyOf": [OF_TEXT, {"anyOf": [{}, {"if": OF_NUMBER}]}]})
 @example({"allOf": [{"anyOf": [{}, OF_TEXT]}, {"anyOf": [{}, OF_NUMBER]}]})
 @example({"additionalProperties": {"type": "integer"}, "anyOf": [{}, OF_TEXT]})
-@settings(max_examples=300, deadline=None)
 def test_a_form_that_names_a_parameter_narrows_nothing_that_stands_around_it(module: Any, schema: Schema) -> None:
     whole = {**schema, "type": "object", "$defs": DEFINITIONS}
     takes_what_the_tool_takes(module, whole, OBJECTS, closed(whole))

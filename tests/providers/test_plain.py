@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import jsonschema_rs
 import pytest
-from hypothesis import assume, given, note, settings
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, RootModel
 
@@ -881,7 +881,6 @@ def refused_by_lint(module: Any, subject: Tool, strict: bool) -> bool:
 
 @ALL
 @given(subject=tools(), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_what_is_sent_of_any_tool_is_within_the_rules_and_takes_what_the_tool_takes(
     module: Any, subject: Tool, data: st.DataObject
 ) -> None:
@@ -901,7 +900,6 @@ def test_what_is_sent_of_any_tool_is_within_the_rules_and_takes_what_the_tool_ta
 
 @pytest.mark.parametrize("module", HOLDS, ids=lambda module: module.__name__.rpartition(".")[2])
 @given(subject=tools())
-@settings(max_examples=60, deadline=None)
 def test_what_is_sent_of_any_strict_tool_is_within_the_rules(module: Any, subject: Tool) -> None:
     try:
         schema = sent(module, subject, strict=True)[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
@@ -273,7 +273,6 @@ TEXT = '{"a": "ä😀\\" \\ud83d\\ude00", "b": [1, {"c": null}]}'
 
 
 @given(st.lists(st.integers(0, len(TEXT)), max_size=8))
-@settings(deadline=None)
 @pytest.mark.parametrize("name", STREAMS)
 def test_any_chunking_gives_the_same_calls(name: str, cuts: list[int]) -> None:
     api = STREAMS[name]

@@ -487,7 +487,6 @@ def subset(schema: Any, rules: Rules) -> None:
 
 @ALL
 @given(schema=schemas(), data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes(
     rules: Rules, schema: Schema, data: st.DataObject
 ) -> None:
@@ -502,7 +501,7 @@ def test_every_value_that_the_tool_takes_has_a_form_that_the_strict_schema_takes
 
 @ALL
 @given(schema=schemas(), data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
     rules: Rules, schema: Schema, data: st.DataObject
 ) -> None:
@@ -521,7 +520,6 @@ def test_the_tool_takes_what_the_strict_schema_takes_but_for_what_was_dropped(
 
 @ALL
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_python_types_go_both_ways(rules: Rules, data: st.DataObject) -> None:
     strict = thaw(strict_schema(typed, rules))
     subset(strict, rules)

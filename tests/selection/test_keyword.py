@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import numpy
@@ -24,6 +23,7 @@ from ferrule.selection import Match, Query, Ranker, ToolSelector, by_budget, key
 from ferrule.selection._document import WEIGHTS
 from ferrule.selection.keyword import Keyword
 from ferrule.testing import SelectorContract
+from steps import lines, steps
 
 
 class TestKeyword(SelectorContract):
@@ -528,9 +528,6 @@ def test_the_same_question_has_the_same_answer_whatever_was_asked_between(
 
 # Whatever it is given
 
-SECONDS = 5.0
-"""Of the processor's time; what ends takes less than a tenth of it."""
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -604,19 +601,17 @@ def doubling() -> dict[str, Any]:
 
 @pytest.mark.parametrize("make", [lambda: nested(1_000), recursive, wide, doubling])
 def test_large_and_recursive_schemas_come_to_an_end(make: Callable[[], Any]) -> None:
-    began = process_time()
     tools: list[Any] = [Odd(make())]
     assert found("order", tools) == ["order"]
-    assert process_time() - began < SECONDS
+    assert lines(lambda: found("order", [Odd(make())])) < 2_000_000  # type: ignore[list-item]
 
 
 def test_large_texts_come_to_an_end() -> None:
     tools: list[Any] = [Odd({})]
     tools[0].description = "order " * 200_000 + "y" * 1_000_000
     for text in ("order " * 200_000, "y" * 1_000_000, "Yy" * 500_000, "order. " * 100_000, "é" * 1_000_000):
-        began = process_time()
         assert found(f"order {text}", tools) == ["order"]
-        assert process_time() - began < SECONDS
+        assert steps(lambda text=text: found(f"order {text}", tools)) < 2_000_000  # type: ignore[misc]
 
 
 # The page

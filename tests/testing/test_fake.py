@@ -19,7 +19,7 @@ from uuid import UUID
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -162,13 +162,11 @@ SCHEMAS = st.recursive(LEAVES, lambda inner: st.one_of(arrays(inner), objects(in
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(schema=SCHEMAS)
 def test_what_a_fake_gives_fits_the_output_schema(schema: Any) -> None:
     assert_fits({"allOf": [schema]})
 
 
-@settings(max_examples=50, deadline=None)
 @given(schema=SCHEMAS, seed=st.integers())
 def test_the_same_seed_and_arguments_have_the_same_answer(schema: Any, seed: int) -> None:
     tools = [returning({"allOf": [schema]})]

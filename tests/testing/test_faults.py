@@ -71,7 +71,7 @@ def outcomes(tools: Toolset, calls: Sequence[tuple[str, str]], **options: Any) -
 
 
 @pytest.mark.slow
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(), errors=st.floats(0, 0.5), hangs=st.floats(0, 0.5), before=st.floats(0, 1))
 def test_rates_hold_over_many_calls(seed: int, errors: float, hangs: float, before: float) -> None:
     # Without a deadline a hang fails at once, and is told as what it is.
@@ -117,7 +117,6 @@ def by_call(calls: Sequence[tuple[str, str]], found: list[Any]) -> dict[tuple[st
     return grouped
 
 
-@settings(max_examples=60, deadline=None)
 @given(calls=CALLS, order=st.randoms(use_true_random=False), seed=st.text(max_size=3))
 def test_the_same_seed_makes_the_same_faults_in_any_order_of_the_calls(
     calls: list[tuple[str, str]], order: Random, seed: str
@@ -131,7 +130,6 @@ def test_the_same_seed_makes_the_same_faults_in_any_order_of_the_calls(
     assert by_call(calls, first) == by_call(other, second)
 
 
-@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(), order=st.permutations(range(6)))
 def test_who_is_slower_changes_nothing(seed: int, order: list[int]) -> None:
     """The handlers of a batch end in any order; the faults come after them."""

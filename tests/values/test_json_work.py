@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule.values.json_text import Malformed, check_digits, loads_repaired, to_object
@@ -54,7 +54,6 @@ def test_one_piece_many_times(piece: str) -> None:
         assert grows_with_its_length(lambda size, whole=whole: whole(piece * (size // len(piece))))  # type: ignore[misc]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=6), st.sampled_from(PIECES), st.sampled_from(WHOLE))
 def test_several_pieces_many_times(pieces: list[str], last: str, whole: Callable[[str], str]) -> None:
     unit = "".join(pieces)

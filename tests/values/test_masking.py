@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
@@ -55,7 +55,6 @@ AROUND = st.tuples(
 )
 
 
-@settings(max_examples=600, deadline=None)
 @given(SECRET, st.sampled_from([*WRITTEN, *HEADERS, *ADDRESSES, *SHAPES]), st.sampled_from(NAMES), AROUND)
 def test_no_listed_secret_survives(secret: str, written: str, name: str, around: tuple[str, str]) -> None:
     before, after = around
@@ -71,7 +70,6 @@ SAYS_SECRET = [
 BLANKS = st.text(" \t\n\r\u00a0", max_size=9)
 
 
-@settings(max_examples=600, deadline=None)
 @given(
     secret=SECRET,
     name=st.sampled_from(SAYS_SECRET),
@@ -167,7 +165,6 @@ PIECES = [
 SEVERAL = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 
 
-@settings(deadline=None)
 @given(SEVERAL.filter(bool), SEVERAL)
 def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
