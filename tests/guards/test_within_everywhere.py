@@ -358,7 +358,6 @@ bits = st.sampled_from(
 
 
 @posix
-@settings(deadline=None)
 @given(st.lists(bits, min_size=1, max_size=10), st.booleans())
 def test_no_text_that_passes_is_a_path_to_something_outside_however_a_handler_reads_it(
     parts: list[str], rooted: bool
