@@ -261,7 +261,7 @@ def test_what_comes_from_a_cache_further_in_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"calls": 9}, {"calls": 9, "tokens": 90}])
-def test_a_failure_that_a_cache_further_in_shared_costs_what_one_call_does(limits: Any) -> None:
+def test_a_failure_that_no_cache_further_in_shares_costs_what_each_call_does(limits: Any) -> None:
     @tool(read_only=True)
     async def act() -> None:
         await asyncio.sleep(0)
@@ -269,7 +269,7 @@ def test_a_failure_that_a_cache_further_in_shared_costs_what_one_call_does(limit
 
     limit = budget(**limits, reserve={"tokens": 10})
     go(Runner([act], inside=[limit, cache()]).run_all([ToolCall(f"c{n}", "act") for n in range(5)], S))
-    assert limit.used("s") == {unit: most / 9 for unit, most in limits.items()}
+    assert limit.used("s") == {unit: 5 * most / 9 for unit, most in limits.items()}
 
 
 @pytest.mark.slow
