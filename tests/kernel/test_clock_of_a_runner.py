@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from watched import go
 
+import ferrule
 import probe
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.middleware import breaker, budget, cache, rate, retry
@@ -289,3 +292,31 @@ def test_what_is_no_clock_is_refused(clock: Any) -> None:
         Runner([endless], clock=clock)
     with pytest.raises(DefinitionError, match=r"rate\(clock\) must be a clock, which has time"):
         rate(1, clock=clock)
+
+
+def counts_by_itself(text: str) -> bool:
+    """Whether code counts seconds by something else than the runner's timer; what a call took is the machine's."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            if {one.name for one in node.names} != {"perf_counter"}:
+                return True
+        if isinstance(node, ast.Attribute):
+            if node.attr in {"call_later", "wait_for", "monotonic"} or ast.unparse(node).endswith("loop().time"):
+                return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.wait":
+            if "timeout" in {keyword.arg for keyword in node.keywords}:
+                return True
+    return False
+
+
+def test_nothing_on_the_way_of_a_call_counts_seconds_by_anything_else() -> None:
+    files = sorted((Path(ferrule.__file__).parent / "pipeline").glob("*.py"))
+    assert [file.name for file in files if counts_by_itself(file.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x = get_running_loop().time()", "loop.call_later(1, f)", "asyncio.wait({f}, timeout=1)", "from time import time"],
+)
+def test_code_that_would_is_found(line: str) -> None:
+    assert counts_by_itself(line) and not counts_by_itself("asyncio.wait({f})")

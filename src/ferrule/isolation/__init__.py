@@ -9,7 +9,7 @@ A tool is made again where its handler runs, from a `Recipe`, and the judged arg
     pack(result, "json")                        # what is sent back, with its content; an exception by `describe`
     unpack(data, "json")                        # here again; an exception by `rebuild`
 
-Worker processes are `pool.py`, which nobody else needs.
+The worker processes are behind `executor.py`, which nobody else needs.
 """
 
 from __future__ import annotations

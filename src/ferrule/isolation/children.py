@@ -69,7 +69,10 @@ class Children:
             body = pack(result.replace(exception=None), self._transfer)
         except Exception as error:
             head["raised"] = describe(error)
-        await in_own_thread(partial(self._reply, head, body))  # the worker may be slow to read it
+        try:
+            await in_own_thread(partial(self._reply, head, body))  # the worker may be slow to read it
+        except RuntimeError:  # no thread can be started
+            self._reply(head, body)
 
 
 class Requests:

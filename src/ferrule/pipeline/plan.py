@@ -14,7 +14,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
-from ferrule.executors.processes import InProcess
+from ferrule.executors.processes import in_process
 from ferrule.executors.threads import InThread
 from ferrule.pipeline.guards import ask_always, guard_function
 from ferrule.pipeline.hooks import split_chain
@@ -192,7 +192,7 @@ def executor_for(tool: Tool) -> Executor:
     """
     handler = tool.handling
     if isinstance(tool.isolation, str):
-        return InProcess(tool)
+        return in_process(tool)
     if tool.isolation is not None:
         made: object = tool.isolation.executor(tool)
         if not isinstance(made, Executor):

@@ -5,17 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from ferrule.scheduling.loops import wake
-
-
-class Timer(Protocol):
-    """What the kernel needs on the way of a call: every event loop is one, and every clock."""
-
-    def time(self) -> float: ...
-
-    def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> Cancellable: ...
 
 
 class Cancellable(Protocol):
@@ -58,6 +50,8 @@ class _Monotonic(Clock):
 
 
 MONOTONIC: Clock = _Monotonic()
+Timer: TypeAlias = Clock | asyncio.AbstractEventLoop
+"""What counts the time of a call, and wakes who waits: a loop does so by itself."""
 
 
 async def wait_until(waiter: asyncio.Future[None], until: float | None, timer: Timer | None = None) -> None:

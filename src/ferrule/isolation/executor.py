@@ -1,0 +1,61 @@
+"""The executor of `isolation="process"`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ferrule.definition.tool import Tool
+from ferrule.errors import NotStartedError
+from ferrule.executors import Executor, NotStarted, StartedCall
+from ferrule.executors.threads import Raised
+from ferrule.isolation.orders import Order
+from ferrule.isolation.pool import SLOTS, shared
+from ferrule.isolation.recipes import Recipe
+
+
+class InProcess(Executor):
+    """Runs a handler in a worker process, which is killed with its whole group where this is cancelled. A first worker
+    is started at once."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._recipe = Recipe(tool)
+        shared().warm(1, [self._recipe])
+        self.limiter = SLOTS  # as many as there may be workers
+
+    async def run(self, values: object, call: StartedCall) -> Any:
+        """The handler's value, as it came from the worker."""
+        chunks = call.begin_chunks()
+
+        def tell(data: Mapping[str, object]) -> None:
+            if "chunk" in data:
+                chunks.append(data["chunk"])
+            call.announce(data)
+
+        context, job, in_time = call.context, None, True
+        remaining, nested = context.remaining(), call.nested
+        try:
+            order = Order(self._recipe, call.call, context.fields, values, remaining, nested=nested)
+            job = shared().submit(order, tell, context.run)
+            in_time = await call.wait_for_start(job.begun)
+            if not in_time:
+                job.kill()
+            value = await job.future
+        except NotStartedError as error:
+            late = NotStarted("no process was ready for it in time", "limited")
+            told = NotStarted(str(error), "failed") if in_time else late
+            call.not_started(told)
+            raise told from error
+        except asyncio.CancelledError:
+            if job is not None:
+                job.future.cancel()  # nobody waits for it any more
+                if job.kill():
+                    call.not_started()
+            raise
+        finally:
+            if job is not None:
+                await job.end_children()
+        if isinstance(value, Raised):
+            raise value.error
+        return value
