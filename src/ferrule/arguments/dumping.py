@@ -136,6 +136,8 @@ def is_constant(value: object) -> bool:
 
 def _is_pydantics(given: Any) -> bool:
     """Whether a function of a core schema, in whatever it is wrapped, is Pydantic's own, or there is none."""
+    if given is None:  # mostly
+        return True
     while isinstance(given, Mapping):
         given = given.get("function")
     while isinstance(given, partial):
