@@ -145,8 +145,8 @@ class Runner:
             settings=settings,
             tools=toolset,
             observers=options.observers("observers", observers),
-            approve=options.approver(approve),
-            journal=options.journal(journal),
+            approve=options.approver("approve", approve),
+            journal=options.journal("journal", journal),
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
             questions=Limiter(limit or _ASKERS),
@@ -189,7 +189,7 @@ class Runner:
         """
         state = self._state.like_this()
         if approve is not None:
-            state.approve = options.approver(approve)
+            state.approve = options.approver("approve", approve)
         if observers is not None:
             state.observers = options.observers("observers", observers)
         if tools is not None:

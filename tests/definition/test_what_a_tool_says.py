@@ -181,6 +181,16 @@ def test_a_preview_is_a_plain_function_of_the_arguments(wrong: Any, said: str) -
         pay.replace(preview=wrong)
 
 
+@pytest.mark.parametrize("option", ["resources", "read_only", "destructive", "idempotent", "open_world", "parallel"])
+def test_what_is_asked_of_the_arguments_takes_them_as_one_mapping(option: str) -> None:
+    with pytest.raises(
+        DefinitionError, match=rf"{option} must be callable with \(arguments\); it takes \(amount, to\)"
+    ):
+        pay.replace(**{option: lambda amount, to: []})  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match=f"{option} must be a plain function"):
+        pay.replace(**{option: later})  # type: ignore[arg-type]
+
+
 def test_a_diff_is_a_frozen_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Diff("a", "b").before = "c"  # type: ignore[misc]

@@ -39,7 +39,9 @@ PROVIDERS = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "o
 FOR_DEFINITIONS = "build_tool(definition, handler) makes a tool of a definition"
 
 _T = TypeVar("_T")
+_NO_NONE = object()
 _TRAIT = "True, False or a function of the arguments"
+_NOT_ASYNC = "a plain function of the arguments, and this one is async"
 
 
 def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
@@ -48,13 +50,62 @@ def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
     return DefinitionError(f"{owner}{key} must be {right}, not {value!r}")
 
 
-def text(key: str, value: object, tool: str) -> str | None:
-    """A text, without the indentation of the code that it stands in; or `None`."""
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise wrong(key, value, tool, "a text")
-    return inspect.cleandoc(value)
+def kind(
+    right: str, is_right: Callable[[Any], object], keep: Callable[[Any], _T], none: Any = _NO_NONE
+) -> Callable[..., _T]:
+    """The check of an option that is `right`, in words, where `is_right` says so.
+
+    Args:
+        keep: What is kept of what was given.
+        none: What is kept of `None`, which is judged as any other value where this is left out.
+    """
+
+    def check(key: str, value: Any, tool: str = "") -> _T:
+        if value is None and none is not _NO_NONE:
+            return none  # type: ignore[no-any-return]
+        if not is_right(value):
+            raise wrong(key, value, tool, right)
+        return keep(value)
+
+    return check
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _implements(contract: type) -> Callable[[Any], object]:
+    return lambda value: isinstance(value, contract) and not isinstance(value, type)
+
+
+def _is_positive(value: Any, of: Any) -> bool:
+    return isinstance(value, of) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+text: Callable[..., str | None] = kind("a text", lambda value: isinstance(value, str), inspect.cleandoc, None)
+mapping: Callable[..., FrozenDict] = kind("a dict", lambda value: isinstance(value, Mapping), freeze, FrozenDict())
+whole_number: Callable[..., int | None] = kind(
+    "a whole number of at least 1, or None for no limit", lambda value: _is_positive(value, int), _as_it_is, None
+)
+seconds: Callable[..., float | None] = kind(
+    "a positive number of seconds, or None", lambda value: _is_positive(value, int | float), float, None
+)
+asking: Callable[..., bool | str] = kind(
+    "True, False or the reason as a text (a guard asks about some calls only)",
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value.strip()),
+    _as_it_is,
+)
+journal: Callable[..., Journal | None] = kind(
+    "an object with `async intent(record)` and `async result(record)`", _implements(Journal), _as_it_is, None
+)
+clock: Callable[..., Clock | None] = kind(
+    "a clock, which has time(), async sleep(…), call_at(…) and now()", _implements(Clock), _as_it_is, None
+)
+
+
+def one_of(*allowed: str | None) -> Callable[..., object]:
+    """The check for one of these values."""
+    return kind(f"one of {allowed!r}", lambda value: value in allowed, _as_it_is)
 
 
 def _items(key: str, value: Iterable[_T], tool: str, right: str, kind: type = object) -> tuple[_T, ...]:
@@ -68,13 +119,6 @@ def _items(key: str, value: Iterable[_T], tool: str, right: str, kind: type = ob
 def texts(key: str, value: Iterable[str], tool: str) -> tuple[str, ...]:
     """Several texts."""
     return _items(key, value, tool, f"a list of texts, such as {key}=['one']", str)
-
-
-def mapping(key: str, value: object, tool: str) -> FrozenDict:
-    """A read-only copy of a dict; none is an empty one."""
-    if value is not None and not isinstance(value, Mapping):
-        raise wrong(key, value, tool, "a dict")
-    return cast("FrozenDict", freeze(value or {}))
 
 
 def by_provider(key: str, value: object, tool: str) -> FrozenDict:
@@ -96,21 +140,6 @@ def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDi
     return tuple(mapping(key, item, tool) for item in _items(key, value, tool, "a list of dicts", Mapping))
 
 
-def _callables(
-    key: str, value: Iterable[_T], tool: str, form: str, is_form: Callable[[object], bool] = lambda _: False
-) -> tuple[_T, ...]:
-    """Several callables of the `form`, or whatever is one by `is_form`.
-
-    Raises:
-        DefinitionError: for anything else.
-    """
-    items = _items(key, value, tool, f"a list, such as {key}=[...]")
-    for item in items:
-        if not is_form(item):
-            callable_of(f"each of {key}", item, tool, form)
-    return items
-
-
 def fits(function: Any, form: str) -> bool:
     """Whether it can be called as `form`, such as `"(call, context)"`, says. What has no signature, such as a function
     in C, fits."""
@@ -126,8 +155,8 @@ def fits(function: Any, form: str) -> bool:
     return True
 
 
-def callable_of(key: str, value: Any, tool: str, form: str) -> None:
-    """Check that `value` can be called as `form` says.
+def callable_of(key: str, value: Any, tool: str, form: str, plain: str = "") -> None:
+    """Check that `value` can be called as `form` says; where nobody awaits it, `plain` says what it has to be instead.
 
     Raises:
         DefinitionError: where it cannot be.
@@ -137,6 +166,10 @@ def callable_of(key: str, value: Any, tool: str, form: str) -> None:
             f"; it takes {inspect.signature(value, follow_wrapped=False)}{_belongs(value)}" if callable(value) else ""
         )
         raise wrong(key, value, tool, f"callable with {form}{taken}")
+    code = called(value)
+    yields = inspect.isgeneratorfunction(code) and form != "(arguments)"  # keys may be yielded
+    if plain and (is_async(value) or inspect.isasyncgenfunction(code) or yields):
+        raise wrong(key, value, tool, plain)
 
 
 def _belongs(function: Callable[..., object]) -> str:
@@ -149,16 +182,47 @@ def _belongs(function: Callable[..., object]) -> str:
     return ": it looks like a guard, for guards=[…]" if fits(function, "(call, context)") else ""
 
 
-def guards(key: str, value: Iterable[Guard], tool: str = "") -> tuple[Guard, ...]:
-    """Several guards: callables, or objects with `check`, which is looked at for each tool."""
-    return _callables(
-        key, value, tool, "(call, context)", lambda item: isinstance(item, type) or callable(getattr(item, "check", 0))
-    )
+def function(form: str, plain: str = "") -> Callable[..., Any]:
+    """The check of one callable of the form, or `None`."""
+
+    def check(key: str, value: Any, tool: str = "") -> Any:
+        if value is not None:
+            callable_of(key, value, tool, form, plain)
+        return value
+
+    return check
+
+
+def functions(
+    form: str, plain: str = "", is_form: Callable[[Any], object] = lambda item: False
+) -> Callable[..., tuple[Any, ...]]:
+    """The check of several callables of the form, or of whatever is one by `is_form`."""
+
+    def check(key: str, value: Any, tool: str = "") -> tuple[Any, ...]:
+        items = _items(key, value, tool, f"a list, such as {key}=[...]")
+        for item in items:
+            if not is_form(item):
+                callable_of(f"each of {key}", item, tool, form, plain)
+        return items
+
+    return check
+
+
+approver: Callable[..., Approver | None] = function("(call, decision, context)")
+of_arguments: Callable[..., Any] = function("(arguments)", _NOT_ASYNC)
+guards: Callable[..., tuple[Guard, ...]] = functions(
+    "(call, context)", is_form=lambda item: isinstance(item, type) or callable(getattr(item, "check", 0))
+)
+"""An object with `check` is looked at for each tool."""
+_middleware: Callable[..., tuple[Middleware, ...]] = functions("(call, context, next)")
+observers: Callable[..., tuple[Observer, ...]] = functions(
+    "(event)", "a plain function, as nothing awaits it; give queue.put_nowait and read the queue in a task"
+)
 
 
 def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[Middleware, ...]:
     """Several middleware. One that belongs in one stage alone says so in a text, `only_inside` or `only_around`."""
-    items = _callables(key, value, tool, "(call, context, next)")
+    items = _middleware(key, value, tool)
     other = "only_around" if key == "inside" else "only_inside"
     for item in items:
         if isinstance(item, type):
@@ -168,61 +232,11 @@ def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[M
     return items
 
 
-def observers(key: str, value: Iterable[Observer]) -> tuple[Observer, ...]:
-    """Several observers, which are called and not awaited."""
-    items = _callables(key, value, "", "(event)")
-    for item in items:
-        code = called(item)
-        if is_async(item) or inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
-            right = "a plain function, as nothing awaits it; give queue.put_nowait and read the queue in a task"
-            raise wrong(f"each of {key}", item, "", right)
-    return items
-
-
-def approver(value: Approver | None) -> Approver | None:
-    """Who answers an "ask"; `None` for nobody."""
-    if value is not None:
-        callable_of("approve", value, "", "(call, decision, context)")
-    return value
-
-
-def journal(value: Journal | None) -> Journal | None:
-    """Where what happened is kept; `None` for nowhere."""
-    if value is not None and (isinstance(value, type) or not isinstance(value, Journal)):
-        raise wrong("journal", value, "", "an object with `async intent(record)` and `async result(record)`")
-    return value
-
-
-def whole_number(key: str, value: object, tool: str = "") -> int | None:
-    """A whole number of at least 1, or `None` for no limit."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise wrong(key, value, tool, "a whole number of at least 1, or None for no limit")
-    return value
-
-
-def seconds(key: str, value: object, tool: str = "") -> float | None:
-    """A positive number of seconds, or `None`."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 and math.isfinite(value)):
-        raise wrong(key, value, tool, "a positive number of seconds, or None")
-    return float(value)
-
-
-def plain_function(key: str, value: object, tool: str = "", right: str = "a function of the arguments") -> object:
-    """A function of the arguments that is not async, or `None`."""
-    if value is not None and not callable(value):
-        raise wrong(key, value, tool, right)
-    if is_async(value):
-        raise wrong(key, value, tool, "a plain function of the arguments, and this one is async")
-    return value
-
-
 def trait(key: str, value: object, tool: str = "") -> object:
     """A bool or a plain function of the arguments; `None` where it follows `read_only`."""
-    return value if isinstance(value, bool) else plain_function(key, value, tool, _TRAIT)
+    if not (value is None or isinstance(value, bool) or callable(value)):
+        raise wrong(key, value, tool, _TRAIT)
+    return of_arguments(key, value, tool) if callable(value) else value
 
 
 def stated_trait(key: str, value: object, tool: str = "") -> object:
@@ -230,20 +244,6 @@ def stated_trait(key: str, value: object, tool: str = "") -> object:
     if value is None:
         raise wrong(key, value, tool, _TRAIT)
     return trait(key, value, tool)
-
-
-def previewing(key: str, value: object, tool: str) -> object:
-    """A plain function of the arguments as one mapping, or `None`."""
-    if value is not None:
-        callable_of(key, value, tool, "(arguments)")
-    return plain_function(key, value, tool)
-
-
-def clock(key: str, value: object) -> Clock | None:
-    """A clock, or `None` for the machine's."""
-    if value is not None and (isinstance(value, type) or not isinstance(value, Clock)):
-        raise wrong(key, value, "", "a clock, which has time(), async sleep(…), call_at(…) and now()")
-    return value
 
 
 def isolating(key: str, value: object, tool: str) -> object:
@@ -255,13 +255,6 @@ def isolating(key: str, value: object, tool: str) -> object:
     return value
 
 
-def asking(key: str, value: object, tool: str) -> bool | str:
-    """Whether a person is asked, or the reason why."""
-    if isinstance(value, bool) or (isinstance(value, str) and value.strip()):
-        return value
-    raise wrong(key, value, tool, "True, False or the reason as a text (a guard asks about some calls only)")
-
-
 def exception_classes(key: str, value: object, tool: str = "") -> tuple[type[BaseException], ...] | None:
     """One or several classes of exceptions, or `None`."""
     if value is None:
@@ -270,17 +263,6 @@ def exception_classes(key: str, value: object, tool: str = "") -> tuple[type[Bas
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
         raise wrong(key, value, tool, "a tuple of exception classes")
     return cast("tuple[type[BaseException], ...]", kinds)
-
-
-def one_of(*allowed: str | None) -> Callable[[str, Any, str], object]:
-    """A check for one of these values."""
-
-    def check(key: str, value: object, tool: str) -> object:
-        if value not in allowed:
-            raise wrong(key, value, tool, f"one of {allowed!r}")
-        return value
-
-    return check
 
 
 def as_given(key: str, value: object, tool: str) -> object:
@@ -322,8 +304,8 @@ class FunctionOptions(TypedDict, total=False):
     idempotent: Annotated[Trait, Option(stated_trait, False)]
     open_world: Annotated[Trait, Option(stated_trait, True)]
     parallel: Annotated[Trait | None, Option(trait)]
-    preview: Annotated[Preview | None, Option(previewing)]
-    resources: Annotated[Resources | None, Option(plain_function)]
+    preview: Annotated[Preview | None, Option(of_arguments)]
+    resources: Annotated[Resources | None, Option(of_arguments)]
     private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
     isolation: Annotated[Literal["process"] | Isolation | None, Option(isolating, makes_handler=True)]
     transfer: Annotated[Literal["json", "pickle"], Option(one_of("json", "pickle"), "json", makes_handler=True)]
