@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from pydantic_core import ErrorDetails, ValidationError
 
@@ -48,8 +48,7 @@ _MOST_CHARACTERS = 320
 """For one value that is wrong; its place and what came have half as much each."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentError:
+class ArgumentError(NamedTuple):
     """One thing that is wrong.
 
     Attributes:
@@ -127,12 +126,15 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
     if kind in {"literal_error", "enum"} and "expected" in context:
         expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
     else:
-        message = str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-        expected = _expectation(without_credentials(message.partition(" following the rules at http")[0]))
+        expected = _expectation(str(item["msg"]))
     return ArgumentError(path, expected, got=got, wants=_WANTS.get(kind), sure=sure)
 
 
+@lru_cache(256)
 def _expectation(message: str) -> str:
+    """What Pydantic's message says would be right: most are its own, and come again."""
+    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = without_credentials(message.partition(" following the rules at http")[0])
     should = _SHOULD.match(message)
     if should is None:
         return f"is wrong: {_shortened(message, 200)}"
@@ -177,7 +179,7 @@ def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError
         return inner
     wanted = _shortened("; ".join(sorted({one.expected for one in inner})), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
-    return [ArgumentError(path, expected, got), *(replace(one, sure=False) for one in here)]
+    return [ArgumentError(path, expected, got), *(one._replace(sure=False) for one in here)]
 
 
 def _listed(values: Sequence[Any]) -> str:
@@ -186,10 +188,14 @@ def _listed(values: Sequence[Any]) -> str:
     return _shortened(shown, 240) + more
 
 
+_as_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+"""`json.dumps` makes an encoder for each value."""
+
+
 def show(value: object, limit: int = 60) -> str:
     """`value` as short JSON."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = _as_json(value)
     except (TypeError, ValueError, RecursionError):
         text = repr(value)
     return _shortened(text, limit)
@@ -202,6 +208,8 @@ def _shortened(text: str, limit: int) -> str:
 def _brief(text: str, share: int = 1) -> str:
     """`text` in the words and characters that an error may take, or in one of so many shares of them."""
     words, limit = _MOST_WORDS // share, _MOST_CHARACTERS // share
+    if len(text) < 2 * words:  # each word but the last has two characters, or a blank behind it
+        return text
     for place, word in enumerate(_WORD.finditer(text[: limit + 1])):
         if place == words:
             return f"{text[: word.start()].rstrip()}…"
@@ -211,6 +219,8 @@ def _brief(text: str, share: int = 1) -> str:
 def path_text(path: Path) -> str:
     """`items[3].price`."""
     text = ""
+    if len(path) == 1 and type(path[0]) is str and len(path[0]) <= 80:  # most are
+        return path[0] or "the arguments"
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
     return _shortened(text, 80) or "the arguments"
@@ -234,7 +244,7 @@ def _line(path: Path, group: Sequence[ArgumentError], properties: JsonObject) ->
     first = group[0]
     place = _brief(path_text(path), 2)
     if first.kind == "unknown":
-        return _unknown(path, list(properties))
+        return _unknown(path, tuple(properties))
     if first.kind == "missing":
         node = properties.get(str(path[0])) if len(path) == 1 else None
         return f"{place!r} is required and was not given{_brief(_wanted(node))}"
@@ -263,11 +273,14 @@ def _wanted(node: object) -> str:
     return f": {_ARTICLES.get(kind, kind)}" if isinstance(kind, str) else ""
 
 
-def _unknown(path: Path, known: Sequence[str]) -> str:
+_names = lru_cache(64)(Names)
+
+
+def _unknown(path: Path, known: tuple[str, ...]) -> str:
     place = _brief(path_text(path), 2)
     if len(path) > 1:
         return f"{place!r} is not known there"
-    near = Names(known).nearest(str(path[0]))
+    near = _names(known).nearest(str(path[0]))
     if near:
         return f"{place!r} is not a parameter (did you mean {_brief(near[0])!r}?)"
     names = ", ".join(map(repr, known[:12])) or "none"

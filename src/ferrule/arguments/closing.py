@@ -258,11 +258,13 @@ def all_nodes(node: CoreSchema) -> list[CoreSchema]:
     return found
 
 
-def stop_at_first(nodes: Iterable[CoreSchema], stop: bool) -> None:
-    """Have the validation of lists and dicts among these nodes end at the first item that is wrong, or go on."""
-    for node in nodes:
-        if node["type"] in _ITERATED:
-            node["fail_fast"] = stop
+def stop_at_first(nodes: Iterable[CoreSchema], stop: bool) -> bool:
+    """Have the validation of lists and dicts among these nodes end at the first item that is wrong, or go on; whether
+    there are any."""
+    iterated = [node for node in nodes if node["type"] in _ITERATED]
+    for node in iterated:
+        node["fail_fast"] = stop
+    return bool(iterated)
 
 
 def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:

@@ -7,6 +7,8 @@ from bisect import bisect
 from collections.abc import Iterable
 
 _AROUND = 8
+_ALIKE = 0.5
+"""What `difflib` calls the ratio of two names that are alike."""
 
 
 class Names:
@@ -25,11 +27,13 @@ class Names:
 
     def nearest(self, name: str, most: int = 3) -> list[str]:
         """The names that look most like `name`, best first."""
-        from difflib import get_close_matches
-
         wanted = folded(name)[:200]
         names = self._neighbours(wanted)
-        alike = get_close_matches(wanted, names, n=most, cutoff=0.5)
+        alike = [one for one in names if _may_be_alike(wanted, one)]
+        if alike:
+            from difflib import get_close_matches
+
+            alike = get_close_matches(wanted, alike, most, _ALIKE)
         inside = [item for item in names if item not in alike and (item in wanted or wanted in item) and len(item) > 2]
         return [self._by_folded[item] for item in [*alike, *inside][:most]]
 
@@ -40,6 +44,11 @@ class Names:
         begin = _around(self._sorted, wanted)
         end = [name[::-1] for name in _around(self._from_the_end, wanted[::-1])]
         return list(dict.fromkeys([*begin, *end]))
+
+
+def _may_be_alike(one: str, other: str) -> bool:
+    """Whether two names share as many characters as `difflib` wants in their order, in a tenth of the time."""
+    return 2 * sum(map(one.count, {*one} & {*other})) >= _ALIKE * (len(one) + len(other))
 
 
 def folded(name: str) -> str:

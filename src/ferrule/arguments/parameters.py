@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 from ferrule.arguments.absent import with_defaults
@@ -260,9 +259,9 @@ class Parameters:
 
         def told(error: ArgumentError) -> ArgumentError:
             if error.path:
-                plain = replace(error, expected=error.expected.partition(": ")[0], got=SECRET_STARS)
+                plain = error._replace(expected=error.expected.partition(": ")[0], got=SECRET_STARS)
                 return plain if error.path[0] in hidden else error
-            return replace(error, got=starred(error.got, hidden)) if isinstance(error.got, dict) else error
+            return error._replace(got=starred(error.got, hidden)) if isinstance(error.got, dict) else error
 
         return explain(name, [told(error) for error in errors] if hidden else errors, self.known)
 

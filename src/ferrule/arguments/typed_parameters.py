@@ -53,7 +53,7 @@ class TypedParameters(Parameters):
         super().__init__(schema, hidden=hidden, drop_unknown=drop_unknown)
         self._core = core
         nodes = all_nodes(core)
-        stop_at_first(nodes, True)
+        self._stops = stop_at_first(nodes, True)
         self._validator = _validator(core)
         self._exactly = self._validator
         self._ways: Ways | None = None
@@ -158,7 +158,7 @@ class TypedParameters(Parameters):
             value = json.loads(text)
         except ValueError:
             value = None
-        if sum(map(text.count, ",[{")) <= 2 * MOST_ERRORS:
+        if self._stops and sum(map(text.count, ",[{")) <= 2 * MOST_ERRORS:
             try:
                 self._thorough.validate_json(text)
             except ValidationError as error:

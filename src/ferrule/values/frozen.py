@@ -43,10 +43,7 @@ class FrozenDict(dict[str, Any]):
         return dict.__iter__(self)
 
     def get(self, name: str, default: object = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
+        return self[name] if name in self else default  # noqa: SIM401  # this is `get`
 
     def values(self) -> ValuesView[Any]:  # type: ignore[override]
         return ValuesView(self)

@@ -120,6 +120,8 @@ _UNROUNDED = Context(prec=2_000, traps=[Inexact, InvalidOperation])
 
 def kind_of(value: object) -> str:
     """The JSON type of `value`."""
+    if type(value) in _JSON_TYPES:
+        return _JSON_TYPES[type(value)]
     if isinstance(value, Mapping):
         return "object"
     return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
