@@ -188,14 +188,14 @@ def _listed(values: Sequence[Any]) -> str:
     return _shortened(shown, 240) + more
 
 
-_as_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+_encode_shown = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """`json.dumps` makes an encoder for each value."""
 
 
 def show(value: object, limit: int = 60) -> str:
     """`value` as short JSON."""
     try:
-        text = _as_json(value)
+        text = _encode_shown(value)
     except (TypeError, ValueError, RecursionError):
         text = repr(value)
     return _shortened(text, limit)
@@ -273,14 +273,14 @@ def _wanted(node: object) -> str:
     return f": {_ARTICLES.get(kind, kind)}" if isinstance(kind, str) else ""
 
 
-_names = lru_cache(64)(Names)
+_names_among = lru_cache(64)(Names)
 
 
 def _unknown(path: Path, known: tuple[str, ...]) -> str:
     place = _brief(path_text(path), 2)
     if len(path) > 1:
         return f"{place!r} is not known there"
-    near = _names(known).nearest(str(path[0]))
+    near = _names_among(known).nearest(str(path[0]))
     if near:
         return f"{place!r} is not a parameter (did you mean {_brief(near[0])!r}?)"
     names = ", ".join(map(repr, known[:12])) or "none"

@@ -7,7 +7,7 @@ from bisect import bisect
 from collections.abc import Iterable
 
 _AROUND = 8
-_ALIKE = 0.5
+_LEAST_RATIO = 0.5
 """What `difflib` calls the ratio of two names that are alike."""
 
 
@@ -33,7 +33,7 @@ class Names:
         if alike:
             from difflib import get_close_matches
 
-            alike = get_close_matches(wanted, alike, most, _ALIKE)
+            alike = get_close_matches(wanted, alike, most, _LEAST_RATIO)
         inside = [item for item in names if item not in alike and (item in wanted or wanted in item) and len(item) > 2]
         return [self._by_folded[item] for item in [*alike, *inside][:most]]
 
@@ -48,7 +48,7 @@ class Names:
 
 def _may_be_alike(one: str, other: str) -> bool:
     """Whether two names share as many characters as `difflib` wants in their order, in a tenth of the time."""
-    return 2 * sum(map(one.count, {*one} & {*other})) >= _ALIKE * (len(one) + len(other))
+    return 2 * sum(map(one.count, {*one} & {*other})) >= _LEAST_RATIO * (len(one) + len(other))
 
 
 def folded(name: str) -> str:

@@ -191,7 +191,8 @@ def _stays(node: Any, rules: PlainRules, references: set[str] | None = None) -> 
     for key, value in dict.items(node):
         holds = HOLDS.get(key)
         if key == "type":
-            if rules.needs_items and "array" in kinds_of(node) and not isinstance(node.get("items"), dict):
+            is_array = value == "array" or (value.__class__ is not str and "array" in value)
+            if is_array and rules.needs_items and not isinstance(node.get("items"), dict):
                 return False
         elif key == "pattern":
             if not (rules.patterns or _is_checked(value)):
@@ -202,8 +203,9 @@ def _stays(node: Any, rules: PlainRules, references: set[str] | None = None) -> 
             references.add(value)
         elif holds is not None and not (key in MAY_BE_BARE and isinstance(value, bool)):
             inner: Any = (value,) if holds == "lone" else dict.values(value) if holds == "named" else value
-            if not all(_stays(item, rules, references) for item in inner):
-                return False
+            for item in inner:
+                if not _stays(item, rules, references):
+                    return False
     return True
 
 
