@@ -89,6 +89,7 @@ def test_events_come_in_order_and_the_last_has_the_result() -> None:
         "TurnStarted",
         "ModelText",
         "tool:pre",
+        "tool:started",
         "tool:post",
         "TurnStarted",
         "ModelText",
@@ -129,7 +130,7 @@ def test_progress_made_in_a_thread_is_an_event() -> None:
     async def main() -> list[Any]:
         return [event async for event in run(Scripted([[("work", {})], "Done."]), ASK, Runner(Toolset([work])))]
 
-    assert kinds(asyncio.run(main()))[1:4] == ["tool:pre", "tool:progress", "tool:post"]
+    assert kinds(asyncio.run(main()))[1:5] == ["tool:pre", "tool:started", "tool:progress", "tool:post"]
 
 
 def test_a_result_before_the_end_is_an_error() -> None:

@@ -28,8 +28,9 @@ ROOMS = (
 )
 """The kernel: each imports those before it. Behind `executors`, one module alone imports `isolation`."""
 SEAM = "ferrule.executors.processes"
-BACK = ("ferrule.definition.forms", "ferrule.interop")
-"""The one edge from the kernel to what is around it: the forms of others, imported where one comes."""
+BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool": "ferrule.direct_calls"}
+"""The two edges back, each imported where it is used: to the forms of others, around the kernel, and to the runner of a
+tool that is called by itself."""
 LEAVES = {"paths": {"errors"}}
 """No room of the kernel, and the rooms that each may import."""
 AROUND = {
@@ -102,8 +103,7 @@ def graph_of(source: Path) -> Graph:
     for module, file in files.items():
         tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
         graph[module] = {name for found in statements(tree) for name in imported(found, set(files))} - {module}
-        if module == BACK[0]:
-            graph[module].discard(BACK[1])
+        graph[module].discard(BACK.get(module, ""))
     return graph
 
 

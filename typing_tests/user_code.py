@@ -385,7 +385,7 @@ def about(event: Event) -> str:
     """Every kind of event."""
     kind: EventKind = event.kind
     match event.kind:
-        case "tool:pre" | "tool:decided" | "tool:progress" | "tool:suspended" | "tools:changed":
+        case "tool:pre" | "tool:decided" | "tool:started" | "tool:progress" | "tool:suspended" | "tools:changed":
             return kind
         case "tool:post" | "tool:error":
             return "the end"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ferrule import direct_calls as _direct_calls  # noqa: F401  # sets what `await some_tool(…)` does
 from ferrule.definition.decorator import build_tool, tool
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset, assemble_tool_pool

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferrule.definition.options import RunOptions, context_of
-from ferrule.definition.tool import Tool, make_direct_calls_by
+from ferrule.definition.tool import Tool
 from ferrule.errors import GuardError, HandlerError, ToolError, ToolTimeoutError, ValidationError
 from ferrule.runner import Runner
 from ferrule.types import Coro
@@ -22,7 +22,7 @@ _ERRORS: dict[str, type[ToolError]] = {
 }
 
 
-async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
+async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     """`await some_tool(**arguments)`: the same path, with the tool's own guards and limits and nobody to ask."""
     runner: Runner | None = getattr(tool.in_this_thread, "runner", None)  # a runner runs one loop at a time
     if runner is None:
@@ -37,10 +37,7 @@ async def _call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     raise error from result.exception
 
 
-def _run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
+def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:
     """`await some_tool.run({...})`: the same for its result."""
     context_of(context, options, "some_tool.run({…}, context, deps=…)", ("timeout",))
     return Runner([tool], concurrency=None).run(tool.name, arguments, context, **options)
-
-
-make_direct_calls_by(_call_directly, _run_directly)

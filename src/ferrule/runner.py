@@ -34,14 +34,14 @@ from ferrule.definition.options import ContextOptions, RunOptions, context_of, e
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.pipeline.authorize import VALUE_MISSING, judge, next_found
+from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
 from ferrule.pipeline.call import find_plan, judged_arguments, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.invoke import Attempt, interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
-from ferrule.pipeline.runner_state import RunnerState, TakenUp
+from ferrule.pipeline.runner_state import RunnerState, TakenUp, changes
 from ferrule.pipeline.state import NO_ORIGIN, Origin, ancestors
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.clock import MONOTONIC, Clock
@@ -198,7 +198,7 @@ class Runner:
         made._drain = self._drain
         made._set_up(state)
         if tools is not None:
-            emit(state.observers, "tools:changed", ToolCall("", ""), _changes(self.tools, state.tools))
+            emit(state.observers, "tools:changed", ToolCall("", ""), changes(self.tools, state.tools))
         return made
 
     @property
@@ -375,9 +375,37 @@ class Runner:
         self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
     ) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
+        state = self._validated("decide", call, context, given)
+        if isinstance(state, Decision):
+            return state
+        plan, validated = state.plan, state.call
+        decision = await judge(plan, state, next_found(plan.guards, state))
+        state.task = None
+        if decision.kind != "allow":
+            return decision
+        if plan.hidden and plan.parameters.missing(state.call.arguments):
+            return Decision("deny", VALUE_MISSING)
+        return decision if state.call is validated else allow(state.told.arguments)
+
+    async def explain(
+        self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
+    ) -> list[Decision]:
+        """What each guard says of the call as it was sent, with its reason and its `rule`, the runner's guards first;
+        of a call that is unknown or invalid the one deny. What comes of it all is said by `decide`."""
+        state = self._validated("explain", call, context, given)
+        if isinstance(state, Decision):
+            return [state]
+        said = await explain(state.plan, state)
+        state.task = None
+        return said
+
+    def _validated(
+        self, who: str, call: ToolCall, context: ToolContext | None, given: ContextOptions
+    ) -> LiveCall | Decision:
+        """The call as guards see it; a deny where they do not see it."""
         if not isinstance(call, ToolCall):
-            raise _no_call("decide", call)
-        fields = context_of(context, given, "decide").fields
+            raise _no_call(who, call)
+        fields = context_of(context, given, who).fields
         plan = find_plan(self._state, call.name)
         if call.problem is not None:
             return Decision("deny", call.problem)
@@ -391,16 +419,10 @@ class Runner:
         state = LiveCall(plan, fields, call, named, parent, asyncio.current_task(), Attempt())
         try:
             values, text = validate(plan, named, state)
-            state.call = judged = judged_call(named, judged_arguments(plan, text, values))
+            state.call = judged_call(named, judged_arguments(plan, text, values))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
-        decision = await judge(plan, state, next_found(plan.guards, state))
-        state.task = None
-        if decision.kind != "allow":
-            return decision
-        if plan.hidden and plan.parameters.missing(state.call.arguments):
-            return Decision("deny", VALUE_MISSING)
-        return decision if state.call is judged else allow(state.told.arguments)
+        return state
 
     async def resume(
         self,
@@ -572,14 +594,3 @@ def _no_call(who: str, given: object) -> DefinitionError:
 def _check_offered(given: object) -> None:
     if given is not None and not isinstance(given, Toolset):
         raise DefinitionError(f"offered= is a Toolset, such as runner.tools.only('read_*'), not {given!r}")
-
-
-def _changes(before: Toolset, after: Toolset) -> dict[str, list[str]]:
-    old, new = ({tool.name: tool for tool in tools} for tools in (before, after))
-    both = old.keys() & new.keys()
-    changed = [name for name in new if name in both and old[name].fingerprint != new[name].fingerprint]
-    return {
-        "added": [name for name in new if name not in both],
-        "removed": [name for name in old if name not in both],
-        "changed": changed,
-    }

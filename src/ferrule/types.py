@@ -22,17 +22,17 @@ _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]
 """A coroutine of something. See docs/middleware.md."""
 
-Answer: TypeAlias = Decision | Mapping[str, object] | None
+Verdict: TypeAlias = Decision | Mapping[str, object] | None
 """What a guard says: a decision, changed arguments, or nothing. See docs/guards.md."""
 
-GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Answer | Awaitable[Answer]]
+GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Verdict | Awaitable[Verdict]]
 """A guard as a function of the call and its context, sync or async. See docs/guards.md."""
 
 ChecksHandler: TypeAlias = "Callable[[Never], Decision | BaseModel | Awaitable[Decision | BaseModel | None] | None]"
 """It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides.
 See docs/guards.md."""
 
-ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Answer | Awaitable[Answer]]"
+ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Verdict | Awaitable[Verdict]]"
 """It knows the arguments of its tools by name. See docs/guards.md."""
 
 

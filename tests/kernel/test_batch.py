@@ -208,8 +208,8 @@ def test_what_one_raises_does_not_take_down_the_others(error: BaseException, par
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-@pytest.mark.parametrize("again", [{"n": 1}, '{"n": 1}', '{ "n" : 1 }'])
-def test_a_call_that_came_twice_runs_once_and_both_get_its_result(again: Any, read_only: bool) -> None:
+@pytest.mark.parametrize("given", [{"n": 1}, '{"n": 1}', '{ "n" : 1 }'])
+def test_a_call_that_came_twice_runs_once_and_both_get_its_result(given: Any, read_only: bool) -> None:
     ran: list[int] = []
 
     @tool(read_only=read_only)
@@ -219,7 +219,8 @@ def test_a_call_that_came_twice_runs_once_and_both_get_its_result(again: Any, re
         return n
 
     watch = Watch()
-    sent = [ToolCall("a", "work", '{"n": 1}'), ToolCall("b", "work", {"n": 2}), ToolCall("a", "work", again)]
+    again = given if isinstance(given, str) else dict(given)
+    sent = [ToolCall("a", "work", given), ToolCall("b", "work", {"n": 2}), ToolCall("a", "work", again)]
     results = go(Runner([work], observers=[watch]).run_all(sent))
     assert [result.output for result in results] == [1, 2, 1]
     assert ran == [1, 2] and len(watch.ends("a")) == 1
@@ -232,9 +233,12 @@ def test_a_call_that_came_twice_runs_once_and_both_get_its_result(again: Any, re
         ("{}", '{"n": '),
         ('{"n": 1}', '{"n": true}'),
         ('{"n": 1}', '{"n": 1.5}'),
+        ('{"n": 1}', '{ "n": 1}'),
+        ('{"n": 1}', {"n": 1}),
+        ({"n": 1}, {"n": True}),
     ],
 )
-def test_another_call_under_a_used_id_is_invalid_and_never_run(first: str, second: str) -> None:
+def test_another_call_under_a_used_id_is_invalid_and_never_run(first: Any, second: Any) -> None:
     ran: list[Any] = []
 
     @tool

@@ -726,5 +726,5 @@ def test_observers_that_are_given_to_resume_see_that_call_and_no_other() -> None
         await runner.resume(second, True)
 
     go(main())
-    assert [event.kind for event in seen] == ["tool:decided", "tool:post"]
-    assert everything[:2] == seen and len(everything) == 4
+    assert [event.kind for event in seen] == ["tool:decided", "tool:started", "tool:post"]
+    assert everything[:3] == seen and len(everything) == 6

@@ -168,7 +168,7 @@ def test_an_event_keeps_what_was_so_when_it_happened() -> None:
     result, watch = run(count, "count", sent)
     sent["items"].append(3)
     assert result.output == 2
-    assert [dict(event.data["input"]) for event in watch.events] == [{"items": [1]}] * 2
+    assert [dict(event.data["input"]) for event in watch.events] == [{"items": [1]}] * 3
 
 
 # -- middleware that breaks ------------------------------------------------------------------------------------------

@@ -24,7 +24,9 @@ class Watch:
         self.events.append(event)
 
     def kinds(self, call_id: str | None = None) -> list[str]:
-        return [event.kind for event in self.events if call_id is None or event.call.id == call_id]
+        """What happened, but for `tool:started`, which has tests of its own."""
+        events = [event for event in self.events if call_id is None or event.call.id == call_id]
+        return [event.kind for event in events if event.kind != "tool:started"]
 
     def ends(self, call_id: str | None = None) -> list[str]:
         """The terminal events."""

@@ -43,7 +43,8 @@ class ReadFileTool:
 def run(thing: Any, arguments: Any, name: str = "read_file") -> tuple[ToolResult, list[Event]]:
     events: list[Event] = []
     runner = Runner([thing], observers=[events.append])
-    return asyncio.run(runner.run(ToolCall("c1", name, arguments))), events
+    result = asyncio.run(runner.run(ToolCall("c1", name, arguments)))
+    return result, [event for event in events if event.kind != "tool:started"]
 
 
 class Returning:

@@ -607,4 +607,12 @@ def test_the_events_tell_of_the_question_and_of_one_end() -> None:
     events: list[Event] = []
     call(Shelf(observers=[events.append]).runner, MODERN, "remove", {"name": "vase"}, Person(YES))
     kinds = [event.kind for event in events]
-    assert kinds == ["tool:pre", "tool:decided", "tool:decided", "tool:suspended", "tool:decided", "tool:post"]
+    assert kinds == [
+        "tool:pre",
+        "tool:decided",
+        "tool:decided",
+        "tool:suspended",
+        "tool:decided",
+        "tool:started",
+        "tool:post",
+    ]

@@ -246,7 +246,7 @@ def test_a_call_passes_the_runners_guards_and_observers(era: str) -> None:
 
     assert not call(Runner([add], guards=[judge], observers=[events.append]), era, "add", {"a": 1, "b": 2}).is_error
     assert [dict(one.arguments) for one in judged] == [{"a": 1, "b": 2}]
-    assert [event.kind for event in events] == ["tool:pre", "tool:decided", "tool:post"]
+    assert [event.kind for event in events] == ["tool:pre", "tool:decided", "tool:started", "tool:post"]
 
 
 @both_eras

@@ -283,8 +283,8 @@ def test_a_hang_ends_by_a_cancellation() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancelled())
-    assert [event.kind for event in events] == ["tool:pre", "tool:progress", "tool:error"]
-    assert events[1].data["fault"]["kind"] == "timeout"
+    assert [event.kind for event in events] == ["tool:pre", "tool:started", "tool:progress", "tool:error"]
+    assert events[2].data["fault"]["kind"] == "timeout"
 
 
 def test_a_deadline_that_no_fault_caused_is_not_called_one() -> None:
@@ -348,9 +348,13 @@ def test_a_latency_beyond_the_deadline_is_told_on_the_result() -> None:
 def test_observers_hear_of_the_latency_and_of_the_error_after_it() -> None:
     events: list[Event] = []
 
+    def keep(event: Event) -> None:
+        if event.kind != "tool:started":
+            events.append(event)
+
     async def run() -> None:
         clock = ManualClock()
-        runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[events.append])
+        runner = Runner(faults(look, latency=2, errors=1, clock=clock), observers=[keep])
         call = asyncio.ensure_future(runner.run("look"))
         await settled()
         assert [event.data["fault"]["kind"] for event in events[1:]] == ["latency"]

@@ -98,9 +98,9 @@ class Timeline:
         self._line("·", "", Text(self._writable(printable(text.strip())), style="italic"))
 
     def event(self, event: Event) -> None:
-        """One event of the runner; an allow has no line of its own, its call's end says enough."""
+        """One event of the runner; an allow and a start have no line of their own, their call's end says enough."""
         self.report(event)
-        if event.kind != "tool:progress":
+        if event.kind not in ("tool:progress", "tool:started"):
             self._safely(event, self._told_of)
 
     def report(self, event: Event) -> None:

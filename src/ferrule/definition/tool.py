@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from threading import local
-from typing import Any, Concatenate, Generic, Literal, TypeAlias, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, Literal, Unpack, cast, overload
 
 from pydantic import BaseModel
 
@@ -271,7 +271,9 @@ class Tool(Generic[P, R_co]):
             ValidationError, GuardError, HandlerError, ToolTimeoutError, ToolError: as the names say. An "ask" is a
                 `GuardError` here, as there is nobody to ask.
         """
-        return _direct_call(self, self.handling.arguments(self.name, args, kwargs))
+        from ferrule.direct_calls import call_directly  # by a runner, which imports tools
+
+        return call_directly(self, self.handling.arguments(self.name, args, kwargs))
 
     def run(
         self,
@@ -284,7 +286,9 @@ class Tool(Generic[P, R_co]):
         It takes what `Runner.run` takes. Its own guards judge; nobody is there to ask, so an "ask" is denied. It never
         raises for what the tool does.
         """
-        return _direct_run(self, arguments, context, options)
+        from ferrule.direct_calls import run_directly
+
+        return run_directly(self, arguments, context, options)
 
     def __set_name__(self, owner: type, name: str) -> None:
         within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
@@ -319,21 +323,6 @@ class Tool(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
-
-
-DirectCall: TypeAlias = Callable[[Tool, dict[str, Any]], Coroutine[object, object, Any]]
-DirectRun: TypeAlias = Callable[[Tool, Any, ToolContext | None, RunOptions], Coroutine[object, object, ToolResult]]
-
-
-def make_direct_calls_by(call: DirectCall, run: DirectRun) -> None:
-    """Set what `await some_tool(...)` and `await some_tool.run(...)` do: the runner, which tools cannot import, does so
-    once."""
-    global _direct_call, _direct_run
-    _direct_call, _direct_run = call, run
-
-
-_direct_call: DirectCall
-_direct_run: DirectRun
 
 
 def _checked_name(name: object) -> str:

@@ -11,7 +11,7 @@ from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
-from ferrule.types import Answer, Guard, GuardFunction
+from ferrule.types import Guard, GuardFunction, Verdict
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import allow
@@ -66,7 +66,7 @@ def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Guar
     parameters = handling.parameters
     assert isinstance(parameters, TypedParameters)
 
-    async def ask_guard(call: ToolCall, context: ToolContext) -> Answer:
+    async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:
         instance = parameters.again(call.arguments)
         before = parameters.fields_of(instance)
         answer = check(instance)

@@ -41,6 +41,7 @@ class WorkerCall:
     runs = 1
     refusal = None
     answer: Answer | None = None
+    answered_by = None
     asked = False
 
     def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -43,9 +44,9 @@ Found: TypeAlias = tuple[int, object]
 """The place of a guard that is not content, and what it gave or raised."""
 
 
-def authorize(plan: Plan, state: CallState) -> Coro[str | None] | None:
+def authorize(plan: Plan, state: CallState) -> Coro[None] | None:
     """Whether the call may run: nothing is left to do where every guard is content at once; else the coroutine that is
-    returned asks whoever is to be asked, waits, and tells who allowed it. `state.call` is then the call that may run.
+    returned asks whoever is to be asked, and waits. `state.call` is then the call that may run.
 
     Raises:
         Rejected: (the coroutine) where the call may not run, or is suspended.
@@ -55,18 +56,18 @@ def authorize(plan: Plan, state: CallState) -> Coro[str | None] | None:
     if found is not None or plan.hidden:
         return _authorize(plan, state, found)
     if guards and state.observers:
-        emit(state.observers, "tool:decided", state.call, ALLOW)  # nothing of it is hidden
+        emit(state.observers, "tool:decided", state.call, ALLOW, state.fields)  # nothing of it is hidden
     return None
 
 
-async def _authorize(plan: Plan, state: CallState, found: Found | None) -> str | None:
+async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
     decision = await judge(plan, state, found)
     if plan.guards:
         state.tell("tool:decided", decision)
     if decision.kind == "ask":
-        return await _ask(plan, state, decision, plan.runner.approve)
-    _check_allowed(plan, state, decision)
-    return None
+        await _ask(plan, state, decision, plan.runner.approve)
+    else:
+        _check_allowed(plan, state, decision)
 
 
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
@@ -76,6 +77,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     Raises:
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
+    state.attempt.note_answered(answered.by)
     arguments = recorded_arguments(plan, answered)
     await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
@@ -118,13 +120,24 @@ def next_found(guards: tuple[tuple[GuardFunction, Guard], ...], state: CallState
     return None
 
 
+async def explain(plan: Plan, state: CallState) -> list[Decision]:
+    """What each guard says of the call as it was sent, whatever the others say."""
+    said = []
+    for function, guard in plan.guards:
+        found = next_found(((function, guard),), state)
+        said.append(
+            Decision("allow", rule=name_of(guard)) if found is None else await _decision(plan, guard, found[1], state)
+        )
+    return said
+
+
 async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
     """What all guards say together, those before `found` being content; changed arguments are judged again by all."""
     decision, rounds = ALLOW, 0
     while found is not None:
         position, verdict = found
         guard = plan.guards[position][1]
-        one = hide_reason(state, await _decision(plan, guard, verdict, state))
+        one = await _decision(plan, guard, verdict, state)
         if one.kind == "deny":
             return one
         if one.kind == "ask":
@@ -144,12 +157,13 @@ async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
 
 
 async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState) -> Decision:
-    """What a guard's verdict comes to; one that breaks or is late denies."""
+    """What a guard's verdict comes to, and by which rule; one that breaks or is late denies."""
     if not isinstance(verdict, Decision | Mapping) and inspect.isawaitable(verdict):
         verdict = await within_time(verdict, plan.runner)
     if not isinstance(verdict, Raised):
         try:
-            return decision_of(verdict)
+            decision = decision_of(verdict)
+            return hide_reason(state, replace(decision, rule=decision.rule or name_of(guard)))
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
@@ -157,13 +171,13 @@ async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState)
     decision = broken(verdict.error, partial(hide, state))
     if decision in (BROKEN, LATE):
         log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=verdict.error)
-    return decision
+    return hide_reason(state, replace(decision, rule=name_of(guard)))
 
 
 def _both(one: Decision, other: Decision) -> Decision:
     """Two decisions of which none denies; of two asks, a person has to see both."""
     if one.kind == other.kind == "ask" and one.reason != other.reason:
-        return ask(f"{one.reason}; {other.reason}", into=one.into or other.into)
+        return ask(f"{one.reason}; {other.reason}", into=one.into or other.into, rule=f"{one.rule}; {other.rule}")
     return one.stricter(other)
 
 
@@ -192,8 +206,8 @@ def _misfit(plan: Plan, state: CallState, whose: str, error: Exception) -> Decis
 # -- whoever is asked --------------------------------------------------------------------------------------------------
 
 
-async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> str | None:
-    """Ask whether the call may run, and the guards about the answer; who allowed it, where that is said.
+async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> None:
+    """Ask whether the call may run, and the guards about the answer.
 
     Raises:
         Rejected: where it may not run, or the answer is put off.
@@ -205,7 +219,7 @@ async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver 
             state.call = _with_arguments(plan, state, edited) or state.call
         except Exception as error:
             answer = _misfit(plan, state, "the answer's", error)
-    return await _go_by_answer(plan, state, asked, answer, given)
+    await _go_by_answer(plan, state, asked, answer, given)
 
 
 async def ask_between(plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None) -> Answer:
@@ -251,26 +265,26 @@ async def _go_by_answer(
     answer: Decision,
     given: frozenset[str],
     wanted: InputRequired | None = None,
-) -> str | None:
+) -> None:
     """Let the call go on where the answer, and the guards about it, allow that.
 
     Raises:
         Rejected: where they do not, or the answer is put off.
     """
-    answered, decision = state.origin.answered, answer
-    by = None if answered is None else answered.by
+    decision = answer
+    state.attempt.note_answered(answer.by)
     if answer.kind == "ask":
         into = answer.into or asked.into
         decision = Decision("ask", answer.reason or asked.reason, into=into, schema=asked.schema)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, given)
     decision = hide_reason(state, decision)
+    by = state.attempt.answered_by
     state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
     if decision.kind == "ask":
         waits_for = "a decision" if wanted is None else "input"
         raise Suspended(plan, decision, f"{waits_for}: {cut(clean(asked.reason), 500)}", wanted)
     _check_allowed(plan, state, decision)
-    return by
 
 
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:

@@ -279,7 +279,8 @@ class Batch:
     def _call(self, entry: Entry) -> Coro[ToolResult]:
         if entry.reused:
             error = f"The id {cut(clean(entry.call.id), 80)!r} was used for another call before. {NOTHING_RUN}"
-            return reject_at_once(self._runner, entry.call, Rejected("invalid", error), self._origin(entry))
+            rejection = Rejected("invalid", error)
+            return reject_at_once(self._runner, entry.call, rejection, self._fields, self._origin(entry))
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
 
     def _origin(self, entry: Entry) -> Origin:
@@ -299,7 +300,7 @@ class Batch:
                 mistakes.append(error)
             elif task is None or task.done():
                 cancelled = Rejected("cancelled", CANCELLED)
-                await reject_at_once(self._runner, entry.call, cancelled, self._origin(entry))
+                await reject_at_once(self._runner, entry.call, cancelled, self._fields, self._origin(entry))
         if mistakes:
             raise mistakes[0]
 

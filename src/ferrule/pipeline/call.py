@@ -20,6 +20,7 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
+from time import time as now
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.arguments.dumping import NoJudgedForm
@@ -57,7 +58,7 @@ from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.json_text import dumps
-from ferrule.values.result import Status, ToolResult
+from ferrule.values.result import Status, ToolResult, keep_told
 
 if TYPE_CHECKING:
     from ferrule.pipeline.batch import Entry
@@ -71,12 +72,14 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
     if not call.id:
         call = call.replace(id=new_id())
     if call.problem is not None:
-        return reject_at_once(runner, call, results.problem(call), origin)
+        return reject_at_once(runner, call, results.problem(call), fields, origin)
     plan, offered = runner.plans.get(call.name), origin.offered
     if plan is None or offered is not None:
         plan = find_plan(runner, call.name, offered)
         if plan is None:
-            return reject_at_once(runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), origin)
+            return reject_at_once(
+                runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), fields, origin
+            )
     return run_call(plan, call, fields, origin)
 
 
@@ -89,7 +92,9 @@ def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
-        return reject_at_once(runner, call, Rejected("not_found", unknown_tool(runner, missing.args[0])), origin)
+        return reject_at_once(
+            runner, call, Rejected("not_found", unknown_tool(runner, missing.args[0])), fields, origin
+        )
     return receive(view, call, fields, origin)
 
 
@@ -117,7 +122,7 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
 
 
 async def reject_at_once(
-    runner: RunnerState, call: ToolCall, rejection: Rejected, origin: Origin = NO_ORIGIN
+    runner: RunnerState, call: ToolCall, rejection: Rejected, fields: ContextFields, origin: Origin = NO_ORIGIN
 ) -> ToolResult:
     """The end of a call that goes no further, with its two events; one that was suspended has had the first."""
     plan = find_plan(runner, call.name, origin.offered)
@@ -125,8 +130,9 @@ async def reject_at_once(
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
     observers = runner.observers if origin.entry is None else (*runner.observers, *origin.entry.observers)
     if origin.answered is None:
-        emit(observers, "tool:pre", named)
-    emit(observers, "tool:error", named, result)
+        emit(observers, "tool:pre", named, None, fields)
+    keep_told(result, named, fields)
+    emit(observers, "tool:error", named, result, fields)
     if origin.entry is not None:
         origin.entry.end(result)
     return result
@@ -141,7 +147,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     try:
         parent = _live_parent(runner, origin)
     except Rejected as rejection:
-        return await reject_at_once(runner, sent, rejection, origin)
+        return await reject_at_once(runner, sent, rejection, fields, origin)
     call = sent
     if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
         call = _own_form(plan, sent, parent)
@@ -347,6 +353,8 @@ async def _admit_and_invoke(
         if state.is_cancelled(None):
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
+        if state.observers:
+            emit(state.observers, "tool:started", state.told, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
@@ -436,6 +444,7 @@ async def _record_intent(state: CallState) -> None:
         "session": state.fields.session,
         "principal": state.fields.principal,
         "parent": call.parent,
+        "at": now(),
     }
     outcome = await within_time(runner.journal.intent(record), runner)
     if isinstance(outcome, Raised):

@@ -46,6 +46,7 @@ class Attempt:
         wanted: What the handler wants to know before it goes on.
         answer: What it was told, for this run.
         asked: Whether a person was asked for the call, or for one that it made.
+        answered_by: Who approved it, where that was said.
         chunks: What it has yielded so far.
         not_started: What the executor raised when it did not start it.
         deadline: It, and the task that has it; `None` where there is none.
@@ -58,7 +59,18 @@ class Attempt:
     """
 
     __slots__ = (
-        *("answer", "asked", "cancels", "chunks", "deadline", "executed", "given_up", "left_running", "not_started"),
+        *(
+            "answer",
+            "answered_by",
+            "asked",
+            "cancels",
+            "chunks",
+            "deadline",
+            "executed",
+            "given_up",
+            "left_running",
+            "not_started",
+        ),
         *("number", "open", "pausing", "pending", "raised", "refusal", "result", "runs", "stop", "wanted"),
     )
     chunks: Any
@@ -69,6 +81,7 @@ class Attempt:
     pending: JsonObject | None
     wanted: InputRequired | None
     answer: Answer | None
+    answered_by: str | None
     not_started: BaseException | None
     raised: BaseException | None
     stop: Rejected | None
@@ -80,12 +93,16 @@ class Attempt:
         self.executed = False
         self.open = self.asked = self.given_up = self.left_running = False
         self.chunks = ()
-        self.result = self.refusal = self.pending = self.wanted = self.answer = None
+        self.result = self.refusal = self.pending = self.wanted = self.answer = self.answered_by = None
         self.not_started = self.deadline = self.raised = self.stop = self.pausing = None
 
     def note_asked(self) -> None:
         """A person is asked."""
         self.asked = True
+
+    def note_answered(self, by: str | None) -> None:
+        """Somebody has answered."""
+        self.answered_by = by or self.answered_by
 
     def note_started(self) -> None:
         """The tool may have its effect from now on."""
@@ -111,7 +128,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.runs, made.executed = before.runs, before.executed
     made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
     made.open, made.pausing, made.cancels = before.open, before.pausing, before.cancels
-    made.asked = before.asked
+    made.asked, made.answered_by = before.asked, before.answered_by
     state.attempt = made
     return made
 

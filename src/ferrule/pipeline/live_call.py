@@ -52,6 +52,10 @@ class LiveCall(CallState):
         return self.attempt.asked
 
     @property
+    def answered_by(self) -> str | None:
+        return self.attempt.answered_by
+
+    @property
     def refusal(self) -> ToolResult | None:
         return self.attempt.refusal
 

@@ -22,7 +22,7 @@ from ferrule.values.content import Block, Text, as_output, bound, clean, cut, re
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
-from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, returned, success
+from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, keep_told, returned, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -286,16 +286,16 @@ def fits(result: ToolResult, limit: int) -> bool:
 
 def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
-    attempt, origin = state.attempt, state.origin
+    attempt = state.attempt
     sealed: ToolResult = result if result is attempt.result and result is not None else _copied(state, result)
     if not fits(sealed, state.plan.max_output):
         sealed = _bounded(sealed if sealed.error is None else _hidden(state, sealed), state.plan.max_output)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
-    if attempt.pending is not None or origin.answered is not None:
-        by = None if origin.answered is None else origin.answered.by
-        keep(sealed, "_suspension", Suspension(attempt.pending, by))
+    keep_told(sealed, state.told, state.fields)
+    if attempt.pending is not None or attempt.answered_by is not None:
+        keep(sealed, "_suspension", Suspension(attempt.pending, attempt.answered_by))
     return sealed
 
 

@@ -132,7 +132,7 @@ class CallState:
     def tell(self, kind: EventKind, about: About = None) -> None:
         """Tell the observers, where there are any."""
         if self.observers:
-            emit(self.observers, kind, self.told, about)
+            emit(self.observers, kind, self.told, about, self.fields)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 

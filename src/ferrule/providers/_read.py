@@ -207,9 +207,9 @@ def _from_json(text: str) -> Any:
         return None
 
 
-def derived_id(source: Any, position: int) -> str:
-    """An id for the call at `position` among those of one turn, which has none: the same whenever it is asked."""
-    return f"call_{hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()}_{position}"
+def _hash_of(source: Any) -> str:
+    """What an id for a call is made of that has none: the same whenever its turn is read."""
+    return hashlib.blake2s(clean(str(source)).encode(), digest_size=8).hexdigest()
 
 
 def known_id(value: Any) -> str | None:
@@ -252,7 +252,8 @@ def _ids_with_derived(response: Any, items: Sequence[Any], key: str) -> list[str
     if None not in ids:
         return [id for id in ids if id is not None]
     source = read(response, "id") or read(response, "created") or read(response, "created_at") or _turn_text(items, key)
-    return [derived_id(source, position) if id is None else id for position, id in enumerate(ids)]
+    turn = _hash_of(source)
+    return [f"call_{turn}_{position}" if id is None else id for position, id in enumerate(ids)]
 
 
 _TWICE = "The same call came before under the same id, and has its answer there. Nothing was run."

@@ -115,3 +115,11 @@ def starred_call(call: ToolCall, hidden: frozenset[str]) -> ToolCall:
     if hidden.isdisjoint(call.arguments):
         return call
     return call.replace(arguments=freeze(starred(call.arguments, hidden)))
+
+
+def told_input(call: ToolCall) -> JsonObject | str:
+    """The arguments as events and records have them: what came, where that does not decode."""
+    raw = call.raw
+    if isinstance(raw, str) and raw.strip() and not call.arguments:
+        return {} if raw.strip() in {"{}", "null"} else raw
+    return call.arguments

@@ -67,6 +67,9 @@ class RunningCall(Protocol):
     def asked(self) -> bool: ...
 
     @property
+    def answered_by(self) -> str | None: ...
+
+    @property
     def refusal(self) -> ToolResult | None: ...
 
     @property
@@ -248,6 +251,11 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def answer(self) -> Answer | None:
         """What a person answered to the `InputRequired` that the handler returned; `None` in its first run."""
         return None if self.running is None else self.running.answer
+
+    @property
+    def answered_by(self) -> str | None:
+        """Who approved this call, where `allow(by=…)` or `resume(…, by=…)` said so."""
+        return None if self.running is None else self.running.answered_by
 
     @property
     def asked(self) -> bool:

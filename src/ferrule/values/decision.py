@@ -22,6 +22,8 @@ class Decision:
         into: For an ask: the parameter whose value a person supplies, or `None`.
         schema: For an ask that a running tool made: the JSON Schema of what is wanted, an object; the answer is
             `allow({...})` with that object. `None` for an ask whether the call may run.
+        by: For an allow: who approved, where that is said.
+        rule: Which rule spoke: the guard's name, where the guard does not say.
     """
 
     kind: Literal["allow", "ask", "deny"]
@@ -29,6 +31,8 @@ class Decision:
     arguments: JsonObject | None = field(default=None, kw_only=True, hash=False)
     into: str | None = field(default=None, kw_only=True)
     schema: JsonObject | None = field(default=None, kw_only=True, hash=False)
+    by: str | None = field(default=None, kw_only=True)
+    rule: str | None = field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in _STRICTNESS:
@@ -50,6 +54,8 @@ class Decision:
             shown.append(f"arguments={dict(self.arguments)!r}")
         if self.into:
             shown.append(f"into={self.into!r}")
+        if self.by:
+            shown.append(f"by={self.by!r}")
         return f"{self.kind}({', '.join(shown)})"
 
 
@@ -74,17 +80,19 @@ class Diff:
     name: str = ""
 
 
-def allow(arguments: JsonObject | None = None) -> Decision:
-    """The call may run, with `arguments` instead of its own where they are given (they are judged again).
-    See docs/guards.md."""
-    return ALLOW if arguments is None else Decision("allow", arguments=arguments)
+def allow(arguments: JsonObject | None = None, *, by: str | None = None) -> Decision:
+    """The call may run, with `arguments` instead of its own where they are given (they are judged again); `by` is who
+    approved it. See docs/guards.md."""
+    if by is not None and not isinstance(by, str):
+        raise DefinitionError(f"allow(by=…) is the name of who approves, not {type(by).__name__}")
+    return ALLOW if arguments is None and by is None else Decision("allow", arguments=arguments, by=by)
 
 
-def ask(reason: str, *, into: str | None = None) -> Decision:
+def ask(reason: str, *, into: str | None = None, rule: str | None = None) -> Decision:
     """A person decides; with `into`, a person supplies the value of that parameter. See docs/guards.md."""
-    return Decision("ask", reason, into=into)
+    return Decision("ask", reason, into=into, rule=rule)
 
 
-def deny(reason: str) -> Decision:
+def deny(reason: str, *, rule: str | None = None) -> Decision:
     """The call may not run; `reason` is shown to the model. See docs/guards.md."""
-    return Decision("deny", reason)
+    return Decision("deny", reason, rule=rule)

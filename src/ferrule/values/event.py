@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from time import time as now
 from typing import Any, Literal, TypeAlias, cast
 
-from ferrule.values.call import ToolCall
+from ferrule.values.call import ToolCall, told_input
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, frozen
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
 EventKind: TypeAlias = Literal[
-    "tool:pre", "tool:decided", "tool:progress", "tool:suspended", "tool:post", "tool:error", "tools:changed"
+    "tool:pre",
+    "tool:decided",
+    "tool:started",
+    "tool:progress",
+    "tool:suspended",
+    "tool:post",
+    "tool:error",
+    "tools:changed",
 ]
 About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 """What an event is about, besides its call."""
@@ -23,18 +31,21 @@ About: TypeAlias = ToolResult | Decision | Mapping[str, Any] | None
 class _EventFields:
     """The slots of an event. A class without `__init__` is filled a third faster (Python 3.13)."""
 
-    __slots__ = ("_data", "_what", "at", "call", "kind")
+    __slots__ = ("_data", "_what", "at", "call", "kind", "principal", "seq", "session")
 
 
 class Event(_EventFields):
     """Something that happened. See docs/events.md.
 
     Attributes:
-        kind: `tool:pre` (the call arrived), `tool:decided`, `tool:progress`, `tool:suspended`, and exactly one of
-            `tool:post` and `tool:error` for every call; `tools:changed` where `Runner.replace(tools=…)` made a runner
-            that has other tools.
+        kind: `tool:pre` (the call arrived), `tool:decided`, `tool:started` (slot and keys are had), `tool:progress`,
+            `tool:suspended`, and exactly one of `tool:post` and `tool:error` for every call; `tools:changed` where
+            `Runner.replace(tools=…)` made a runner that has other tools.
         call: The call, under the tool's own name; of `tools:changed`, one without a name.
         at: Seconds since the epoch.
+        seq: Its place among the events of this process; later ones have higher numbers.
+        session: The conversation that the call belongs to.
+        principal: On whose behalf it runs.
     """
 
     __slots__ = ()
@@ -42,19 +53,33 @@ class Event(_EventFields):
     kind: EventKind
     call: ToolCall
     at: float
+    seq: int
+    session: str | None
+    principal: str | None
     _data: Mapping[str, Any]
 
-    def __init__(self, kind: EventKind, call: ToolCall, what: About = None) -> None:
+    def __init__(
+        self,
+        kind: EventKind,
+        call: ToolCall,
+        what: About = None,
+        *,
+        session: str | None = None,
+        principal: str | None = None,
+    ) -> None:
         self.kind = kind
         self.call = call
         self.at = now()
+        self.seq = _next()
+        self.session = session
+        self.principal = principal
         self._what = what
         self.__class__ = _FrozenEvent
 
     @property
     def data(self) -> Mapping[str, Any]:
         """`tool_name` and `input`; then `result`, `error` (the text) and `exception` of a terminal event and of a
-        `tool:suspended`; the `decision` of a `tool:decided`, and by whom (`by`) where `resume` was told; of a
+        `tool:suspended`; the `decision` of a `tool:decided`, and by whom (`by`) where that was said; of a
         `tool:progress` `done`, `total` and `message`, or the `chunk` that the handler yielded, or the `attempt` that
         failed with its `status`, `error` and `wait`, or the `fault` that a test made; of `tools:changed` the names
         that were `added`, `removed` and `changed`. What is bound or private is
@@ -68,10 +93,7 @@ class Event(_EventFields):
 
     def _build(self) -> dict[str, Any]:
         call, what = self.call, self._what
-        sent: Mapping[str, Any] | str = call.arguments
-        if isinstance(call.raw, str) and call.raw.strip() and not sent:
-            sent = {} if call.raw.strip() in {"{}", "null"} else call.raw
-        data: dict[str, Any] = {"tool_name": call.name, "input": sent}
+        data: dict[str, Any] = {"tool_name": call.name, "input": told_input(call)}
         if isinstance(what, ToolResult):
             data["result"] = what
             if what.status != "ok":
@@ -86,16 +108,26 @@ class Event(_EventFields):
         return f"<Event {self.kind} {self.call.name} {self.call.id}>"
 
 
+_next = itertools.count(1).__next__
 _keep_data = cast("Any", _EventFields.__dict__["_data"]).__set__
 _FrozenEvent = frozen(Event)
 
 
-def emit(observers: tuple[Callable[[Event], object], ...], kind: EventKind, call: ToolCall, what: About = None) -> None:
-    """Tell all observers, who can change nothing and break nothing."""
+def emit(
+    observers: tuple[Callable[[Event], object], ...],
+    kind: EventKind,
+    call: ToolCall,
+    what: About = None,
+    who: tuple[Any, ...] = (None, None),
+) -> None:
+    """Tell all observers, who can change nothing and break nothing; `who` begins with session and principal."""
     event: Any = _EventFields()
     event.kind = kind
     event.call = call
     event.at = now()
+    event.seq = _next()
+    event.session = who[0]
+    event.principal = who[1]
     event._what = what
     event.__class__ = _FrozenEvent
     for observer in observers:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from time import time as now
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
-from ferrule.values.call import ToolCall
+from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
 from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
 
@@ -32,7 +33,9 @@ class _ResultFields:
     __slots__ = (
         "_content",
         "_suspension",
+        "_told",
         "_value",
+        "_who",
         "call",
         "duration_ms",
         "error",
@@ -122,7 +125,7 @@ class ToolResult(_ResultFields):
 
     @property
     def answered_by(self) -> str | None:
-        """Who answered, where the call was suspended and `resume(…, by=…)` took it up."""
+        """Who approved, where `allow(by=…)` or `resume(…, by=…)` said so."""
         return getattr(self, "_suspension", _NONE).answered_by
 
     @property
@@ -151,19 +154,28 @@ class ToolResult(_ResultFields):
         made = ToolResult(**{**kept, **changes})
         if "output" not in changes and hasattr(self, "_value"):
             keep(made, "_value", self._value)
-        if hasattr(self, "_suspension"):
-            keep(made, "_suspension", self._suspension)
+        for name in ("_suspension", "_told", "_who"):
+            if hasattr(self, name):
+                keep(made, name, getattr(self, name))
         return made
 
     def record(self) -> dict[str, Any]:
         """A JSON-safe record of the execution.
 
-        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`. `pending`
-        is all that `Runner.resume` reads, and `None` where the call is not suspended.
+        It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`; of a runner's result
+        the `input` as it was judged, with stars for what is bound or private, the `session`, the `principal`, and when
+        the call arrived (`at`, seconds since the epoch). `pending` is all that `Runner.resume` reads, and `None` where
+        the call is not suspended.
         """
+        session, principal, ended_at = getattr(self, "_who", (None, None, None))
+        told = getattr(self, "_told", None)
         return {
             "tool_name": self.tool_name,
             "tool_call_id": self.call_id or None,
+            "input": None if told is None else jsonable(told_input(told)),
+            "session": session,
+            "principal": principal,
+            "at": None if ended_at is None else ended_at - self.duration_ms / 1000,
             "success": self.success,
             "status": self.status,
             "output": jsonable(self.output),
@@ -186,6 +198,14 @@ keep = object.__setattr__
 """For the kernel and who copies a result: fills in a slot of one that nobody else has."""
 keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """The same for what every call fills in, in a third of the time."""
+_keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
+_keep_who = cast("Any", _ResultFields.__dict__["_who"]).__set__
+
+
+def keep_told(result: ToolResult, told: ToolCall, who: tuple[Any, ...]) -> None:
+    """Fill in what a record says of the call, as it is told, and whose it is."""
+    _keep_told(result, told)
+    _keep_who(result, (who[0], who[1], now()))
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:

@@ -1,0 +1,202 @@
+"""What events, records and contexts tell of a call besides its result: whose it is, when, and who approved it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from watched import go
+
+from ferrule import (
+    Decision,
+    DefinitionError,
+    Event,
+    InputRequired,
+    Runner,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    allow,
+    ask,
+    deny,
+    tool,
+)
+from ferrule.middleware import before
+
+WHO = {"session": "s1", "principal": "ann"}
+
+
+@tool
+async def add(n: int, context: ToolContext) -> str | None:
+    """Add, and say who approved it."""
+    return context.answered_by
+
+
+def asks(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("may it?")
+
+
+def by_ada(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+    return allow(by="ada")
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    async def intent(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+    async def result(self, record: dict[str, Any]) -> None:
+        self.records.append(record)
+
+
+def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -> None:
+    seen: list[Event] = []
+
+    async def main() -> None:
+        runner = Runner([add], guards=[lambda call, context: None], observers=[seen.append])
+        await runner.run("add", {"n": 1}, **WHO)
+        await runner.run("no_tool", {}, **WHO)
+        await runner.run_all([ToolCall("a", "add", "{"), ToolCall("a", "add", {"n": 1})], **WHO)
+
+    go(main())
+    assert {(event.session, event.principal) for event in seen} == {("s1", "ann")}
+    numbers = [event.seq for event in seen]
+    assert numbers == sorted(set(numbers)) and len(numbers) == 4 + 2 + 2 + 2
+
+
+def test_a_call_has_started_once_it_has_its_slot_and_not_before() -> None:
+    async def main() -> None:
+        seen: list[tuple[str, str]] = []
+        begun, end = asyncio.Event(), asyncio.Event()
+
+        @tool
+        async def waits() -> None:
+            begun.set()
+            await end.wait()
+
+        runner = Runner([waits], concurrency=1, observers=[lambda event: seen.append((event.kind, event.call.id))])
+        calls = [asyncio.ensure_future(runner.run(ToolCall(id, "waits"))) for id in "ab"]
+        await begun.wait()
+        while not runner.waiting:
+            await asyncio.sleep(0)
+        assert [id for kind, id in seen if kind == "tool:started"] == ["a"]
+        end.set()
+        await asyncio.gather(*calls)
+        assert [id for kind, id in seen if kind == "tool:started"] == ["a", "b"]
+
+    go(main())
+
+
+def test_what_is_denied_or_does_not_fit_never_starts() -> None:
+    seen: list[str] = []
+    runner = Runner([add], guards=[lambda call, context: deny("no")], observers=[lambda event: seen.append(event.kind)])
+    go(runner.run("add", {"n": 1}))
+    go(runner.run("add", {"n": "x"}))
+    assert "tool:started" not in seen
+
+
+def test_records_say_what_was_asked_for_whom_and_when() -> None:
+    journal, began = Kept(), time.time()
+    runner = Runner([add.bind(n=7)], journal=journal)
+    go(runner.run("add", {}, **WHO))
+    intent, result = journal.records
+    for record in (intent, result):
+        assert (record["input"], record["session"], record["principal"]) == ({"n": "**********"}, "s1", "ann")
+        assert began <= record["at"] <= time.time()
+
+
+@pytest.mark.parametrize("name", ["no_tool", "add"])
+def test_the_record_of_a_call_that_never_began_says_whose_it_was_too(name: str) -> None:
+    record = go(Runner([add]).run(name, "{", **WHO)).record()
+    assert (record["input"], record["session"], record["principal"]) == ("{", "s1", "ann")
+
+
+def test_who_approved_stands_in_event_record_and_context_at_once() -> None:
+    seen: list[Event] = []
+    result = go(Runner([add], guards=[asks], approve=by_ada, observers=[seen.append]).run("add", {"n": 1}))
+    assert (result.output, result.answered_by, result.record()["answered_by"]) == ("ada", "ada", "ada")
+    assert [event.data["by"] for event in seen if "by" in event.data] == ["ada"]
+
+
+@pytest.mark.parametrize("answer", [allow(by="ada"), True])
+def test_who_approved_stands_there_after_a_suspension_too(answer: Any) -> None:
+    async def main() -> ToolResult:
+        runner = Runner([add], guards=[asks], approve=lambda call, decision, context: ask("later"))
+        suspended = await runner.run("add", {"n": 1})
+        return await runner.resume(suspended.record(), answer, by=None if answer is not True else "ada")
+
+    result = go(main())
+    assert (result.output, result.answered_by) == ("ada", "ada")
+
+
+def test_who_approves_is_named_by_a_text() -> None:
+    with pytest.raises(DefinitionError, match="allow\\(by=…\\) is the name"):
+        allow(by=7)  # type: ignore[arg-type]
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def no_sevens(call: ToolCall, context: ToolContext) -> Decision | None:
+    return deny("it is seven") if call.arguments["n"] == 7 else None
+
+
+async def named(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("really?", rule="policy.toml:3")
+
+
+def breaks(call: ToolCall, context: ToolContext) -> None:
+    raise ValueError
+
+
+def test_a_decision_says_which_rule_spoke() -> None:
+    async def main() -> list[Decision]:
+        runner = Runner([add], guards=[no_sevens, named])
+        return [await runner.decide(ToolCall("", "add", {"n": n})) for n in (7, 1)]
+
+    denied, asked = go(main())
+    assert "no_sevens" in str(denied.rule) and asked.rule == "policy.toml:3"
+
+
+def test_every_guard_is_explained_whatever_the_others_say() -> None:
+    async def main() -> list[Decision]:
+        return await Runner([add], guards=[no_sevens, named, breaks]).explain(ToolCall("", "add", {"n": 7}))
+
+    said = go(main())
+    assert [one.kind for one in said] == ["deny", "ask", "deny"]
+    assert [one.reason for one in said][:2] == ["it is seven", "really?"]
+    assert "breaks" in str(said[2].rule)
+    content = go(Runner([add], guards=[no_sevens]).explain(ToolCall("", "add", {"n": 1})))
+    assert [one.kind for one in content] == ["allow"] and "no_sevens" in str(content[0].rule)
+
+
+@pytest.mark.parametrize("call", [ToolCall("", "no_tool"), ToolCall("", "add", {"n": "x"}), ToolCall("", "add", "{")])
+def test_what_no_guard_sees_is_explained_by_the_one_deny(call: ToolCall) -> None:
+    assert [one.kind for one in go(Runner([add], guards=[no_sevens]).explain(call))] == ["deny"]
+
+
+# -- a change and a handler that asks ----------------------------------------------------------------------------------
+
+
+def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() -> None:
+    ran: list[tuple[int, bool]] = []
+
+    @tool
+    async def wants(n: int, context: ToolContext) -> Any:
+        ran.append((n, context.answer is not None))
+        return n if context.answer else InputRequired("go on?")
+
+    def larger(arguments: Any) -> dict[str, int]:
+        return {"n": arguments["n"] + 1}
+
+    def yes(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        return True
+
+    for hook in ([before(larger)], []):
+        del ran[:]
+        result = go(Runner([wants], around=hook, approve=yes).run("wants", {"n": 1}))
+        assert (result.output, ran) == (1 + len(hook), [(1 + len(hook), False), (1 + len(hook), True)])
