@@ -240,7 +240,7 @@ async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> Js
         return None
     _, answer, value = await _ask_for_input(plan, state, wanted, approve)
     allowed = answer.kind == "allow"
-    state.tell("tool:decided", ALLOW if allowed else deny(answer.reason))
+    state.tell("tool:decided", ALLOW if allowed else hide_reason(state, deny(answer.reason)))
     return value if allowed else None
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Json = TypeVar("Json")
 log = getLogger("ferrule")
+_WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
@@ -88,16 +89,19 @@ def _secret_texts(value: Any) -> Iterator[str]:
             yield from _secret_texts(inner)
     elif isinstance(value, bytes):
         yield from _secret_texts(value.decode(errors="ignore"))
-    elif isinstance(value, str | int):
-        text = str(value)
-        if len(text) >= _SHORTEST and not isinstance(value, bool):
-            from urllib.parse import quote  # 3 ms
-
-            yield from (line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE)
-            yield from (text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""))
+    elif isinstance(value, str | int) and value is not True and value is not False:
+        if len(text := str(value)) >= _SHORTEST:
+            yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
     elif isinstance(value, Iterable):
         for inner in value:
             yield from _secret_texts(inner)
+
+
+def _ways_of_writing(text: str) -> list[str]:
+    from urllib.parse import quote  # 3 ms
+
+    lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
+    return [text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""), *lines]
 
 
 def _expression(secret: str) -> str:
