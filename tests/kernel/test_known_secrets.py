@@ -18,6 +18,11 @@ STARS = "**********"
 SECRETS = {"service": {"token": TOKEN, "others": [SecretStr("another one")]}}
 
 
+class Veiled(str):
+    def __str__(self) -> str:
+        return "***"
+
+
 class Lookup(LookupError):
     """One that shows its text."""
 
@@ -151,6 +156,7 @@ def test_short_values_are_stars_as_whole_words_and_shorter_ones_never() -> None:
     assert f"a {STARS}." in told(4711, "a 4711.")
     assert "the pin 471" in told("471", "the pin 471")
     assert "a True one" in told(True, "a True one")
+    assert f"the {STARS}." in told(Veiled("12345678"), "the 12345678.")
 
 
 def test_secrets_that_cannot_be_read_hide_the_whole_text() -> None:

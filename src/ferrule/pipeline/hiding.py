@@ -90,7 +90,8 @@ def _secret_texts(value: Any) -> Iterator[str]:
     elif isinstance(value, bytes):
         yield from _secret_texts(value.decode(errors="ignore"))
     elif isinstance(value, str | int) and value is not True and value is not False:
-        if len(text := str(value)) >= _SHORTEST:
+        text = str.__str__(value) if isinstance(value, str) else str(value)  # a class may write stars of its own
+        if len(text) >= _SHORTEST:
             yield from [text] if _WRITTEN_ONE_WAY(text) else _ways_of_writing(text)
     elif isinstance(value, Iterable):
         for inner in value:
