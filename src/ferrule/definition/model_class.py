@@ -1,10 +1,8 @@
-"""Handlers whose arguments are one Pydantic model: handler classes, and functions with `args_model`."""
+"""Handler classes: the fields of a Pydantic model are the parameters."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import get_origin
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -13,12 +11,10 @@ from ferrule.arguments.exporting import UNEXPORTABLE
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
 from ferrule.definition.function import exported_schema
-from ferrule.definition.handler import UNKNOWN, Handler, doc_of
+from ferrule.definition.handler import UNKNOWN, Handler
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import contexts_of, is_context, signature_of, taking_whole, type_hints
+from ferrule.definition.signature import is_context, type_hints
 from ferrule.errors import DefinitionError
-
-_DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
 def from_handler_class(name: str, cls: type[BaseModel], options: ToolOptions) -> Handler:
@@ -41,7 +37,7 @@ def from_handler_class(name: str, cls: type[BaseModel], options: ToolOptions) ->
     own = cls.__dict__.get("__doc__")
     return Handler(
         function=cls,
-        parameters=_model_parameters(name, cls, options),
+        parameters=model_parameters(name, cls, options),
         call=lambda values, context: values(**dict.fromkeys(contexts, context)),
         description=parse(own)[0],
         returns=type_hints(name, run).get("return", UNKNOWN),
@@ -50,35 +46,12 @@ def from_handler_class(name: str, cls: type[BaseModel], options: ToolOptions) ->
     )
 
 
-def from_args_model(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
-    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an `args_model`.
+def model_parameters(name: str, model: type[BaseModel], options: ToolOptions) -> TypedParameters:
+    """The fields of a model, as the parameters of a tool.
 
     Raises:
-        DefinitionError: for any other signature.
+        DefinitionError: where JSON cannot carry one, or what is private has no default.
     """
-    model: object = options["args_model"]
-    if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise DefinitionError(f"tool {name!r}: args_model must be a Pydantic model, not {model!r}")
-    hints = type_hints(name, function)
-    parameters = list(signature_of(name, function).parameters.values())
-    # A hint that is neither for the arguments nor for the context means another kind of function.
-    strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
-    contexts = contexts_of(parameters, hints) or parameters[1:]
-    if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
-        raise DefinitionError(
-            f"tool {name!r}: with args_model the function takes (args), (args, ctx) or (ctx, args), "
-            f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
-        )
-    return Handler(
-        function=function,
-        parameters=_model_parameters(name, model, options),
-        call=taking_whole(function, parameters, contexts),
-        description=parse(doc_of(function))[0],
-        returns=hints.get("return", UNKNOWN),
-    )
-
-
-def _model_parameters(name: str, model: type[BaseModel], options: ToolOptions) -> TypedParameters:
     try:
         core = close(dict(TypeAdapter(model).core_schema))
     except UNEXPORTABLE as error:

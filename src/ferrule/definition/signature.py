@@ -7,10 +7,10 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable
+from typing import Annotated, get_args, get_origin
 
-from ferrule.definition.handler import Call, called, whole
+from ferrule.definition.handler import called, whole
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
@@ -67,28 +67,6 @@ def is_context(hint: object) -> bool:
     if kind in (Annotated, typing.Union, types.UnionType):
         return any(map(is_context, get_args(hint)))
     return isinstance(kind, type) and issubclass(kind, ToolContext)
-
-
-def contexts_of(
-    parameters: list[inspect.Parameter], hints: Mapping[str, object], others: Collection[str] = ()
-) -> list[inspect.Parameter]:
-    """The parameters that take the context: by their hint, or by the name `context` or `ctx`, unless it is one of
-    `others`."""
-    named = {"context", "ctx"}.difference(others)
-    return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
-
-
-def taking_whole(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], contexts: list[inspect.Parameter]
-) -> Call:
-    """The call of a function that takes all values as one object, and the context before or after it or by keyword."""
-    if not contexts:
-        return lambda values, context: function(values)
-    if contexts[0] is parameters[0] and parameters[1:]:
-        return lambda values, context: function(context, values)
-    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in contexts):
-        return lambda values, context: function(values, context)
-    return lambda values, context: function(values, **{p.name: context for p in contexts})
 
 
 def unfilled_self(function: object) -> bool:

@@ -20,7 +20,7 @@ from ferrule.definition.forms import of_others
 from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
 from ferrule.definition.importable import importable
-from ferrule.definition.model_class import from_args_model, from_handler_class
+from ferrule.definition.model_class import from_handler_class
 from ferrule.definition.options import (
     FOR_DEFINITIONS,
     KEPT,
@@ -377,7 +377,7 @@ def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Han
         what = "the handler" if options.get("input_schema") is None else "execute"
         raise DefinitionError(f"tool {name!r}: {what} must be a function or a ToolHandler class, not {handler!r}")
     if options.get("args_model") is not None:
-        return from_args_model
+        return partial(of_others, "from_args_model")
     if options.get("input_schema") is not None:
         return partial(of_others, "from_execute")
     if not isinstance(handler, type):

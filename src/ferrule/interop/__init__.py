@@ -9,8 +9,9 @@ takes what was given and makes of it what the kernel has:
 
 from __future__ import annotations
 
+from ferrule.interop.args_model import from_args_model
 from ferrule.interop.checks import guard_of
 from ferrule.interop.definitions import from_definition, from_object, tool_of
 from ferrule.interop.payload import from_execute
 
-__all__ = ["from_definition", "from_execute", "from_object", "guard_of", "tool_of"]
+__all__ = ["from_args_model", "from_definition", "from_execute", "from_object", "guard_of", "tool_of"]

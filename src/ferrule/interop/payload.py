@@ -11,8 +11,9 @@ from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import Call, Handler, doc_of
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import contexts_of, signature_of, taking_whole, type_hints, unfilled_self
+from ferrule.definition.signature import signature_of, type_hints, unfilled_self
 from ferrule.errors import DefinitionError
+from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.values.frozen import JsonObject
 
 

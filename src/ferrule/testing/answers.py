@@ -12,9 +12,10 @@ from pydantic import BaseModel
 from ferrule.arguments.names import Names
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import Call
-from ferrule.definition.signature import contexts_of, signature_of, taking_whole, type_hints
+from ferrule.definition.signature import signature_of, type_hints
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import thaw
 

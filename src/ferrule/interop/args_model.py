@@ -1,0 +1,66 @@
+"""Functions that take all arguments as one object: `fn(args)`, `fn(args, ctx)`, `fn(ctx, args)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import Parameter
+from typing import Any, get_origin
+
+from pydantic import BaseModel
+
+from ferrule.definition.docstring import parse
+from ferrule.definition.handler import UNKNOWN, Call, Handler, doc_of
+from ferrule.definition.model_class import model_parameters
+from ferrule.definition.options import ToolOptions
+from ferrule.definition.signature import is_context, signature_of, type_hints
+from ferrule.errors import DefinitionError
+
+_DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
+
+
+def from_args_model(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
+    """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an `args_model`.
+
+    Raises:
+        DefinitionError: for any other signature.
+    """
+    model: object = options["args_model"]
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise DefinitionError(f"tool {name!r}: args_model must be a Pydantic model, not {model!r}")
+    hints = type_hints(name, function)
+    parameters = list(signature_of(name, function).parameters.values())
+    # A hint that is neither for the arguments nor for the context means another kind of function.
+    strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
+    contexts = contexts_of(parameters, hints) or parameters[1:]
+    if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
+        raise DefinitionError(
+            f"tool {name!r}: with args_model the function takes (args), (args, ctx) or (ctx, args), "
+            f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
+        )
+    return Handler(
+        function=function,
+        parameters=model_parameters(name, model, options),
+        call=taking_whole(function, parameters, contexts),
+        description=parse(doc_of(function))[0],
+        returns=hints.get("return", UNKNOWN),
+    )
+
+
+def contexts_of(
+    parameters: list[Parameter], hints: Mapping[str, object], others: Collection[str] = ()
+) -> list[Parameter]:
+    """The parameters that take the context: by their hint, or by the name `context` or `ctx`, unless it is one of
+    `others`."""
+    named = {"context", "ctx"}.difference(others)
+    return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
+
+
+def taking_whole(function: Callable[..., Any], parameters: list[Parameter], contexts: list[Parameter]) -> Call:
+    """The call of a function that takes all values as one object, and the context before or after it or by keyword."""
+    if not contexts:
+        return lambda values, context: function(values)
+    if contexts[0] is parameters[0] and parameters[1:]:
+        return lambda values, context: function(context, values)
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in contexts):
+        return lambda values, context: function(values, context)
+    return lambda values, context: function(values, **{p.name: context for p in contexts})
