@@ -160,7 +160,10 @@ def test_a_union_of_several_types_that_hold_it_again_needs_a_discriminator(kind:
     function.__annotations__["x"] = kind
     model = create_model("Arguments", x=(kind, ...))
     for handler, options in ((function, {}), (lambda args: 1, {"args_model": model})):
-        with pytest.raises(DefinitionError, match=r"several hold values .* give the union a discriminator"):
+        with pytest.raises(
+            DefinitionError,
+            match=r"tool 'search': of the types .* several hold values .* give the union a discriminator",
+        ):
             Tool("search", handler, **options)  # type: ignore[arg-type]
 
 

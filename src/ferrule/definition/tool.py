@@ -356,7 +356,10 @@ def _handling(tool: Tool) -> Handler:
         importable(tool.options.get("args_model") or handler, name)
     elif tool.isolation is None and tool.transfer != "json":
         raise DefinitionError(f"tool {name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
-    handling = _maker(tool, handler)(name, handler, tool.options)
+    try:
+        handling = _maker(tool, handler)(name, handler, tool.options)
+    except DefinitionError as error:
+        raise error if str(error).startswith("tool ") else DefinitionError(f"tool {name!r}: {error}") from error
     if inspect.isgeneratorfunction(handling.runs):
         raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
     wire = set(handling.aliases.values())  # what is private goes by its name in Python
