@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -13,11 +14,16 @@ from typing import Any
 
 def steps(work: Callable[[], object]) -> int:
     """The functions that `work` calls in this thread, those written in C too."""
-    count = 0
+    return calls(work).total()
 
-    def called(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
+
+def calls(work: Callable[[], object]) -> Counter[str]:
+    """How often it calls functions of each name."""
+    count: Counter[str] = Counter()
+
+    def called(frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            count[frame.f_code.co_name if event == "call" else argument.__name__] += 1
 
     sys.setprofile(called)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
@@ -141,7 +142,7 @@ def join_chunks(chunks: Sequence[str]) -> str:
     """The text that came in these chunks; a character that was cut in two is whole again."""
     text = "".join(chunks)
     try:
-        text.encode()
+        text.isascii() or text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     return text
@@ -149,10 +150,10 @@ def join_chunks(chunks: Sequence[str]) -> str:
 
 def join_arguments(chunks: Sequence[str]) -> str:
     """The arguments that came in these chunks. Some servers send `{}` first, and then the real ones."""
-    said = [chunk for chunk in chunks if chunk]
-    if said and said[0].strip() == "{}" and any(map(str.strip, said[1:])):
-        said = said[1:]
-    return join_chunks(said)
+    first = next((place for place, chunk in enumerate(chunks) if chunk), 0)
+    if chunks and chunks[first].strip() == "{}" and any(map(str.strip, islice(chunks, first + 1, None))):
+        chunks = chunks[first + 1 :]
+    return join_chunks(chunks)
 
 
 def chunk_text(value: Any) -> str:
@@ -162,7 +163,7 @@ def chunk_text(value: Any) -> str:
 
 def object_or_text(text: Any) -> Any:
     """The object that `text` is the JSON of; `text` itself where it is none, or none that can be trusted."""
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text.rstrip().endswith("}"):  # most that a stream has not ended
         return text
     try:
         found = loads(text)
