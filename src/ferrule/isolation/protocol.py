@@ -35,7 +35,7 @@ class Kind(IntEnum):
     """To the worker: run this. Head: the recipe, the surroundings where they have changed, the order's head. Body: the
     arguments."""
     READ = 4
-    """From the worker: it has read the call, which no other gets any more, and makes the tool."""
+    """From the worker: it has read the call, which no other gets any more, and has to make the tool first."""
     STARTED = 5
     """From the worker: the handler begins. Anything of it may happen from now on, and its deadline is counted."""
     PROGRESS = 6

@@ -67,7 +67,8 @@ class Worker:
                     self._tool(recipe)
             self._connection.send(Kind.READY)
         elif message.kind == Kind.CALL:
-            self._connection.send(Kind.READ, mark=message.mark)
+            if message.head[0] not in self._tools:  # else it begins at once
+                self._connection.send(Kind.READ, mark=message.mark)
             self._run(message)
 
     def _run(self, message: Message) -> None:
