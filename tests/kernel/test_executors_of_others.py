@@ -167,7 +167,7 @@ class Queued:
     limiter = None
 
     def __init__(self) -> None:
-        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.started: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
 
     def executor(self, tool: Tool) -> Executor:
         return self

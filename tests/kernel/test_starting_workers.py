@@ -19,7 +19,7 @@ from ferrule import Runner, ToolCall, ToolResult, tool
 from ferrule.testing import ManualClock
 
 SLOW = """
-import fcntl, os, signal
+import fcntl, os, signal, time
 from ferrule import ToolContext
 
 if os.getpid() != {pid}:  # a worker waits here as long as the test holds the lock
@@ -33,6 +33,14 @@ def add(a: int, context: ToolContext) -> list:
 
 def waits() -> None:
     signal.pause()
+
+
+def waits_for(pipe: str) -> str:
+    until = time.monotonic() + 0.05
+    while time.monotonic() < until:
+        pass
+    with open(pipe) as end:
+        return end.readline()
 """
 
 
@@ -41,6 +49,7 @@ class Slow(NamedTuple):
 
     module: Any
     lock: Any
+    pipe: Path
 
     def let_go(self) -> None:
         fcntl.flock(self.lock, fcntl.LOCK_UN)
@@ -53,7 +62,8 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     monkeypatch.syspath_prepend(str(tmp_path))
     with open(lock, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        yield Slow(importlib.import_module(name), held)
+        os.mkfifo(tmp_path / "pipe")
+        yield Slow(importlib.import_module(name), held, tmp_path / "pipe")
     del sys.modules[name]
 
 
@@ -91,6 +101,22 @@ def test_its_deadline_is_counted_from_there(slow: Slow) -> None:
         assert not call.done()
         await clock.advance(1)
         assert ((await call).status, (await call).executed) == ("timeout", None)
+
+    go(main())
+
+
+def test_a_worker_is_killed_by_the_clock_of_its_runner_alone(slow: Slow) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        runner = Runner([tool(slow.module.waits_for, isolation="process")], timeout=0.01, clock=clock)
+        slow.let_go()
+        call = await waiting(runner, clock, "waits_for", {"pipe": str(slow.pipe)})
+        pipe = os.open(slow.pipe, os.O_RDWR)
+        try:
+            os.write(pipe, b"go on\n")  # which the handler reads later than that
+            assert (await call).output == "go on\n"
+        finally:
+            os.close(pipe)
 
     go(main())
 

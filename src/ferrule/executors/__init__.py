@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from ferrule.scheduling.limiter import Limiter
 from ferrule.values.call import ToolCall
@@ -74,9 +74,9 @@ class StartedCall(Protocol):
         """Say that the handler was not started after all; `error` is then raised, which a handler might raise, too."""
         ...
 
-    async def wait_for_start(self, started: asyncio.Future[Any]) -> bool:
+    async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
         """Wait until a handler begins elsewhere, which does not count against its deadline; whether it did in the time
-        that a call has to wait for a slot."""
+        that a call has to wait for a slot. `started` may say when that was, by `time.monotonic()`."""
         ...
 
     def abandon(self, job: Job) -> None:

@@ -13,6 +13,7 @@ from ferrule.executors.threads import Raised
 from ferrule.isolation.orders import Order
 from ferrule.isolation.pool import SLOTS, shared
 from ferrule.isolation.recipes import Recipe
+from ferrule.scheduling.clock import MONOTONIC
 
 
 class InProcess(Executor):
@@ -34,9 +35,9 @@ class InProcess(Executor):
             call.announce(data)
 
         context, job, in_time = call.context, None, True
-        remaining, nested = context.remaining(), call.nested
+        options = {"nested": call.nested, "timed": context.clock is MONOTONIC}
         try:
-            order = Order(self._recipe, call.call, context.fields, values, remaining, nested=nested)
+            order = Order(self._recipe, call.call, context.fields, values, context.remaining(), **options)
             job = shared().submit(order, tell, context.run)
             in_time = await call.wait_for_start(job.begun)
             if not in_time:

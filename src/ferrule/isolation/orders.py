@@ -22,6 +22,7 @@ class Order:
         values: The validated values, which are sent where the transfer is pickle.
         remaining: Seconds that the handler has, once it begins.
         nested: Whether another call made it, which may have the worker that it would wait for.
+        timed: Whether these are seconds of the machine, so that it is killed after them, whatever the loop does.
 
     Attributes:
         head: Call and context, as JSON.
@@ -32,7 +33,7 @@ class Order:
         NotStartedError: where arguments or context cannot be sent.
     """
 
-    __slots__ = ("body", "head", "mark", "nested", "recipe", "remaining")
+    __slots__ = ("body", "head", "mark", "nested", "recipe", "remaining", "timed")
 
     def __init__(
         self,
@@ -43,10 +44,12 @@ class Order:
         remaining: float | None,
         *,
         nested: bool = False,
+        timed: bool = True,
     ) -> None:
         self.recipe = recipe
         self.remaining = remaining
         self.nested = nested
+        self.timed = timed
         self.mark = os.urandom(16)
         try:
             self.head = json.dumps(self._head(call, fields))

@@ -34,7 +34,6 @@ from ferrule.isolation.process import STARTING, WorkerProcess
 from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Kind, Message
 from ferrule.isolation.recipes import Recipe
 from ferrule.scheduling.limiter import Limiter
-from ferrule.scheduling.loops import wake
 
 WORKERS = max(4, os.cpu_count() or 1)
 """Calls at once. At least four: most handlers wait more than they count."""
@@ -53,7 +52,7 @@ class Job:
             nothing was run, and a `WorkerDiedError` where the process ended before the handler.
         order: The call itself.
         worker: The process that has it; `None` while it is queued, and when it is done.
-        begun: Done once the handler begins, or nothing more is to be waited for.
+        begun: When the handler began, by the machine's monotonic clock; `None` where nothing is to be waited for.
         attempts: How often it was given to a worker that died before it had read it.
         read: Whether a worker has read it; no other gets it then.
         started: Whether the handler has begun, so that anything of it may have happened.
@@ -73,7 +72,7 @@ class Job:
         self._on_progress = on_progress
         self._children = Children(run or _run_nothing, self._reply, order.recipe.transfer)
         self.future: asyncio.Future[Any] = self._loop.create_future()
-        self.begun: asyncio.Future[None] = self._loop.create_future()
+        self.begun: asyncio.Future[float | None] = self._loop.create_future()
         self.order = order
         self.worker: WorkerProcess | None = None
         self.attempts = 0
@@ -100,10 +99,10 @@ class Job:
 
     def start(self) -> None:
         """Its handler begins."""
-        self.started = True
-        if self.order.remaining is not None:
-            self.deadline = time.monotonic() + self.order.remaining
-        self._on_loop(wake, self.begun)
+        self.started, now = True, time.monotonic()
+        if self.order.remaining is not None and self.order.timed:
+            self.deadline = now + self.order.remaining
+        self._on_loop(self._begin, now)
 
     def take_request(self, message: Message) -> None:
         """Its handler runs another tool, or does not want it any more."""
@@ -134,8 +133,12 @@ class Job:
             self.done, self.worker = True, None
             self._on_loop(self._finish, outcome, failure)
 
+    def _begin(self, at: float | None) -> None:
+        if not self.begun.done():
+            self.begun.set_result(at)
+
     def _finish(self, outcome: object, failure: ToolError | None) -> None:
-        wake(self.begun)
+        self._begin(None)
         if self.future.done():
             return
         if failure is None:

@@ -20,7 +20,6 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from time import time as now
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.arguments.dumping import NoJudgedForm
@@ -444,7 +443,7 @@ async def _record_intent(state: CallState) -> None:
         "session": state.fields.session,
         "principal": state.fields.principal,
         "parent": call.parent,
-        "at": now(),
+        "at": runner.clock.now(),
     }
     outcome = await within_time(runner.journal.intent(record), runner)
     if isinstance(outcome, Raised):

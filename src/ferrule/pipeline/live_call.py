@@ -14,7 +14,7 @@ from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.scheduling.clock import Clock, wait_until
+from ferrule.scheduling.clock import MONOTONIC, Clock, wait_until
 from ferrule.scheduling.loops import running_loop, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
@@ -94,11 +94,14 @@ class LiveCall(CallState):
         with self._without_deadline():
             return await ask_running(self.plan, self, wanted)
 
-    async def wait_for_start(self, started: asyncio.Future[Any]) -> bool:
+    async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
         waiter = asyncio.get_running_loop().create_future()
         started.add_done_callback(lambda _: wake(waiter))
         with self._without_deadline():
             await wait_until(waiter, end_of_wait(self), self.plan.runner.timer)
+        at, deadline = started.result() if started.done() else None, self.attempt.deadline
+        if at is not None and deadline is not None and self.clock is MONOTONIC:
+            deadline.at -= self.clock.time() - at  # the loop may have been blocked since
         return started.done()
 
     @contextmanager
