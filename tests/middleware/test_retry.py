@@ -395,7 +395,9 @@ def test_a_cancellation_passes_at_once(when: str) -> None:
 
     async def main() -> None:
         clock = ManualClock()
-        task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)]).run("act"))
+        # Without a deadline, what a handler hides is hidden before Python 3.13.
+        timeout = 60.0 if when == "while it runs, and the tool hides it" else None
+        task = asyncio.ensure_future(Runner([act], inside=[retry(clock=clock)], timeout=timeout).run("act"))
         await clock.advance(0.1)
         task.cancel()
         await clock.advance(0)
