@@ -1,6 +1,6 @@
-"""How the time that wrong and adversarial arguments take grows with their length, and that of outputs with theirs: of
-each, a call of so many characters and one of four times as many. A ratio near 4 is in proportion; the longest text is
-near the default `max_input`.
+"""How the time that wrong and adversarial arguments take grows with their length, that of outputs with theirs, and that
+of reading and masking texts with theirs: of each, so many characters and four times as many. A ratio near 4 is in
+proportion; the longest call is near the default `max_input`. Tests count steps; here is what C does too.
 
 Run: python benchmarks/work.py
 """
@@ -12,22 +12,30 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Discriminator
 
 from ferrule import Runner, Tool
+from ferrule.values.json_text import check_digits, loads_repaired, to_object
+from ferrule.values.masking import without_credentials
 
 SIZE = 240_000
 
 
 class And(BaseModel):
-    parts: list[And | Or]
-    first: str
+    kind: Literal["and"]
+    parts: list[Query]
 
 
 class Or(BaseModel):
-    parts: list[And | Or]
-    second: str
+    kind: Literal["or"]
+    parts: list[Query]
+
+
+Query = Annotated[And | Or, Discriminator("kind")]
+And.model_rebuild()
 
 
 def total(numbers: list[int]) -> int:
@@ -35,7 +43,7 @@ def total(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-def search(query: list[And | Or]) -> int:
+def search(query: list[Query]) -> int:
     """Search."""
     return len(query)
 
@@ -45,7 +53,7 @@ def unknown(size: int) -> str:
 
 
 def nested(depth: int) -> str:
-    return '{"parts":[' * depth + '"wrong"' + "]}" * depth
+    return '{"kind":"or","parts":[' * depth + '"wrong"' + "]}" * depth
 
 
 NODE = {"$ref": "#/$defs/node"}
@@ -75,9 +83,9 @@ CASES: dict[str, tuple[Tool, Callable[[int], str]]] = {
     "commas": (TOTAL, lambda size: '{"numbers":[' + "1, ]," * (size // 5) + "1]}"),
     "escapes": (TOTAL, lambda size: '{"numbers":"' + '\\"' * (size // 2)),
     "union in itself, deep": (SEARCH, lambda size: '{"query":[' + nested(90) + "]}"),
-    "union in itself, wide": (SEARCH, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 120)) + "]}"),
+    "union in itself, wide": (SEARCH, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 240)) + "]}"),
     "anyOf in itself, deep": (GIVEN, lambda size: '{"query":[' + nested(90) + "]}"),
-    "anyOf in itself, wide": (GIVEN, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 120)) + "]}"),
+    "anyOf in itself, wide": (GIVEN, lambda size: '{"query":[' + ",".join([nested(8)] * (size // 240)) + "]}"),
 }
 
 
@@ -86,20 +94,60 @@ OUTPUTS: dict[str, Callable[[int], object]] = {
     "bytes": lambda size: b"\xff" * size,
     "a list of texts": lambda size: ["text"] * (size // 8),
     "a dict": lambda size: {f"key{number}": number for number in range(size // 16)},
-    "models": lambda size: [Or(parts=[], second="x") for _ in range(size // 32)],
+    "models": lambda size: [Or(kind="or", parts=[]) for _ in range(size // 32)],
     "deep lists": lambda size: [[[[[[number]]]]] for number in range(size // 16)],
     "a set": lambda size: set(range(size // 8)),
 }
 
 
-def seconds(tool: Tool, text: str) -> float:
-    """The least processor time of three calls."""
-    runner, times = Runner([tool]), []
+PIECES = [
+    *(",", "[", "{", '"', "\\", '\\"', ":", " ", "\n", "```", '"a":1,', '{"a":1}', '"[",', ", ]", ",}", "1", "1e999,"),
+    *("12345678901234567,", "-Infinity,", "\ufeff", "é", '{"a":', "None"),
+]
+WHOLE: list[Callable[[str], str]] = [
+    str,
+    lambda text: '{"a": [' + text + "]}",
+    lambda text: '{"a": "' + text + '"}',
+    lambda text: '[1.00000000000000000001, "\x01", ] "' + text,  # what each repair looks for, and then a string
+    lambda text: "```json\n" + text + "\n```",
+]
+SECRETS = [
+    *("a", "://", ":", "@", "=", "'", '"', "\\", " ", "token", "token=", "bearer ", "eyJ", "input_value=", "a://b:c"),
+    *("Authorization:", "-----BEGIN ", "PRIVATE KEY-----", "%3D", "key: a", "[", "      "),
+]
+
+
+def read(text: str) -> None:
+    for way in (loads_repaired, to_object, check_digits):
+        with suppress(ValueError):
+            way(text)
+
+
+def taken(work: Callable[[], object]) -> float:
+    """The least processor time of three runs."""
+    times = []
     for _ in range(3):
         begin = time.process_time()
-        asyncio.run(runner.run(tool.name, text))
+        work()
         times.append(time.process_time() - begin)
     return min(times)
+
+
+def seconds(tool: Tool, text: str) -> float:
+    """The processor time of a call."""
+    runner = Runner([tool])
+    return taken(lambda: asyncio.run(runner.run(tool.name, text)))
+
+
+def worst(name: str, work: Callable[[str], object], texts: Callable[[int], list[str]], size: int) -> None:
+    """Print which text of one size takes most, and which grows most."""
+    pairs = [
+        (taken(lambda a=a: work(a)), taken(lambda b=b: work(b)), a[:20])
+        for a, b in zip(texts(size), texts(4 * size), strict=True)
+    ]
+    _, most, slow = max(pairs, key=lambda pair: pair[1])
+    once, more, grows = max(pairs, key=lambda pair: pair[1] / max(pair[0], 1e-4))
+    print(f"  {name:24} {most * 1000:7.1f} ms of {slow!r}; {more / max(once, 1e-4):5.1f} x of {grows!r}")
 
 
 if __name__ == "__main__":
@@ -113,3 +161,14 @@ if __name__ == "__main__":
         gives = Tool("gives", lambda size, values=values: values[size], description="Give.", input_schema=GIVES)
         once, more = seconds(gives, '{"size":"small"}'), seconds(gives, '{"size":"large"}')
         print(f"  {name:24} {once * 1000:7.1f} ms {more * 1000:8.1f} ms   {more / once:5.1f} x")
+    print("of texts that are one piece many times, the slowest and the one that grows most")
+    for whole in WHOLE:
+        worst(
+            "read as arguments", read, lambda size, whole=whole: [whole(p * (size // len(p))) for p in PIECES], 10_000
+        )
+    worst(
+        "masked",
+        lambda text: without_credentials(text, 5_000),
+        lambda size: [p * (size // len(p)) for p in SECRETS],
+        25_000,
+    )
