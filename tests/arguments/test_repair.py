@@ -62,11 +62,10 @@ def typed_tool(name: str, schema: dict[str, Any]) -> tuple[Tool, list[Any]]:
     seen: list[Any] = []
     required = schema.get("required", [])
     names = sorted(schema["properties"], key=lambda key: key not in required)
-    parameters = ", ".join(key if key in required else f"{key}=ABSENT" for key in names)
-    space: dict[str, Any] = {"ABSENT": ABSENT, "seen": seen}
-    exec(
-        f"async def fn({parameters}):\n    seen.append({{k: v for k, v in locals().items()}})\n    return 'done'", space
-    )
+    parameters = ", ".join(key if key in required else f"{key}=None" for key in names)
+    space: dict[str, Any] = {"seen": seen}
+    kept = "{k: v for k, v in locals().items() if v is not None}"
+    exec(f"async def fn({parameters}):\n    seen.append({kept})\n    return 'done'", space)
     function = space["fn"]
     function.__annotations__ = {key: python_type(node) for key, node in schema["properties"].items()}
     return tool(function, name=name), seen

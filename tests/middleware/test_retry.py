@@ -126,7 +126,7 @@ def test_what_could_not_be_started_is_tried_again_even_if_it_changes_things() ->
 
     result = go(main())
     assert (result.status, result.executed, len(result.metadata["attempts"])) == ("failed", False, 2)
-    assert "could not be run" in plain(result) and "Nothing was run." in plain(result)
+    assert "could not be run" in result.text and "Nothing was run." in result.text
 
 
 def test_in_around_where_no_deadline_would_cover_it_it_is_refused() -> None:
