@@ -38,20 +38,19 @@ class Holdings:
         left: What still runs after it was given up, of the calls beneath it too.
     """
 
-    __slots__ = ("keys", "left", "limiters", "limiters_below", "locks_below", "runs", "when_idle")
+    # What few calls write is kept at the class.
+    keys: tuple[Hold, ...] = ()
+    limiters_below: dict[Limiter, Limiter] | None = None
+    locks_below: KeyLocks | None = None
+    when_idle: tuple[Callable[[], object], ...] = ()
+    left: tuple[Job, ...] = ()
 
-    def __init__(self, limiters: tuple[Limiter, ...], keys: tuple[Hold, ...] = ()) -> None:
+    def __init__(self, limiters: tuple[Limiter, ...]) -> None:
         self.limiters = limiters
-        self.keys = keys
-        self.limiters_below: dict[Limiter, Limiter] | None = None
-        self.locks_below: KeyLocks | None = None
         self.runs = 0
-        self.when_idle: tuple[Callable[[], object], ...] = ()
-        self.left: tuple[Job, ...] = ()
 
-    def end_run(self) -> None:
+    def end(self) -> None:
         """A run of the handler, or of what goes round it inside, has ended."""
-        self.runs -= 1
         if self.when_idle and not self.runs:
             callbacks, self.when_idle = self.when_idle, ()
             for callback in callbacks:
@@ -63,12 +62,6 @@ class Holdings:
             self.when_idle = (*self.when_idle, callback)
         else:
             callback()
-
-    def give_back(self) -> None:
-        for limiter in self.limiters:
-            limiter.release()
-        for hold in self.keys:
-            hold.release()
 
 
 def acquire(plan: Plan, state: CallState) -> Holdings | Coro[Holdings]:
@@ -129,7 +122,7 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
         if plan.disabled is not None:  # since it began to wait
             raise denied(plan.disabled)
     except BaseException:
-        holdings.give_back()
+        release(state, holdings)
         raise
     finally:
         runner.waiting.discard(state)
@@ -211,9 +204,16 @@ def release(state: CallState, holdings: Holdings) -> None:
     if holdings.runs:  # a middleware inside, or a deadline, has left something running
         abandon(state, holdings)
     state.holdings = None
-    if not holdings.left:
-        holdings.give_back()
+    if holdings.left:
+        _give_back_at_end(state, holdings)
         return
+    for limiter in holdings.limiters:
+        limiter.release()
+    for hold in holdings.keys:
+        hold.release()
+
+
+def _give_back_at_end(state: CallState, holdings: Holdings) -> None:
     running, abandoned = set(holdings.left), state.plan.runner.abandoned
     taken: list[Limiter | Hold] = [*holdings.limiters, *holdings.keys]
 

@@ -130,7 +130,7 @@ async def reject_at_once(
     observers = runner.observers if origin.entry is None else (*runner.observers, *origin.entry.observers)
     if origin.answered is None:
         emit(observers, "tool:pre", named, None, fields)
-    keep_told(result, named, fields)
+    keep_told(result, (named, fields.session, fields.principal, runner.clock.now()))
     emit(observers, "tool:error", named, result, fields)
     if origin.entry is not None:
         origin.entry.end(result)
@@ -157,11 +157,17 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     runner.live.add(state)
     try:
         try:
-            if origin.answered is None:
+            if state.observers and origin.answered is None:
                 state.tell("tool:pre")
-            result = seal(
-                state, await (core(plan, call, state) if plan.around is None else plan.around(call, state.context))
-            )
+            if plan.around is not None:
+                found: Any = await plan.around(call, state.context)
+            elif plan.hooked:
+                found = await core(plan, call, state)
+            else:  # `core` with nothing to do of its own, for a third of the floor less
+                found = await _admit_and_invoke(plan, call, state)
+                if state.attempt.wanted is not None:
+                    found = await _supplied(plan, call, state, found)
+            result = seal(state, found)
         except BaseException as error:
             result, ends_task = _interrupted(state, error)
         if (
@@ -179,7 +185,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
             _put_back(state, parent)
         if runner.idle is not None:
             runner.tell_idle()
-    _tell_end(state, result)
+    if state.observers or origin.entry is not None:
+        _tell_end(state, result)
     if plan.journaled:
         if ends_task is None:
             await _record_result(runner, result)
@@ -207,11 +214,16 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
     Raises:
         Rejected: where a call above it was stopped, or too many are, or the runner takes no calls of their own.
     """
-    found, deep = None, 0
-    above = origin.parent
+    current: Any = CURRENT.get()
+    above, found, deep = origin.parent, None, 0
     if above is None:
-        current: object = CURRENT.get()
-        above = current if isinstance(current, CallState) else None  # in a worker process it is none of this program
+        if current.__class__ is not LiveCall:  # in a worker process it is none of this program
+            current = None
+        elif current.task is None and current.parent is None and not current.attempt.given_up:
+            current = None  # what ran before in this task, and came to an ordinary end
+        if current is None and not runner.closing:
+            return None
+        above = current
     elif above.ended:
         raise Rejected("cancelled", f"The call that made this one has ended. {NOTHING_RUN}")
     while above is not None:
@@ -233,7 +245,8 @@ _END_KINDS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:sus
 
 def _tell_end(state: CallState, result: ToolResult) -> None:
     """The one terminal event, and the result that the batch keeps, should the rest be cut off."""
-    state.tell(_END_KINDS.get(result.status, "tool:error"), result)
+    if state.observers:
+        state.tell(_END_KINDS.get(result.status, "tool:error"), result)
     entry = state.origin.entry
     if entry is not None:
         state.origin = NO_ORIGIN  # no cycle is left for the collector
@@ -292,21 +305,30 @@ def enter_core(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolRes
 
 async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
     """All that `around` goes round: validate, authorize, acquire, invoke; again where the handler asks for input."""
-    enter(state)
+    if plan.around is not None:
+        enter(state)
     try:
         if plan.before_hooks:
             changed = run_hooks(plan.before_hooks, call, state.context)
             call = changed if isinstance(changed, ToolCall) else await changed
         result = await _admit_and_invoke(plan, call, state)
-        while (wanted := state.attempt.wanted) is not None and waits_for_input(state, result):
-            begin_attempt(state)
-            result = await _admit_and_invoke(plan, call, state, wanted)
+        if state.attempt.wanted is not None:
+            result = await _supplied(plan, call, state, result)
         if plan.after_hooks:
             replaced = run_hooks(plan.after_hooks, result, state.context)
             result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     finally:
-        leave(state)
+        if plan.around is not None:
+            leave(state)
+
+
+async def _supplied(plan: Plan, call: ToolCall, state: CallState, result: ToolResult) -> ToolResult:
+    """What a handler comes to that asks for input, once it has that."""
+    while (wanted := state.attempt.wanted) is not None and waits_for_input(state, result):
+        begin_attempt(state)
+        result = await _admit_and_invoke(plan, call, state, wanted)
+    return result
 
 
 async def _admit_and_invoke(
@@ -347,13 +369,13 @@ async def _admit_and_invoke(
     try:
         if plan.journaled:
             await _record_intent(state)
-        if state.ended:
+        if state.task is None:
             raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
-        if state.is_cancelled(None):
+        if state.task.cancelling() > state.cancels and state.is_cancelled(None):
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
         if state.observers:
-            emit(state.observers, "tool:started", state.told, None, state.fields)
+            state.tell("tool:started")
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling

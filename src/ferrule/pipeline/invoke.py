@@ -13,7 +13,6 @@ from ferrule.arguments.argument_errors import ArgumentErrors
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
-from ferrule.pipeline.acquire import Holdings
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
@@ -58,43 +57,29 @@ class Attempt:
         pausing: What to wake it by where it waits between two runs.
     """
 
-    __slots__ = (
-        *(
-            "answer",
-            "answered_by",
-            "asked",
-            "cancels",
-            "chunks",
-            "deadline",
-            "executed",
-            "given_up",
-            "left_running",
-            "not_started",
-        ),
-        *("number", "open", "pausing", "pending", "raised", "refusal", "result", "runs", "stop", "wanted"),
-    )
-    chunks: Any
-    deadline: Deadline | None
-    executed: bool | None
-    result: ToolResult | None
-    refusal: ToolResult | None
-    pending: JsonObject | None
-    wanted: InputRequired | None
-    answer: Answer | None
-    answered_by: str | None
-    not_started: BaseException | None
-    raised: BaseException | None
-    stop: Rejected | None
-    pausing: asyncio.Future[None] | None
+    # What few calls write is kept at the class. What each writes is not: such stores are not specialised.
+    number: int = 1
+    answer: Answer | None = None
+    answered_by: str | None = None
+    asked: bool = False
+    cancels: int = 0
+    chunks: Any = ()
+    given_up: bool = False
+    left_running: bool = False
+    not_started: BaseException | None = None
+    open: bool = False
+    pausing: asyncio.Future[None] | None = None
+    pending: JsonObject | None = None
+    raised: BaseException | None = None
+    refusal: ToolResult | None = None
+    stop: Rejected | None = None
+    wanted: InputRequired | None = None
 
     def __init__(self) -> None:
-        self.number = 1
-        self.runs = self.cancels = 0
-        self.executed = False
-        self.open = self.asked = self.given_up = self.left_running = False
-        self.chunks = ()
-        self.result = self.refusal = self.pending = self.wanted = self.answer = self.answered_by = None
-        self.not_started = self.deadline = self.raised = self.stop = self.pausing = None
+        self.runs = 0
+        self.executed: bool | None = False
+        self.result: ToolResult | None = None
+        self.deadline: Deadline | None = None
 
     def note_asked(self) -> None:
         """A person is asked."""
@@ -234,7 +219,8 @@ def invoke(
     Where there is a deadline it runs in a task of its own.
     """
     timeout, attempt = state.origin.timeout, state.attempt
-    attempt.answer = answer
+    if answer is not None:
+        attempt.answer = answer
     seconds = plan.timeout if timeout is None else timeout
     if state.parent is not None:
         left = deadline_above(state) - plan.runner.timer.time()
@@ -279,7 +265,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             validates anew, because the first may have changed its own objects.
     """
     holdings, attempt = state.holdings, state.attempt
-    if holdings is None or state.ended:
+    if holdings is None or state.task is None:
         raise DefinitionError("a middleware inside called `next` after its result")
     holdings.runs += 1
     try:
@@ -288,13 +274,10 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
                 raise asyncio.CancelledError
             judged = state.call.arguments
             values = plan.parameters.again(judged) if attempt.runs else judged.validated
-        again = attempt.number > 1 or attempt.result is not None
-        if plan.disabled is not None or (again and not may_run_again(state)):  # since it had its slot
-            return reject(state, results.stopped(plan))
-        if attempt.result is not None:
-            deadline, answer = attempt.deadline, attempt.answer
-            attempt = begin_attempt(state)
-            attempt.deadline, attempt.answer = deadline, answer
+        if plan.disabled is not None or attempt.result is not None or attempt.number > 1:
+            if not may_run_again(state):
+                return reject(state, results.stopped(plan))
+            attempt = _attempt_inside(state)
         attempt.executed = None
         attempt.runs += 1
         try:
@@ -317,7 +300,21 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     except SystemExit as error:  # in a task of its own it would end the loop
         return results.middleware_raised(state, error)
     finally:
-        _end_run(state, holdings, ends_task=plan.inside is None)
+        if plan.inside is None and attempt.deadline is not None:
+            attempt.deadline.wake()
+        holdings.runs -= 1
+        if holdings.when_idle:
+            holdings.end()
+
+
+def _attempt_inside(state: CallState) -> Attempt:
+    """The attempt of a handler that was run before, perhaps by a middleware inside, within the deadline that it has."""
+    before = state.attempt
+    if before.result is None:
+        return before
+    made = begin_attempt(state)
+    made.deadline, made.answer = before.deadline, before.answer
+    return made
 
 
 async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
@@ -330,14 +327,10 @@ async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolR
     except SystemExit as error:
         return results.middleware_raised(state, error)
     finally:
-        _end_run(state, holdings, ends_task=True)
-
-
-def _end_run(state: CallState, holdings: Holdings, *, ends_task: bool) -> None:
-    deadline = state.attempt.deadline
-    if ends_task and deadline is not None:
-        deadline.wake()
-    holdings.end_run()
+        if state.attempt.deadline is not None:
+            state.attempt.deadline.wake()
+        holdings.runs -= 1
+        holdings.end()
 
 
 def _count_anew(state: CallState) -> None:

@@ -149,6 +149,7 @@ class Plan:
         inside = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
         self.has_middleware = bool(around or inside)
         chain, self.before_hooks, self.after_hooks = split_chain(around)
+        self.hooked = bool(self.before_hooks or self.after_hooks)
         self.around = _linked(chain, partial(core, self))
         chain, _, self.handler_hooks = split_chain(inside)
         self.inside = _linked(chain, partial(handle, self))

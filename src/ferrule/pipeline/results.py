@@ -293,7 +293,8 @@ def seal(state: CallState, result: object) -> ToolResult:
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
-    keep_told(sealed, state.told, state.fields)
+    fields, now = state.fields, state.plan.runner.clock.now()
+    keep_told(sealed, (state.told if state.plan.hidden else state.call, fields.session, fields.principal, now))
     if attempt.pending is not None or attempt.answered_by is not None:
         keep(sealed, "_suspension", Suspension(attempt.pending, attempt.answered_by))
     return sealed

@@ -135,7 +135,7 @@ class CallState:
     def tell(self, kind: EventKind, about: About = None) -> None:
         """Tell the observers, where there are any."""
         if self.observers:
-            emit(self.observers, kind, self.told, about, self.fields)
+            emit(self.observers, kind, self.told if self.plan.hidden else self.call, about, self.fields)
 
     # -- cancellation -------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from time import time as now
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ferrule.values.call import ToolCall, told_input
@@ -35,7 +34,6 @@ class _ResultFields:
         "_suspension",
         "_told",
         "_value",
-        "_who",
         "call",
         "duration_ms",
         "error",
@@ -154,7 +152,7 @@ class ToolResult(_ResultFields):
         made = ToolResult(**{**kept, **changes})
         if "output" not in changes and hasattr(self, "_value"):
             keep(made, "_value", self._value)
-        for name in ("_suspension", "_told", "_who"):
+        for name in ("_suspension", "_told"):
             if hasattr(self, name):
                 keep(made, name, getattr(self, name))
         return made
@@ -167,8 +165,7 @@ class ToolResult(_ResultFields):
         the call arrived (`at`, seconds since the epoch). `pending` is all that `Runner.resume` reads, and `None` where
         the call is not suspended.
         """
-        session, principal, ended_at = getattr(self, "_who", (None, None, None))
-        told = getattr(self, "_told", None)
+        told, session, principal, ended_at = getattr(self, "_told", (None, None, None, None))
         return {
             "tool_name": self.tool_name,
             "tool_call_id": self.call_id or None,
@@ -198,14 +195,8 @@ keep = object.__setattr__
 """For the kernel and who copies a result: fills in a slot of one that nobody else has."""
 keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """The same for what every call fills in, in a third of the time."""
-_keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
-_keep_who = cast("Any", _ResultFields.__dict__["_who"]).__set__
-
-
-def keep_told(result: ToolResult, told: ToolCall, who: tuple[Any, ...]) -> None:
-    """Fill in what a record says of the call, as it is told, and whose it is."""
-    _keep_told(result, told)
-    _keep_who(result, (who[0], who[1], now()))
+keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
+"""The same for what a record says besides: the call as it is told, its session, its principal, and when it ended."""
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
