@@ -222,6 +222,7 @@ TWICE = [
     '{"note": "x ] y", "path": "a", "lines": [{"path": "c"}], "path": "b", "note": "]"}',
     '{"path": "a", "path": "%s"}' % ("b" * 5000),
     '{"path": "%s", "path": "b"}' % ("a" * 5000),
+    '{"path": "a", "lines": [%s], "path": "b"}' % ", ".join(['{"path": "c"}'] * 50),
     '{"path": "a", "note": "%s", "path": "b"}' % ("n, " * 5000),
 ]
 
@@ -245,7 +246,14 @@ def test_a_key_that_stands_further_down_or_in_text_is_no_second_one(text: str) -
     assert run(write, "write", text)[0].output == "b"
 
 
-@pytest.mark.parametrize("text", ['{"p\\u0061th": "a", "path": "b"}', '{"path": "x", "more": {"k": 1, "k": 2}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"p\\u0061th": "a", "path": "b"}',
+        '{"path": "x", "more": {"k": 1, "k": 2}}',
+        '{"lines": [], "path": "a", "path": "b", "note": "%s", "more": {"k": 2}}' % ("n" * 150),
+    ],
+)
 def test_of_a_key_that_came_twice_elsewhere_the_last_is_shown_and_arrives(text: str) -> None:
     shown: list[Any] = []
     result, _ = run(write, "write", text, guards=[lambda call, _: shown.append(dict(call.arguments))])

@@ -33,7 +33,6 @@ SHORT = 200
 """Characters in which counting commas costs less than anything else."""
 _MOST_SEARCHED = 64
 """Keys that are looked for one by one: each time the whole text is read."""
-_JSON_SCALARS = frozenset({str, int, float, bool, type(None)})
 _JSON_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 
 
@@ -42,11 +41,11 @@ class Malformed(ValueError):
 
 
 def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
-    """Refuse an object in which a key of the top level came twice with two values.
+    """Refuse an object in which a key of the top level came twice with two values, as far as its text shows it: all of
+    a short one, of another what is before its first bracket and after its last one.
 
-    What has quotes stands inside no string, since these have a backslash there. Where one value alone is an object or
-    an array, only the text around it is looked at. A key that is written with escapes is missed: then the last one
-    counts, for guards and for the handler, as it always does further down.
+    What has quotes stands inside no string, since these have a backslash there. Elsewhere, and of keys with escapes,
+    the last one counts, for guards and for the handler, as it does further down.
 
     Args:
         values: What was read from it, perhaps with defaults.
@@ -62,12 +61,10 @@ def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
         if type(value) is str and len(value) > SHORT:  # to look for keys in 100 KB takes longer than to validate them
             at = flat.rfind(f'"{name}"', 0, len(flat) - len(value)) + len(name) + 2
             flat = flat[:at] + flat[at + len(value) :]
-    holding = [name for name, value in values.items() if type(value) not in _JSON_SCALARS]
-    if len(holding) == 1 and flat.count(f'"{holding[0]}"') == 1:
-        begin = flat.find(f'"{holding[0]}"') + len(holding[0]) + 2
-        end = max(flat.rfind("]"), flat.rfind("}", 0, -1))
-        if _OPENS.match(flat, begin) and not _NEXT_KEY.search(flat, begin, end + 1):
-            flat = flat[:begin] + flat[end:]
+    if len(flat) > SHORT:
+        begin = min((at for at in (flat.find("{", 1), flat.find("[")) if at > 0), default=len(flat))
+        end = max(flat.rfind("]"), flat.rfind("}", 0, flat.rfind("}")), begin)
+        flat = flat[:begin] + flat[end:]
     if len(values) > _MOST_SEARCHED or any(flat.count(f'"{name}"') > 1 for name in values):
         _compare_repeated_keys(text)
 
