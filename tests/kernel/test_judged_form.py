@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import ipaddress
 import json
+import operator
 import os
 import uuid
 from collections import deque
@@ -14,7 +16,7 @@ from dataclasses import InitVar
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import given
@@ -27,6 +29,8 @@ from pydantic import (
     BeforeValidator,
     ByteSize,
     ConfigDict,
+    EncodedStr,
+    EncoderProtocol,
     Field,
     HttpUrl,
     Json,
@@ -36,6 +40,7 @@ from pydantic import (
     RootModel,
     Secret,
     SecretStr,
+    SerializeAsAny,
     StringConstraints,
     WrapValidator,
     computed_field,
@@ -45,7 +50,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
-from pydantic_core import to_json
+from pydantic_core import core_schema, to_json
 from typing_extensions import TypedDict
 from watched import run
 
@@ -520,6 +525,77 @@ def test_what_a_serializer_leaves_out_does_not_arrive(case: str, way: str) -> No
         assert shown == [expected] * len(guards) and holds(got[-1])
 
 
+class Excludes(BaseModel):
+    n: Decimal
+    hidden: str = Field("", exclude=True)
+
+
+Bound = TypeVar("Bound", bound=Excludes)
+
+
+class Generic2(BaseModel, Generic[Bound]):
+    of: Bound
+    path: Path
+
+
+class Encodes(EncoderProtocol):
+    @classmethod
+    def decode(cls, data: bytes) -> bytes:
+        return b"rm " + data
+
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return b"harmless"
+
+    @classmethod
+    def get_json_format(cls) -> str:
+        return "x"
+
+
+class Cleans(BaseModel):
+    command: str
+    before: Any = None
+
+    def clean(self) -> Cleans:
+        self.before, self.command = self.command, "ls"
+        return self
+
+
+class FiltersPaths:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return core_schema.list_schema(handler(Path), serialization=core_schema.filter_seq_schema(exclude={0}))
+
+
+class Rounds:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return core_schema.decimal_schema(serialization=core_schema.format_ser_schema(".2f"))
+
+
+UNSEEN: dict[str, tuple[Any, Any]] = {
+    "serialized as any": (SerializeAsAny[Excludes], {"n": "1", "hidden": "rm"}),
+    "a bound type variable": (Generic2, {"of": {"n": "1", "hidden": "rm"}, "path": "a"}),
+    "a model in a secret": (Secret[Excludes], {"n": "1", "hidden": "rm"}),
+    "an encoder": (Annotated[str, EncodedStr(encoder=Encodes)], "/"),
+    "a caller of a method": (Annotated[Cleans, AfterValidator(operator.methodcaller("clean"))], {"command": "rm"}),
+    "a filter": (FiltersPaths, ["rm", "b"]),
+    "a format": (Rounds, "1.23456"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_pydantic_writes_by_code_or_settings_of_an_author_is_made_of_what_was_judged(case: str, way: str) -> None:
+    annotation, sent = UNSEEN[case]
+    got: list[Any] = []
+    shown: list[Any] = []
+    one = taking(annotation, way, got)
+    assert one.handling.parameters.made_again
+    result, _ = run(one, "take", {"value": sent}, guards=[lambda c, _: shown.append(c.arguments["value"])])
+    assert result.status == "failed" or "rm" not in repr(got[0]) or "rm" in str(shown), (shown, got)
+
+
 @BOTH
 @pytest.mark.parametrize("annotation", [PutsInAfterwards, PutsInWhenMade, PutsInADataclass])
 def test_an_object_that_a_model_puts_in_is_made_of_what_was_judged(annotation: Any, way: str) -> None:
@@ -949,6 +1025,127 @@ def test_what_is_taken_out_and_put_back_by_a_validator_does_not_run(way: str, wh
     assert (result.status, got) == ("denied", [])
     assert run(taking(Forces, way, got), "take", {"value": {"name": "a", "force": True}}, **options)[0].success
     assert got[0].force is False
+
+
+class Note3(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    text: str
+
+
+class Command(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    text: str
+    sudo: bool = True
+
+
+class KindCat(BaseModel):
+    kind: Literal["cat"]
+    name: str = "x"
+
+
+class KindDog(BaseModel):
+    kind: Literal["dog"]
+    age: int = 1
+
+
+def answered(annotation: Any, sent: Any, edit: Any, **default: Any) -> tuple[Any, list[Any]]:
+    """What a call comes to whose arguments a person edits, and what the handler got."""
+    got: list[Any] = []
+
+    async def take(value: Any, n: int = 1) -> None:
+        got.append(value)
+
+    take.__annotations__ = {"value": annotation, "n": int}
+    approve = lambda call, decision, context: allow(edit(copy.deepcopy(call.arguments)))  # noqa: E731
+    return run(tool(take), "take", {"value": sent}, guards=[lambda c, _: ask("sure?")], approve=approve)[0], got
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sent", "expected"),
+    [
+        (Note3 | Command, {"text": "x"}, Note3(text="x")),
+        (Annotated[KindCat | KindDog, Field(discriminator="kind")], {"kind": "cat"}, KindCat(kind="cat")),
+        (KindCat | KindDog, {"kind": "dog"}, KindDog(kind="dog")),
+        (list[Defaults], [{"name": "a"}], [Defaults(name="a")]),
+    ],
+)
+def test_a_change_beside_a_union_leaves_the_alternative_that_was_judged(
+    annotation: Any, sent: Any, expected: Any
+) -> None:
+    result, got = answered(annotation, sent, lambda arguments: {**arguments, "n": 2})
+    assert result.success, result.error
+    assert got == [expected]
+
+
+class FactoryForce(BaseModel):
+    target: str
+    force: bool = Field(default_factory=lambda: False)
+    path: Path = Path("a")
+
+
+def test_what_a_person_takes_out_is_not_put_back_where_the_model_had_sent_it() -> None:
+    without = lambda arguments: {"value": {"target": "a"}}  # noqa: E731
+    result, got = answered(FactoryForce, {"target": "a", "force": True}, without)
+    assert result.success and got[0].force is False, result.error
+
+
+class ReadsAsPython(BaseModel):
+    name: str
+    tags: set[str] = set()
+    amount: Decimal = Decimal("1.5")
+    key: uuid.UUID | None = None
+    pair: tuple[int, int] = (1, 2)
+    data: bytes = b""
+    lasts: timedelta = timedelta(1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def as_python(cls, value: Any) -> Any:
+        return dict(value)
+
+
+@BOTH
+def test_a_validator_that_gives_python_values_may_stand_before_what_json_writes_otherwise(way: str) -> None:
+    got: list[Any] = []
+    sent = {"name": "a", "tags": ["b"], "key": str(uuid.UUID(int=1)), "amount": "2.50"}
+    for value in ({"name": "a"}, sent):
+        result, _ = run(taking(ReadsAsPython, way, got), "take", {"value": value}, guards=[lambda c, _: None])
+        assert result.success, result.error
+    assert (got[1].tags, got[1].amount, got[1].key) == ({"b"}, Decimal("2.50"), uuid.UUID(int=1))
+
+
+def test_a_serializer_may_look_for_a_context() -> None:
+    def by_context(value: str, info: Any) -> str:
+        return value.replace("x", "") if info.context and info.context.get("hide") else value
+
+    annotation = Annotated[str, PlainSerializer(by_context)]
+    assert run(taking(annotation, "function", []), "take", {"value": "ax"}, guards=[lambda c, _: None])[0].success
+
+
+@dataclasses.dataclass
+class HasInitVar:
+    x: int
+    port: InitVar[int] = 22
+
+
+class HasInfinity(BaseModel):
+    most: float = float("inf")
+
+
+class HasEmptySecret(BaseModel):
+    key: SecretStr = SecretStr("")
+
+
+@pytest.mark.parametrize("annotation", [validated_dataclass(HasInitVar), HasInfinity, HasEmptySecret])
+def test_what_cannot_be_judged_is_refused_when_the_tool_is_defined(annotation: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"InitVar|no JSON form|context\.secrets"):
+        taking(list[annotation], "function", [])
+
+
+def test_a_secret_that_a_validator_changes_is_told_as_that() -> None:
+    bearer = Annotated[SecretStr, AfterValidator(lambda one: SecretStr(one.get_secret_value().removeprefix("Bearer ")))]
+    result, _ = run(taking(bearer, "function", []), "take", {"value": "Bearer x"}, guards=[lambda c, _: None])
+    assert result.status == "failed" and "a secret that was not sent as it is" in str(result.error)
 
 
 def test_a_guard_that_keeps_changing_the_arguments_is_denied_by_name() -> None:

@@ -1,12 +1,12 @@
-"""What may be left out: null in its place, and the defaults of it."""
+"""What may be left out: null in its place, and what is there instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ferrule.arguments.schema_walk import Schema, forms_of, of_item, of_property, resolved
-from ferrule.values.frozen import thaw
+from ferrule.values.json_text import same
 
 _DEEPEST = 20
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
@@ -37,36 +37,48 @@ def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
     }
 
 
-def with_defaults(value: object, before: object, made_anew: frozenset[str], schema: Schema) -> Any:
-    """A copy of JSON with the defaults that `schema` declares for what is left out of it, at every depth.
+def with_made_anew(given: Any, before: Any, received: Any, names: frozenset[str]) -> Any:
+    """A copy of JSON with what factories filled `before` in what was `received`, where it is left out."""
+    if isinstance(given, list):
+        alike = all(isinstance(one, list) and len(one) == len(given) for one in (before, received))
+        rows = zip(given, before, received, strict=True) if alike else ()
+        return [with_made_anew(*row, names) for row in rows] if alike else given
+    if not (isinstance(given, dict) and isinstance(before, dict)):
+        return given
+    sent = received if isinstance(received, dict) else {}
+    made = {key: before[key] for key in names & before.keys() if key not in given and key not in sent}
+    return made | {key: with_made_anew(item, before.get(key), sent.get(key), names) for key, item in given.items()}
+
+
+Altered: TypeAlias = tuple[tuple[str | int, ...], object, object]
+"""Where JSON is not what it was, what it was and what it is; `ABSENT` for nothing."""
+ABSENT = object()
+
+
+def first_altered(given: Any, made: Any, beyond: Any, *, names: frozenset[str]) -> Altered | None:
+    """The first place where JSON that was made is not what was `given`, but for declared defaults.
 
     Args:
-        before: What it was: a property that a factory fills has the value that it has there.
-        made_anew: The names of these properties.
+        beyond: What was made without what is as a default that is declared.
+        names: Of what a factory fills, which is like a default.
     """
-    return _with_defaults(value, before, made_anew, [schema], schema)
-
-
-def _with_defaults(value: object, before: object, anew: frozenset[str], nodes: Sequence[Schema], root: Schema) -> Any:
-    if isinstance(value, list):
-        was = before if isinstance(before, list) and len(before) == len(value) else [None] * len(value)
-        below = _of_each_item(value, nodes, root)
-        return [
-            _with_defaults(item, old, anew, inner, root) for item, old, inner in zip(value, was, below, strict=True)
-        ]
-    if not isinstance(value, dict):
-        return value
-    old = before if isinstance(before, dict) else {}
-    filled, forms = {}, _object_forms(value, nodes, root)
-    for key, item in value.items():
-        inner = [below for form in forms for below in of_property(form, key)]
-        filled[key] = _with_defaults(item, old.get(key), anew, inner, root)
-    for key, node in [pair for form in forms for pair in form.get("properties", {}).items()]:
-        if key not in filled and isinstance(node, Mapping) and "default" in node:
-            filled[key] = thaw(node["default"])
-        elif key not in filled and key in anew and key in old:
-            filled[key] = old[key]
-    return filled
+    if isinstance(given, dict) and isinstance(made, dict):
+        named = beyond if isinstance(beyond, dict) else {}
+        if unlike := [key for key in given if key not in made] + [
+            key for key in made if key not in given and key in named and key not in names
+        ]:
+            return (unlike[0],), given.get(unlike[0], ABSENT), made.get(unlike[0], ABSENT)
+        pairs = [(key, given[key], made[key], named.get(key)) for key in given]
+    elif isinstance(given, list) and isinstance(made, list) and len(given) == len(made):
+        rest = beyond if isinstance(beyond, list) and len(beyond) == len(made) else [None] * len(made)
+        pairs = list(zip(range(len(given)), given, made, rest, strict=True))
+    else:
+        return None if same(given, made) else ((), given, made)
+    for step, *values in pairs:
+        if (found := first_altered(*values, names=names)) is not None:
+            path, was, becomes = found
+            return (step, *path), was, becomes
+    return None
 
 
 def _of_each_item(value: list[Any], nodes: Sequence[Schema], root: Schema) -> list[list[Any]]:

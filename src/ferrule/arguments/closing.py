@@ -28,6 +28,9 @@ MAKES_EMPTY = (list, tuple, set, frozenset, dict)
 CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _CONFIGURED = {"model", "dataclass", "typed-dict"}
 _UNIONS = {"union", "tagged-union"}
+_GIVE_PYTHON = {"function-before", "function-wrap"}
+_WRITTEN_AS_OTHERS = {"set", "frozenset", "tuple", "decimal", "uuid", "bytes", "timedelta", "url", "multi-host-url"}
+"""What JSON writes as a list or a string, which strict Python mode does not take for it."""
 _ITERATED = {"list", "tuple", "set", "frozenset", "dict"}
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 _WRITTEN = {
@@ -53,26 +56,31 @@ def close(schema: CoreSchema) -> CoreSchema:
     Raises:
         DefinitionError: for an alias that is no plain name.
     """
-    return _closed(schema, None)  # type: ignore[no-any-return]
+    return _closed(schema, None, False)  # type: ignore[no-any-return]
 
 
-def _closed(node: object, extra: str | None) -> Any:
+def _closed(node: object, extra: str | None, read: bool) -> Any:
+    """The copy of a node; `read` where code of an author's may give it Python values that it has read of the JSON."""
     if isinstance(node, list | tuple):
-        return type(node)(_closed(item, extra) for item in node)
+        return type(node)(_closed(item, extra, read) for item in node)
     if not isinstance(node, dict):
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return _with_one_name({key: _closed(item, extra) for key, item in node.items()})
+        return _with_one_name({key: _closed(item, extra, read) for key, item in node.items()})
     config = node.get("config") or {}
     if kind in _CONFIGURED:
         extra = config.get("extra_fields_behavior")
-    copy = _with_one_name({key: _closed(value, extra) if key in NESTED else value for key, value in node.items()})
+    inner = read or kind in _GIVE_PYTHON
+    copy = {key: _closed(value, extra, inner) if key in NESTED else value for key, value in node.items()}
+    copy = _with_one_name(copy)
     if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
         by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
         copy["config"] = {**config, "strict": True, **by_name}
     if "strict" in copy or kind in _UNIONS:  # a strict union would have all below it strict
         copy["strict"] = kind not in _UNIONS
+    if read and kind in _WRITTEN_AS_OTHERS:
+        copy["strict"] = False
     if kind in CLOSABLE or kind == "arguments":
         _check_distinct(copy)
     if kind in CLOSABLE:

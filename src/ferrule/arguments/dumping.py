@@ -14,6 +14,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import partial
 from pathlib import PurePath
+from types import FunctionType
 from typing import Any
 from uuid import UUID
 
@@ -72,6 +73,13 @@ _REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_nu
 _READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
 """Which part of a node validates strict JSON."""
 _SECRET_WRITERS = frozenset({"_serialize_secret", "_serialize_secret_field"})
+_KNOWN_FUNCTIONS = _SECRET_WRITERS | {
+    *("path_validator", "ser_path", "validate_file", "validate_directory", "validate_new", "validate_socket"),
+    *("ser_ip", "wrap_val", "serialize_url", "SecretStr", "SecretBytes", "serialize_sequence_via_list"),
+}
+"""Pydantic's own, of which a property test holds what it holds of kinds."""
+_PACKAGES = ("pydantic", "pathlib", "os", "ipaddress", "typing", "builtins")
+"""Of the classes that these go round."""
 _WAY_OUT = "give the type a PlainSerializer whose JSON its validator reads"
 
 
@@ -98,8 +106,6 @@ def _of_node(node: CoreSchema, config: Mapping[str, object]) -> MadeBy:
     if kind == "default":
         return _of_default(node)
     if kind in {"model", "dataclass"} and (node.get("custom_init") or node.get("post_init")):
-        return MadeBy.AUTHOR
-    if kind == "dataclass-field" and node.get("init_only"):
         return MadeBy.AUTHOR
     if kind == "enum":
         plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
@@ -135,15 +141,21 @@ def is_constant(value: object) -> bool:
 
 
 def _is_pydantics(given: Any) -> bool:
-    """Whether a function of a core schema, in whatever it is wrapped, is Pydantic's own, or there is none."""
+    """Whether a function of a core schema is one of Pydantic's own that are known, and goes round no other's, or there
+    is none; a serialization without a function is not."""
     if given is None:  # mostly
         return True
     while isinstance(given, Mapping):
-        given = given.get("function")
-    while isinstance(given, partial):
-        given = given.func
-    module = getattr(given, "__module__", None) or type(given).__module__
-    return given is None or module in {"ipaddress", "operator"} or module.partition(".")[0] == "pydantic"
+        given = given.get("function", given.get("type"))
+    if isinstance(given, type) and given.__module__ == "ipaddress":
+        return True
+    inner = [cell.cell_contents for cell in getattr(given, "__closure__", None) or ()]
+    own = all(_is_from(one, *_PACKAGES) for one in inner if isinstance(one, type | FunctionType))
+    return getattr(given, "__name__", None) in _KNOWN_FUNCTIONS and _is_from(given, "pydantic") and own
+
+
+def _is_from(given: Any, *packages: str) -> bool:
+    return str(given.__module__).partition(".")[0] in packages
 
 
 def _has_no_missing(enum: type[Enum]) -> bool:
@@ -163,19 +175,24 @@ class Dump:
         written = _writing(core, checks=self._rewritten)
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
-    def text(self, values: Any, sent: str | None, *, checked: bool = True) -> str:
+    def text(self, values: Any, sent: str | None, *, checked: bool = True, defaults: bool = True) -> str:
         """The JSON text of validated values; an author's is written from what is read of it, each key once.
 
         Args:
             sent: What they were read from. A secret that does not stand in it was made here, and is not written; for
                 `None` all are.
             checked: Whether each value has to be of its declared type.
+            defaults: Whether what is as a default that is declared is written too.
 
         Raises:
             NoJudgedForm: where there is none.
         """
         try:
-            return self._text(values, sent, checked)
+            return self._text(values, sent, checked, exclude_defaults=not defaults)
+        except _NotSent:
+            raise NoJudgedForm(
+                "it holds a secret that was not sent as it is: what the program supplies belongs to context.secrets"
+            ) from None
         except Exception as error:  # whatever a type of the author's own raises; its text may quote what is bound
             told = None if type(error).__module__.startswith("pydantic") else error
             raise NoJudgedForm(f"{self._where(values, sent)} no JSON form to be judged by: {_WAY_OUT}") from told
@@ -191,12 +208,12 @@ class Dump:
             by_alias=True,
             round_trip=True,
             warnings="error" if checked else "none",
-            context=None if sent is None else _Sent(sent),
+            context={} if sent is None else {_SENT: _Sent(sent)},
             **options,
         )
         text = (to_json(from_json(written, allow_inf_nan=False)) if self._rewritten else written).decode()
         if sent is not None and SECRET_STARS in text and text.count(SECRET_STARS) > sent.count(SECRET_STARS):
-            raise ValueError("a secret that nobody sent")
+            raise _NotSent
         return text
 
     def _where(self, values: Any, sent: str | None) -> str:
@@ -211,6 +228,14 @@ class Dump:
 def first_unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first key by which two objects differ."""
     return next((key for key in {**one, **other} if key not in one or one[key] != other.get(key)), None)
+
+
+_SENT = "ferrule"
+"""In the serializer's context, which an author's serializers may read, too."""
+
+
+class _NotSent(Exception):
+    """A secret that does not stand in what was sent: a factory or a validator has made it."""
 
 
 class _Sent:
@@ -249,6 +274,8 @@ def _writing(node: Any, *, checks: bool) -> Any:
     kind = node.get("type")
     if not isinstance(kind, str):
         return {key: _writing(value, checks=checks) for key, value in node.items()}
+    if kind == "default" and node.get("default_factory", list) not in MAKES_EMPTY:
+        return _writing(node["schema"], checks=checks)  # a factory is not called to see whether it makes the same
     if kind in _READ_AS:
         read = node[_READ_AS[kind]]
         kept = {key: node[key] for key in ("ref", "serialization") if key in node}
@@ -287,8 +314,8 @@ def _sent_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
     secret = unveiled(value)
-    if info.context is not None and not info.context.hold(secret):
-        raise ValueError("a secret that nobody sent")
+    if _SENT in info.context and not info.context[_SENT].hold(secret):
+        raise _NotSent
     return secret
 
 

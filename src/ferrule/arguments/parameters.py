@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any
 
-from ferrule.arguments.absent import with_defaults
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, show
+from pydantic_core import from_json
+
+from ferrule.arguments.absent import ABSENT, first_altered, with_made_anew
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, path_text, show
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
@@ -19,7 +21,7 @@ from ferrule.arguments.schema_walk import declared
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments, Places, starred
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
-from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, same, to_object
+from ferrule.values.json_text import SECRET_STARS, Malformed, dumps, loads, to_object
 
 _MOST_DROPPED = 20
 """Arguments that are named where they are dropped."""
@@ -127,6 +129,10 @@ class Parameters:
         """
         return Arguments(text, values, self)
 
+    def beyond_defaults(self, judged: Arguments) -> Any:
+        """The JSON that is judged without what is as a default that is declared."""
+        return from_json(judged.raw)
+
     def again(self, judged: Arguments) -> Any:
         """The values once more, validated from what was judged.
 
@@ -143,18 +149,23 @@ class Parameters:
         Raises:
             Invalid: with a text that says what does not fit.
         """
-        wanted = with_defaults(self._object(name, given)[0], thaw(before), self.made_anew, self.schema)
+        value = self._object(name, given)[0]
+        wanted = {**thaw(self.bound), **value}
+        if self.made_anew:
+            was, received = (from_json(text) for text in (before.raw, before.received))
+            wanted = with_made_anew(wanted, was, received, self.made_anew)
         try:
             made = self.restored(name, wanted)
+            beyond = self.beyond_defaults(made)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        wanted = with_defaults({**thaw(self.bound), **wanted}, thaw(made), self.made_anew, self.schema)
-        for key in [*made, *(key for key in wanted if key not in made)]:
-            if key not in wanted or key not in made or not same(wanted[key], thaw(made[key])):
-                absent = "what was left out"
-                was, becomes = (show(thaw(one[key])) if key in one else absent for one in (wanted, made))
-                change = " would become something else" if key in self.hidden else f"={was} would become {becomes}"
-                raise Invalid(f"{key}{change}")
+        if (altered := first_altered(wanted, from_json(made.raw), beyond, names=self.made_anew)) is not None:
+            path, *both = altered
+            was, becomes = ("left out" if one is ABSENT else show(one) for one in both)
+            hidden = path[:1] and path[0] in self.hidden
+            change = " would become something else" if hidden else f"={was} would become {becomes}"
+            raise Invalid(f"{path_text(path)}{change}")
+        made.received = dumps(value)
         return made
 
     def restored(self, name: str, judged: JsonObject) -> Arguments:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
+from math import isfinite
 from typing import Any
 
 from pydantic import ValidationError
@@ -110,6 +111,7 @@ class TypedParameters(Parameters):
         if not self.dumped:
             return Arguments(text, values, self)
         judged = Arguments(self._dump.text(values, text), values, self)
+        judged.received = text
         if self.made_again:
             try:
                 judged.validated = self.again(judged)
@@ -117,6 +119,11 @@ class TypedParameters(Parameters):
                 name = next(iter(wrong.errors[0].path), None) if wrong.errors else None
                 raise NoJudgedForm(self._dump.not_read(name)) from None
         return judged
+
+    def beyond_defaults(self, judged: Arguments) -> Any:
+        if not self.dumped:
+            return super().beyond_defaults(judged)
+        return from_json(self._dump.text(judged.validated, judged.raw, defaults=False))
 
     def again(self, judged: Arguments) -> Any:
         values = self.values(judged.raw)
@@ -178,17 +185,25 @@ def _validator(core: dict[str, Any]) -> SchemaValidator:
 
 
 def _filled_by_factories(nodes: list[dict[str, Any]]) -> frozenset[str]:
-    """The names of the fields that a factory fills, and no field of another object lacks."""
+    """The names of the fields that a factory fills.
+
+    Raises:
+        DefinitionError: for what could not be judged.
+    """
     filled: set[str] = set()
-    others: set[str] = set()
     for node in nodes:
-        if node["type"] in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
+        kind, default = node["type"], node.get("default")
+        if kind in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
             raise DefinitionError(f"the class {node['cls'].__name__!r} has fields and is a path; take a Path")
-        fields = node.get("fields", ()) if node["type"] in CLOSABLE else ()
+        if kind == "default" and hasattr(default, "get_secret_value"):
+            raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
+        if kind == "default" and isinstance(default, float) and not isfinite(default):
+            raise DefinitionError(f"the default {default!r} has no JSON form; take None for it")
+        fields = node.get("fields", ()) if kind in CLOSABLE else ()
         named = fields.items() if isinstance(fields, dict) else [(field["name"], field) for field in fields]
         for name, field in named:
-            if field.get("init_only") and field["schema"]["type"] != "default":
+            if field.get("init_only"):
                 raise DefinitionError(f"{name!r} is an InitVar, which no object keeps to be judged by: make it a field")
-            factory = field["schema"].get("default_factory") if field["schema"]["type"] == "default" else None
-            (filled if factory not in (None, *MAKES_EMPTY) else others).add(field.get("validation_alias") or name)
-    return frozenset(filled - others)
+            if field["schema"].get("default_factory") not in (None, *MAKES_EMPTY):
+                filled.add(field.get("validation_alias") or name)
+    return frozenset(filled)
