@@ -189,11 +189,10 @@ class Dump:
         """
         try:
             return self._text(values, sent, checked, exclude_defaults=not defaults)
-        except _NotSent:
-            raise NoJudgedForm(
-                "it holds a secret that was not sent as it is: what the program supplies belongs to context.secrets"
-            ) from None
         except Exception as error:  # whatever a type of the author's own raises; its text may quote what is bound
+            if _NOT_SENT in str(error):
+                what = f"its arguments hold {_NOT_SENT}"
+                raise NoJudgedForm(f"{what}: what the program supplies belongs to context.secrets") from None
             told = None if type(error).__module__.startswith("pydantic") else error
             raise NoJudgedForm(f"{self._where(values, sent)} no JSON form to be judged by: {_WAY_OUT}") from told
 
@@ -213,7 +212,7 @@ class Dump:
         )
         text = (to_json(from_json(written, allow_inf_nan=False)) if self._rewritten else written).decode()
         if sent is not None and SECRET_STARS in text and text.count(SECRET_STARS) > sent.count(SECRET_STARS):
-            raise _NotSent
+            raise ValueError(_NOT_SENT)
         return text
 
     def _where(self, values: Any, sent: str | None) -> str:
@@ -232,10 +231,7 @@ def first_unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None
 
 _SENT = "ferrule"
 """In the serializer's context, which an author's serializers may read, too."""
-
-
-class _NotSent(Exception):
-    """A secret that does not stand in what was sent: a factory or a validator has made it."""
+_NOT_SENT = "a secret that was not sent as it is"
 
 
 class _Sent:
@@ -315,7 +311,7 @@ def _sent_secret(value: Any, info: Any) -> Any:
         return None
     secret = unveiled(value)
     if _SENT in info.context and not info.context[_SENT].hold(secret):
-        raise _NotSent
+        raise ValueError(_NOT_SENT)
     return secret
 
 
