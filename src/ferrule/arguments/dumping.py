@@ -207,7 +207,7 @@ class Dump:
             by_alias=True,
             round_trip=True,
             warnings="error" if checked else "none",
-            context={} if sent is None else {_SENT: _Sent(sent)},
+            context={} if sent is None else {_SENT_TEXT: _Sent(sent)},
             **options,
         )
         text = (to_json(from_json(written, allow_inf_nan=False)) if self._rewritten else written).decode()
@@ -229,7 +229,7 @@ def first_unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None
     return next((key for key in {**one, **other} if key not in one or one[key] != other.get(key)), None)
 
 
-_SENT = "ferrule"
+_SENT_TEXT = "ferrule"
 """In the serializer's context, which an author's serializers may read, too."""
 _NOT_SENT = "a secret that was not sent as it is"
 
@@ -310,7 +310,7 @@ def _sent_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
     secret = unveiled(value)
-    if _SENT in info.context and not info.context[_SENT].hold(secret):
+    if _SENT_TEXT in info.context and not info.context[_SENT_TEXT].hold(secret):
         raise ValueError(_NOT_SENT)
     return secret
 
