@@ -54,6 +54,13 @@ def test_exporting_a_tool_for_the_first_time_calls_few_functions(module: Any) ->
     assert (steps(lambda: module.tools(of_many)) - steps(lambda: module.tools(of_one))) / 20 < MOST[module]
 
 
+def test_a_schema_is_read_once_for_all_apis_that_take_it_as_it_is() -> None:
+    toolset = Toolset(Tool(f"order_{number}", order) for number in range(20))
+    anthropic.tools(toolset)
+    for module in (openai_chat, openai_responses, mistral, cohere):
+        assert steps(lambda of=module: of.tools(toolset)) / 20 < 120, module
+
+
 def schemas() -> st.SearchStrategy[Any]:
     """Schemas of which most are sent as they are, and some say what a provider refuses."""
     of = st.fixed_dictionaries

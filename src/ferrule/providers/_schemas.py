@@ -66,8 +66,8 @@ class Subset:
     """What a tool cannot be where its schema cannot be expressed."""
     remedy: ClassVar[str]
 
-    def write(self, root: FrozenDict) -> Written:
-        """The schema in this subset."""
+    def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
+        """The schema in this subset; `tool`, where there is one, is that which has it."""
         raise NotImplementedError(type(self))
 
 
@@ -112,7 +112,7 @@ def _write(tool: Tool, rules: Subset) -> Written:
     found = _SENT[rules].get(tool)
     if found is None:
         try:
-            found = _SENT[rules][tool] = rules.write(tool.input_schema)
+            found = _SENT[rules][tool] = rules.write(tool.input_schema, tool)
         except RecursionError:
             raise Inexpressible("$", "it nests too deep") from None
     return found

@@ -66,7 +66,7 @@ class Rules(Subset):
     purpose = "strict for"
     remedy = "Change its schema, or leave the tool out of strict=..."
 
-    def write(self, root: FrozenDict) -> Written:
+    def write(self, root: FrozenDict, tool: Tool | None = None) -> Written:
         found = _Rewriting(root, self).whole()
         for what, most in self.most.items():
             if (count := _COUNTS[what](found)) > most:
