@@ -86,16 +86,20 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
         for where, label in labels:
             branches.setdefault(where, set()).add(label)
     return [
-        _from_pydantic(item, path, got, sure=all(len(branches[at]) == 1 for at, _ in labels if len(at) < len(path)))
+        _from_pydantic(
+            item, path, got, not labels or all(len(branches[at]) == 1 for at, _ in labels if len(at) < len(path))
+        )
         for item, (path, labels, got) in zip(errors, places, strict=True)
     ]
 
 
 def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
     """The path within `value`, the labels that Pydantic put between its parts, and what is there."""
+    parts = tuple(loc)
+    if len(parts) == 1 and isinstance(value, dict) and (parts[0] in value or (missing and _lacks(value, parts[0]))):
+        return parts, [], value.get(parts[0])
     path: list[str | int] = []
     labels: list[_Label] = []
-    parts = list(loc)
     for position, part in enumerate(parts):
         if isinstance(value, dict) and part in value:
             value = value[part]
@@ -254,6 +258,8 @@ def _line(path: Path, group: Sequence[ArgumentError], properties: JsonObject) ->
 
 def _expected(group: Sequence[ArgumentError]) -> str:
     """What all errors of one place together want, each in its share."""
+    if len(group) == 1:
+        return _brief(group[0].expected)
     texts = list(dict.fromkeys(error.expected for error in group))[:4]
     first, *more = (_brief(text, len(texts)) for text in texts)
     return " or ".join([first, *(text.removeprefix("must be ").removeprefix("must ") for text in more)])
