@@ -37,7 +37,7 @@ test-all: test rest
 
 rest: export FERRULE_TESTS = all
 rest: $(VENV)/.dev
-	@$(PARALLEL) tests-models $(FAST) PYTEST='-m "large or hypothesis"'
+	@$(PARALLEL) $(PARTS) PYTEST='-m "large or hypothesis"'
 
 # What may be different under another Python: CI runs it on a second one.
 core: $(VENV)/.dev

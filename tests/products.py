@@ -20,3 +20,13 @@ def every(cases: Mapping[str, Any], *ways: Iterable[str], each: int = 12) -> lis
             marks = () if paired else (pytest.mark.large,)
             found.append(pytest.param(case, *way, id="-".join((name, *way)), marks=marks))
     return found
+
+
+def sampled(cases: Iterable[Any], one_in: int) -> list[Any]:
+    """The parameters of a test that takes a program or two for each case: one in so many is in every run."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)), marks=() if at % one_in == 0 else pytest.mark.large
+        )
+        for at, case in enumerate(cases)
+    ]

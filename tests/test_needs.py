@@ -136,8 +136,6 @@ def test_a_test_whose_need_is_not_there_is_skipped_on_a_desk_and_fails_where_all
 
 
 def test_ci_requires_what_tests_need_and_make_test_provides_it() -> None:
-    assert "\nexport FERRULE_NEEDS=all\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    [first] = [
-        line for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines() if line.startswith("test: n")
-    ]
-    assert first.split() == ["test:", "needs", "check", "tests"]
+    ci, made = ((ROOT / name).read_text(encoding="utf-8") for name in (".ci/run", "Makefile"))
+    assert "\nexport FERRULE_NEEDS=all\n" in ci and "verb=test-all\n" in ci
+    assert "\ntest: needs\n" in made and "\ntest-all: test rest\n" in made

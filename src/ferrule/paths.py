@@ -39,7 +39,7 @@ _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 # As Linux has it, path_resolution(7).
 _MOST_LINKS: Final = 40
 LONGEST: Final = 32_767
-"""Characters that a path has at most on any system (Windows; 4,096 on Linux)."""
+"""Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
 
 
 class SymbolicLinkError(OSError):

@@ -18,6 +18,7 @@ from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, 
 from ferrule.guards import ask_before_changes
 from ferrule.sources import mcp
 from needed import needed
+from products import sampled
 
 ROOT = Path(__file__).parent.parent.parent
 TOOLS = Path(__file__).parent / "conformance_tools.py"
@@ -146,7 +147,7 @@ def at(url: str) -> list[str]:
     return [url, "--transport", "http"]
 
 
-@pytest.mark.parametrize("over", ["http", "stdio"])
+@pytest.mark.parametrize("over", sampled(["http", "stdio"], 2))
 def test_the_inspector_lists_and_calls_what_is_served(over: str, url: str) -> None:
     server = at(url) if over == "http" else ["-e", f"PYTHONPATH={environment()['PYTHONPATH']}", *SERVE]
     names = [tool["name"] for tool in inspect(*server, "--method", "tools/list")["tools"]]
@@ -164,6 +165,7 @@ def test_the_inspector_sends_arguments_and_sees_what_is_wrong_with_them(url: str
     assert "'region' is required and was not given" in wrong.stdout + wrong.stderr
 
 
+@pytest.mark.large
 def test_the_inspector_drives_an_example_whose_changes_nobody_there_can_allow(tmp_path: Path) -> None:
     (tmp_path / "today.md").write_text("buy milk", encoding="utf-8")
     example = str(ROOT / "examples" / "notes_server.py")

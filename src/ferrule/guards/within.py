@@ -25,7 +25,7 @@ PATH_NAMES: Final = frozenset(
     | {"dir", "dirs", "dirname", "directory", "directories", "folder", "folders", "cwd", "workdir"}
 )
 """The names of paths. A parameter has one of these names where its last word, or its last two, are one: `output_path`,
-`fileName2`."""
+`fileName2`. See docs/guards.md#paths."""
 
 _WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
