@@ -284,6 +284,21 @@ def test_models_that_double_at_every_level_are_refused() -> None:
         Tool("deep", deep)
 
 
+@pytest.mark.parametrize("leaf", [["a"] * 1_100, "a" * 500_000])
+def test_what_is_wrong_in_models_that_double_a_few_times_is_not_copied_for_each(leaf: Any) -> None:
+    below: Any = list[int]
+    for level in range(8):
+        one, other = (create_model(f"{side}{level}", k=(below, ...)) for side in ("One", "Other"))
+        below, leaf = one | other, {"k": leaf}
+
+    def deep(x: Any) -> int:
+        return 1
+
+    deep.__annotations__["x"] = below
+    made = Tool("deep", deep)
+    assert peak(lambda: run(made, {"x": leaf}).status == "invalid") < 40_000_000
+
+
 def test_a_million_wrong_items_are_told_by_the_first() -> None:
     for one, text in (
         (total, '{"numbers": [' + '"",' * 300_000 + '""]}'),
@@ -329,7 +344,7 @@ def test_what_is_wrong_deep_within_much_else_is_not_copied_at_every_level() -> N
         return {"value": value}
 
     assert steps(calling(keep, wrong(180))) < 10 * 150_000
-    assert "hold too much for how deep they nest" in str(run(keep, wrong(180)).error)
+    assert "hold too much for how they nest" in str(run(keep, wrong(180)).error)
     assert "'value[0][0]" in str(run(keep, wrong(2)).error)
     assert run(keep, {"value": [[0] * 150_000, {"a": {"b": [1]}}]}).success
 

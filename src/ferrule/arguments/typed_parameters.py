@@ -33,7 +33,8 @@ from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps
 
 _MOST_WORK = 1_000_000
-"""Values that errors may hold copies of."""
+"""Values that errors may hold copies of, each in a few ways."""
+_FEW = 8
 
 
 class TypedParameters(Parameters):
@@ -60,7 +61,7 @@ class TypedParameters(Parameters):
         self._ways: Ways | None = None
         if core["type"] == "definitions" or len(nodes) > MOST_WAYS:  # else little is written out
             ways = Ways(self.schema, tagged=True)
-            self._ways = ways if ways.recursive else None
+            self._ways = ways if ways.recursive or ways.most > _FEW else None
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         self._made_by = made_by(core)
         self.dumped, self.made_again = self._made_by is not MadeBy.NOBODY, self._made_by is MadeBy.AUTHOR
@@ -154,10 +155,17 @@ class TypedParameters(Parameters):
         return validator.validate_json if self._ways is None else partial(self._bounded, validator)
 
     def _bounded(self, validator: SchemaValidator, text: str) -> Any:
-        if self._ways is not None and (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
-            if self._ways.work(from_json(text)) > _MOST_WORK:
-                raise ArgumentErrors([ArgumentError((), "hold too much for how deep they nest: send less in one call")])
+        ways = 1 if self._ways is None else max(1, self._ways.most // _FEW)
+        if self._ways is not None and ways * (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
+            if self._ways.work(from_json(text), ways) > _MOST_WORK:
+                raise ArgumentErrors([ArgumentError((), "hold too much for how they nest: send less in one call")])
         return validator.validate_json(text)
+
+    def _are_few(self, text: str) -> bool:
+        """Whether all that may be wrong with the values can be told, in all ways in which they are tried."""
+        count = sum(map(text.count, ",[{"))
+        most = 2 * MOST_ERRORS
+        return count * MOST_WAYS <= most or (count <= most and count * self._most_ways <= most)
 
     def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
         """What is wrong: all of it where the values are few enough, else what validation ends at."""
@@ -165,13 +173,17 @@ class TypedParameters(Parameters):
             value = json.loads(text)
         except ValueError:
             value = None
-        if self._stops and sum(map(text.count, ",[{")) <= 2 * MOST_ERRORS:
+        if self._stops and self._are_few(text):
             try:
                 self._thorough.validate_json(text)
             except ValidationError as error:
                 if error.error_count() <= MOST_ERRORS:
                     return from_pydantic(error, value)
         return from_pydantic(first, value)
+
+    @cached_property
+    def _most_ways(self) -> int:
+        return Ways(self.schema, tagged=True).most
 
     @cached_property
     def _thorough(self) -> SchemaValidator:

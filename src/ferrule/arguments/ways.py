@@ -60,9 +60,9 @@ class Ways:
         for node in self.recursive if tagged else ():
             self._check_union(node)
 
-    def work(self, value: object) -> int:
-        """How much is looked at to say what is wrong, in each of the `most` ways: all around it is copied with it."""
-        total, depth, ways, level = 0, 1, 1, [value]
+    def work(self, value: object, ways: int) -> int:
+        """How much is looked at where each value is checked in so many ways at least; its errors copy all around it."""
+        total, depth, level = 0, 1, [value]
         while level:
             texts = sum(len(one) // _COPIED for one in level if isinstance(one, str))
             total += depth * ways * (len(level) + texts)
@@ -70,8 +70,8 @@ class Ways:
         return total
 
     def are_too_many(self, value: object) -> bool:
-        """Whether jsonschema-rs, which finds all that is wrong at once, would take too long to say it."""
-        return self.most * self.work(value) > 2 * MOST_ERRORS
+        """Whether it would take too long to say all that is wrong."""
+        return self.work(value, self.most) > 2 * MOST_ERRORS
 
     @cached_property
     def _branches(self) -> int:
