@@ -12,6 +12,8 @@ from tests.models.cases import CASES, Case, serving
 from tests.models.servers.containers import WithContainer
 from tests.models.servers.serving import Asked, Turn, served
 
+from products import sampled
+
 BOUND = 60
 PROGRAM = [sys.executable, "-m", "ferrule"]
 TOOLS = '''
@@ -98,7 +100,7 @@ NAMED = [case for case in CASES if case.name != "interactions"]
 """All but the API that has no model of ours."""
 
 
-@pytest.mark.parametrize("case", NAMED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", sampled(NAMED, 3), ids=lambda case: case.name)
 def test_a_task_runs_on_a_named_model(here: Path, case: Case) -> None:
     kind = KINDS.get(case.name, case.name)
     address_is_enough = "openai" if case.name == "openai" else ""
@@ -121,7 +123,7 @@ def test_a_compatible_address_needs_no_key(here: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", sampled(KEYS, 3))
 def test_without_a_key_one_line_says_what_to_set(here: Path, kind: str) -> None:
     line = refused(ferrule(here, *task(f"{kind}:model-1")))
     assert f"{kind}:model-1" in line
@@ -133,7 +135,7 @@ def test_without_a_region_one_line_says_what_to_set(here: Path) -> None:
     assert "set AWS_DEFAULT_REGION" in line
 
 
-@pytest.mark.parametrize("kind", PACKAGES)
+@pytest.mark.parametrize("kind", sampled(PACKAGES, 3))
 def test_without_the_sdk_one_line_says_what_to_install(here: Path, kind: str) -> None:
     line = refused(ferrule(here, *task(f"{kind}:m"), program=[sys.executable, "-c", WITHOUT, PACKAGES[kind]]))
     assert f'pip install "ferrule[{kind}]"' in line

@@ -378,7 +378,9 @@ def test_so_many_abandoned_threads_and_no_more(own_pool: Any) -> None:
 
     async def main() -> None:
         runner = Runner([blocks], timeout=SOON)
-        assert (await runner.run("blocks")).status == "timeout"
+        while (first := await runner.run("blocks")).executed is False:
+            pass  # on a busy machine it may have had no thread by its deadline
+        assert first.status == "timeout"
         refused = await runner.run("blocks", timeout=5)
         assert (refused.status, refused.executed) == ("limited", False)
         release.set()
