@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from copy import deepcopy
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal, localcontext
 from enum import IntEnum
@@ -451,9 +450,8 @@ def test_no_key_of_the_top_level_comes_twice_with_another_value(data: st.DataObj
     shown: list[Any] = []
     result = run(order, text, guards=[lambda call, context: shown.append(dict(call.arguments))])
     assert result.status == ("invalid" if differ and len(text) <= SHORT else result.status if differ else "ok")
-    assert result.status == "invalid" or all(
-        same(deepcopy(shown[0])[name], value) for name, value in dict(pairs).items()
-    )
+    texts = {name: value for name, value in dict(pairs).items() if isinstance(value, str)}
+    assert result.status == "invalid" or texts.items() <= dict(shown[0]).items()
 
 
 @pytest.mark.parametrize(
