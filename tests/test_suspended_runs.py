@@ -394,10 +394,10 @@ def test_the_events_of_what_is_taken_up_come_before_the_next_turn() -> None:
 
     events = asyncio.run(asyncio.wait_for(main(), BOUND))
     kinds = [event.kind if isinstance(event, Event) else type(event).__name__ for event in events]
-    assert kinds == ["tool:decided", "tool:post", "TurnStarted", "ModelText", "Finished"]
+    assert kinds == ["tool:decided", "tool:started", "tool:post", "TurnStarted", "ModelText", "Finished"]
     assert (
         events[0].data["by"] == "eve"
-        and events[2] == TurnStarted(2, ("pay", "look", "whoami"))
+        and events[3] == TurnStarted(2, ("pay", "look", "whoami"))
         and isinstance(events[-1], Finished)
     )
 

@@ -52,6 +52,7 @@ def test_the_first_is_the_outermost_and_the_runners_are_outside_the_tools() -> N
         *(f"{name} in" for name in way[:3]),
         "guard",
         "tool:decided",
+        "tool:started",
         *(f"{name} in" for name in way[3:]),
         "handler",
         *(f"{name} out" for name in reversed(way)),

@@ -349,7 +349,7 @@ def test_whatever_the_methods_of_an_output_raise_there_is_one_result(way: Any, e
             result, watch = run(way(lambda value=value: value), "give", observers=[look], **options)
             assert watch.ends() == ["tool:post" if result.success else "tool:error"], value.__class__
             assert result.executed is True and "Nothing was run" not in (result.error or "")
-            assert len(seen) == 2
+            assert len(seen) == 3
             plain(result)
 
 

@@ -53,6 +53,7 @@ def test_it_keeps_every_event_in_order() -> None:
     recorder = recorded(("read_note", {"path": "a"}), ("nothing", {}))
     assert [(event.kind, event.call.name) for event in recorder.events] == [
         ("tool:pre", "read_note"),
+        ("tool:started", "read_note"),
         ("tool:post", "read_note"),
         ("tool:pre", "nothing"),
         ("tool:error", "nothing"),
