@@ -713,3 +713,32 @@ def test_next_cannot_be_called_after_its_call_has_ended() -> None:
 
     go(main())
     assert ran == [] and told == ["a middleware inside called `next` after its result"]
+
+
+def test_a_cancellation_that_comes_while_a_late_handler_ends_is_not_lost() -> None:
+    async def main() -> list[str]:
+        stopped, ended = asyncio.Event(), asyncio.Event()
+        went_on: list[str] = []
+
+        @tool(timeout=0.01)
+        async def inner() -> None:
+            try:
+                await ended.wait()
+            except asyncio.CancelledError:
+                stopped.set()
+                await ended.wait()  # it makes nothing of it
+
+        @tool
+        async def outer(context: ToolContext) -> None:
+            await context.run("inner")
+            went_on.append("outer")
+
+        going = asyncio.ensure_future(Runner([outer, inner], grace=60).run("outer"))
+        await stopped.wait()
+        going.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        ended.set()
+        return went_on
+
+    assert go(main()) == []

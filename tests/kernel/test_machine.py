@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -663,7 +664,9 @@ class Calls(RuleBasedStateMachine):
             return True
         for state in probe.live_calls(self.runner):
             hand = self.hands[state.call.arguments["n"]]
-            if hand.outside and state.attempt.executed is None and not (hand.inside and not hand.told):
+            counted = state.attempt.deadline is None or state.attempt.deadline.at < inf  # from when its process says so
+            stays = hand.inside and not hand.told and counted and not state.cancelled
+            if hand.outside and state.attempt.executed is None and not stays:
                 return True
         return False
 

@@ -587,7 +587,7 @@ def test_a_question_survives_that_the_server_gets_other_tools() -> None:
 
 def test_a_call_that_is_too_large_to_be_carried_is_refused() -> None:
     shelf = Shelf()
-    result = call(shelf.runner, MODERN, "remove", {"name": "x" * 600_000}, Person(YES))
+    result = call(shelf.runner, MODERN, "remove", {"name": "x" * 999_500}, Person(YES))
     assert result.is_error and "too large to be asked about" in text(result) and shelf.removed == []
     assert text(result).endswith("Nothing was run.")
 

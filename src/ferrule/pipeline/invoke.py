@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from asyncio import get_running_loop
 from collections.abc import Awaitable
-from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -410,13 +409,16 @@ async def _wait_for_end(task: asyncio.Task[ToolResult], deadline: Deadline, unti
 
 
 async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan: Plan) -> None:
-    """Cancel the task and wait for it, at most `grace` seconds; then it is left running."""
+    """Cancel the task and wait for it, at most `grace` seconds; then it is left running.
+
+    Raises:
+        CancelledError: where that comes meanwhile: whoever cancels does not want to wait.
+    """
     deadline.stopped = True
+    task.add_done_callback(_mark_seen)  # the result tells of the deadline
     if not task.done():
         task.cancel()
-        with suppress(asyncio.CancelledError):  # once more: whoever cancels does not want to wait
-            await _wait_for_end(task, deadline, deadline.timer.time() + plan.runner.grace)
-    task.add_done_callback(_mark_seen)  # the result tells of the deadline
+        await _wait_for_end(task, deadline, deadline.timer.time() + plan.runner.grace)
 
 
 def _mark_seen(task: asyncio.Task[ToolResult]) -> None:
