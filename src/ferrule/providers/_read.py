@@ -270,7 +270,7 @@ def mark_repeats(calls: list[ToolCall], items: Sequence[Any], key: str) -> list[
     for position, (call, item) in enumerate(zip(calls, items, strict=True)):
         id = known_id(read(item, key))
         before = call if id is None else first.setdefault(id, call)
-        if before is not call and call.problem is None and same_call(before, call):
+        if before is not call and call.problem is None and same_call(before, call.replace(id=before.id)):
             calls[position] = call.replace(problem=_TWICE)
     return calls
 
