@@ -386,7 +386,11 @@ async def _within_deadline(
     if task.done() and time() <= deadline.at:  # it may have blocked the loop meanwhile
         deadline.task = None  # no cycle is left for the collector
         return task.result()
-    await _stop_handler(task, deadline, plan)
+    try:
+        await _stop_handler(task, deadline, plan)
+    except asyncio.CancelledError:
+        if state.attempt.stop is None:  # else the runner has stopped what is late already
+            raise
     attempt, holdings = state.attempt, state.holdings
     running = attempt.left_running or (holdings is not None and bool(holdings.runs or holdings.left))
     attempt.result = results.timed_out(plan, state, deadline.seconds, running=running)
