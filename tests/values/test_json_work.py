@@ -43,9 +43,10 @@ def read(text: str) -> None:
 
 
 def grows_with_its_length(make: Callable[[int], str]) -> bool:
-    """Whether four times the text takes little more than four times the steps."""
+    """Whether four times the text takes less than eight times the steps: what is repaired may differ between the two,
+    and a square would take sixteen times as many."""
     small, large = make(SIZE), make(4 * SIZE)
-    return lines(lambda: read(large)) < 5 * lines(lambda: read(small)) + 500
+    return lines(lambda: read(large)) < 8 * lines(lambda: read(small)) + 500
 
 
 @pytest.mark.parametrize("piece", PIECES)
