@@ -35,6 +35,7 @@ import probe
 from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
 from ferrule.isolation import pool as processes
 from ferrule.pipeline.batch import Batch
+from ferrule.pipeline.state import RELIABLE_CANCELLING
 
 pytestmark = pytest.mark.slow
 
@@ -762,7 +763,9 @@ class Calls(RuleBasedStateMachine):
         assert all(sent.task.done() for sent in self.sent), [sent.tries for sent in self.sent if not sent.task.done()]
         assert self.leaving is None or self.leaving.done()
         for sent in self.sent:
-            assert sent.was_cut_off == sent.cancelled, sent.tries
+            # Before Python 3.13 a handler that makes nothing of a cancellation has its way.
+            swallowed = not RELIABLE_CANCELLING and any(one.hand.tool == "stubborn" for one in sent.tries)
+            assert sent.was_cut_off == sent.cancelled or (swallowed and not sent.was_cut_off), sent.tries
         self.nothing_is_wrong()
         self.every_result_is_one_that_may_be()
         self.check_cancelled_batches()
