@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from ferrule import DefinitionError, Runner, ToolCall, tool
 from ferrule.values.content import Text
 from ferrule.values.result import ToolResult
 from products import every
+from steps import calls as functions_called
 
 Response = dict[str, Any]
 
@@ -250,6 +252,21 @@ def test_missing_ids_are_derived_once_and_for_all(name: str) -> None:
         assert api.ids(turn) == [api.wire_id(call.id) for call in calls]
         answered = api.answers(api.module.results([answer(call, 1) for call in calls]))
         assert [id for id, _ in answered] == api.ids(turn)
+
+
+@pytest.mark.parametrize("name", [n for n, api in ALL.items() if api.call_ids])
+def test_a_turn_of_many_calls_without_ids_is_read_once_for_all_of_them(name: str) -> None:
+    api = ALL[name]
+
+    def reading(count: int) -> Callable[[], object]:
+        response = api.write("", [(None, "add", {"a": 1, "b": number}) for number in range(count)], "calls")
+        response = {key: value for key, value in response.items() if key not in ("id", "created", "responseId")}
+        return lambda: (api.module.calls(response), api.module.turn(response))
+
+    reading(2)()  # what is made once for all
+    few, many = functions_called(reading(100)), functions_called(reading(800))
+    assert many["_hash_of"] == few["_hash_of"] and many["to_text"] == few["to_text"]
+    assert many.total() < 10 * few.total()
 
 
 # Results
