@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, computed_field, field_serializer
+from pydantic import BaseModel, Field, field_serializer
 from watched import Watch, go, plain, run
 
 from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
@@ -63,17 +63,6 @@ class Held:
     inside: Any
 
 
-class Computed(BaseModel):
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def rows(self) -> Any:
-        return iter([1])
-
-
-class Open(BaseModel, extra="allow"):
-    pass
-
-
 async def chunks() -> Any:
     yield 1
 
@@ -90,19 +79,13 @@ ITERATORS: dict[str, Callable[[], Any]] = {
     "in a list": lambda: [itertools.count()],
     "in a set": lambda: {iter([1])},
     "in a tuple": lambda: (map(str, [1]),),
-    "in a model": lambda: Holder(inside={"rows": itertools.count()}),
     "in a dataclass": lambda: Held(inside=[itertools.count()]),
-    "in a model in a mapping": lambda: {"a": [Holder(inside=(n for n in itertools.count()))]},
     "an async generator": lambda: {"rows": chunks()},
     "in a result": lambda: ToolResult({"rows": itertools.count()}),
     "in a deque": lambda: deque([iter([1])]),
     "in a deque in a dict": lambda: {"lines": deque([iter([1])])},
     "in a deque in a dataclass": lambda: Held(deque([iter([1])])),
-    "in a deque in a model": lambda: Holder(inside=deque([map(str, [1])])),
     "in an enum": lambda: Enum("Kind", {"one": iter([1])})["one"],
-    "in an enum in a model": lambda: Holder(inside=Enum("Kind", {"one": iter([1])})["one"]),
-    "in what a model computes": Computed,
-    "in a field that a model does not declare": lambda: Open(more=[iter([1])]),
     "bare": lambda: itertools.count(),
 }
 
@@ -130,8 +113,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
-from pydantic import BaseModel, RootModel, computed_field
-from pydantic.dataclasses import dataclass as checked_dataclass
 from ferrule import Runner, tool
 from ferrule.values import content
 
@@ -147,68 +128,17 @@ class Slotted:
     left: Any = None
     right: Any = None
 
-@checked_dataclass
-class Checked:
-    left: Any = None
-    right: Any = None
-
-class Model(BaseModel):
-    left: Any = None
-    right: Any = None
-
-class Typed(BaseModel):
-    left: "Typed | None" = None
-    right: "Typed | None" = None
-
-class Open(BaseModel, extra="allow"):
-    pass
-
-class Computed(BaseModel):
-    left: Any = None
-
-    @computed_field
-    @property
-    def right(self) -> Any:
-        return self.left
-
 @dataclass
 class Broken(Held):
     late: Any = field(init=False)
 
-class Ring(Model):
-    ring: Any = None
-
-class Text(str):
-    pass
-
-def ring(node):
-    made = Ring(left=node, right=node)
-    made.ring = made
-    return made
-
-def deep(node):
-    for _ in range(3):
-        node = Model(left=node)
-    return Model(left=node, right=node)
-
 ONCE = {
     "held": lambda node: Held(node, node),
     "slotted": lambda node: Slotted(node, node),
-    "checked": lambda node: Checked(node, node),
-    "model": lambda node: Model(left=node, right=node),
-    "typed": lambda node: Typed(left=node, right=node) if isinstance(node, Typed) else Typed(),
-    "open": lambda node: Open(left=node, right=node),
-    "computed": lambda node: Computed(left=node),
     "broken": lambda node: Broken(node, node),
-    "ring": ring,
-    "deep": deep,
-    "root": lambda node: RootModel([node, node]),
     "deque": lambda node: deque([node, node]),
-    "in a model": lambda node: Model(left=[node, {"a": node}]),
     "enum": lambda node: Enum("Kind", {"one": (node, node)})["one"],
-    "mixed": lambda node: Held(Model(left=node), deque([node])),
-    "bytes": lambda node: Model(left=[b"x" * 1_000_000] * 10_000),
-    "texts": lambda node: Model(left=[Text("x" * 1_000_000)] * 10_000),
+    "mixed": lambda node: Held({"a": node}, deque([node])),
 }
 
 def graph(name):
@@ -229,12 +159,12 @@ asyncio.run(main())
 """
 
 
-def test_what_objects_share_is_counted_at_each_place_before_it_is_written_out() -> None:
+def test_what_objects_share_is_counted_at_each_place() -> None:
     done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, timeout=120)
     lines = done.stdout.splitlines()
-    assert len(lines) == 17, done.stderr[-300:]
+    assert len(lines) == 6, done.stderr[-300:]
     assert all(line.endswith("True True") for line in lines), lines
-    assert [line for line in lines if " failed " not in line] == ["ring ok True True"]
+    assert all(" failed " in line for line in lines), lines
 
 
 class Link(BaseModel):
@@ -394,6 +324,13 @@ def test_what_a_model_leaves_out_or_writes_itself_is_not_looked_into() -> None:
     result, _ = run(asynchronous(lambda: {"places": places}), "give")
     names = [place.name for place in places]
     assert result.output == {"places": [{"name": name, "near": names} for name in names]}
+
+
+def test_models_that_hold_each_other_in_a_ring_are_shown_by_their_class() -> None:
+    holder = Holder(inside=None)
+    holder.inside = {"again": holder}
+    result, _ = run(asynchronous(lambda: [holder]), "give")
+    assert result.output == ["<Holder>"]
 
 
 def test_what_a_model_leaves_out_is_not_shown_where_it_cannot_be_written() -> None:

@@ -94,7 +94,7 @@ class NotShowable(Exception):
 def jsonable(value: object) -> Any:
     """`value` as plain JSON data that any parser reads: what has no JSON form becomes text, and what is too much `…`.
 
-    Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator.
+    Raises nothing but a `KeyboardInterrupt`, and iterates over no iterator but one that a Pydantic model holds.
     """
     return _Rendering().render(value, ())
 
@@ -147,10 +147,11 @@ class _Rendering:
             raise
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
             # A `__repr__` that Pydantic or `dataclass` made has no bound, and shows what was excluded.
-            return f"<{kind.__name__}>" if _is_record(kind) else text_of(value)
+            is_record = hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__")
+            return f"<{kind.__name__}>" if is_record else text_of(value)
 
-    def _has_room(self, values: int = 1) -> bool:
-        self.values -= values
+    def _has_room(self) -> bool:
+        self.values -= 1
         if self.values >= 0 and self.characters >= 0:
             return True
         self.problem = (
@@ -181,19 +182,17 @@ class _Rendering:
         return found
 
     def _of_a_class(self, value: Any, kind: type, inside: tuple[int, ...]) -> Any:
-        """What is no plain data, by the methods of its class."""
-        self._check_class(kind)
+        """What is no plain data, by the methods of its class; a model as a whole by Pydantic."""
+        if _is_read_once(kind):
+            self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
+            raise TypeError(self.problem)
         if not self._has_room():
             return "…"
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if issubclass(kind, Enum):
             return self.render(value.value, inside)
-        if hasattr(kind, "__pydantic_serializer__"):
-            room = self.values, self.characters
-            self._check(value, inside[:-1])
-            self.values, self.characters = room
-        elif _is_record(kind):
+        if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__pydantic_serializer__"):
             return self._object(((field.name, getattr(value, field.name)) for field in fields(value)), inside)
 
         def foreign(inner: object) -> Any:
@@ -202,82 +201,17 @@ class _Rendering:
         found = to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=foreign)
         return self.render(found, inside)
 
-    def _check_class(self, kind: type) -> None:
-        if _is_read_once(kind):
-            self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
-            raise TypeError(self.problem)
-
-    def _check(self, value: Any, inside: tuple[int, ...]) -> None:
-        """Count what Pydantic will write of a value, at each place where it stands, before it does.
-
-        Raises:
-            TypeError: for an iterator.
-            ValueError: for too much, and for what is nested without end.
-        """
-        if not self._has_room(0):
-            raise ValueError(self.problem)
-        if isinstance(value, _TEXTS):
-            self.characters -= len(value)
-            return
-        kind = type(value)
-        self._check_class(kind)
-        members = _inner_values(value, kind)
-        self.values -= len(members)
-        if id(value) in inside or len(inside) > _MOST_WRITTEN:
-            raise ValueError("nested without end")
-        inside = (*inside, id(value))
-        for item in members:
-            if type(item) not in _NOTHING_INSIDE:
-                self._check(item, inside)
-
 
 @lru_cache
 def _is_read_once(kind: type) -> bool:
     return any(hasattr(kind, name) for name in ("__next__", "__anext__", "__await__"))
 
 
-def _is_record(kind: type) -> bool:
-    return hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__")
-
-
-def _inner_values(value: Any, kind: Any) -> list[Any]:
-    """What Pydantic writes that is in `value`, but for what the author's own serializers get."""
-    if issubclass(kind, dict):
-        return [*dict.values(value)]
-    for sequence in _SEQUENCES:
-        if issubclass(kind, sequence):
-            return [*sequence.__iter__(value)]
-    if issubclass(kind, Enum):
-        return [value.value]
-    extra = value.__pydantic_extra__ or {} if hasattr(kind, "__pydantic_extra__") else {}
-    return [*(getattr(value, name, None) for name in _serialized_fields(kind)), *extra.values()]
-
-
-@lru_cache
-def _serialized_fields(kind: Any) -> frozenset[str]:
-    """The fields of a class that Pydantic writes by itself."""
-    from pydantic import PlainSerializer, WrapSerializer
-
-    if not hasattr(kind, "__pydantic_fields__"):
-        return frozenset(getattr(kind, "__dataclass_fields__", ()))
-    own = kind.__pydantic_decorators__
-    by_author = {name for one in own.field_serializers.values() for name in one.info.fields}
-    if own.model_serializers or "*" in by_author:
-        return frozenset()
-    for name, field in kind.__pydantic_fields__.items():
-        if field.exclude or any(isinstance(one, PlainSerializer | WrapSerializer) for one in field.metadata):
-            by_author.add(name)
-    return frozenset({*kind.__pydantic_fields__, *own.computed_fields} - by_author)
-
-
 _encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """`json.dumps` makes an encoder for each value, which costs more than a small value does."""
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _MOST_DEPTH = 100
-_MOST_WRITTEN = 250
-"""So deep Pydantic writes, at most 255; what is deeper than is shown becomes `…`."""
 _NOTHING_INSIDE = frozenset({int, float, bool, type(None)})
-_TEXTS = (str, bytes, bytearray)
 _MOST_BITS = 2000
 """So many digits of an integer can be written at every setting of `sys.set_int_max_str_digits`."""
 
