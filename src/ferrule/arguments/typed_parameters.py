@@ -95,7 +95,7 @@ class TypedParameters(Parameters):
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
             if len(text) > SHORT or text.count(",") >= least:
                 named = {renamed.get(name, name): value for name, value in given.items()} if renamed else given
-                check_repeated_keys(text, named, least)
+                check_repeated_keys(text, named)
             return values
 
         return quick

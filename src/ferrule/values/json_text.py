@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -19,53 +18,51 @@ from ferrule.values.frozen import JsonObject
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 SECRET_STARS = "*" * 10
 """What Pydantic writes in the place of a secret."""
-_MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
-"""Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
+_MANY_DIGITS = re.compile(r"[1-9](?:\.?[0-9]){15}|[0-9.]{99}|[eE][+-]?[0-9]{3}")
+"""Where a number may stand that a double does not keep: 15 digits in its range, about 1e-307 to 1e308, it does."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_OPENS = re.compile(r"\s*:\s*[\[{]")
-_NEXT_KEY = re.compile(r"[\]}]\s*,\s*\"")
-_DECODER = json.JSONDecoder()
+_OPENING, _CLOSING = re.compile(r"[\[{]"), re.compile(r"[\]}]")
 SHORT = 200
-"""Characters in which counting commas costs less than anything else."""
-_MOST_SEARCHED = 64
-"""Keys that are looked for one by one: each time the whole text is read."""
-_JSON_TYPES = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+"""Characters of a text that is looked at whole."""
+_MOST_LOOKED_AT = 1_000
+_JSON_TYPES = {
+    type(None): "null",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    Mapping: "object",
+}
 
 
 class Malformed(ValueError):
     """The text is no JSON that can be trusted; the message says why, for the model."""
 
 
-def check_repeated_keys(text: str, values: JsonObject, least: int) -> None:
+def check_repeated_keys(text: str, values: JsonObject) -> None:
     """Refuse an object in which a key of the top level came twice with two values, as far as its text shows it: all of
-    a short one, of another what is before its first bracket and after its last one.
+    a short one; of another the first and the last characters, up to its first bracket and from its last one.
 
     What has quotes stands inside no string, since these have a backslash there. Elsewhere, and of keys with escapes,
     the last one counts, for guards and for the handler, as it does further down.
 
     Args:
         values: What was read from it, perhaps with defaults.
-        least: How many keys it has at least.
 
     Raises:
         Malformed: naming the key.
     """
-    if len(text) <= SHORT and text.count(",") < least:
-        return
     flat = text
-    for name, value in values.items():
-        if type(value) is str and len(value) > SHORT:  # to look for keys in 100 KB takes longer than to validate them
-            at = flat.rfind(f'"{name}"', 0, len(flat) - len(value)) + len(name) + 2
-            flat = flat[:at] + flat[at + len(value) :]
-    if len(flat) > SHORT:
-        begin = min((at for at in (flat.find("{", 1), flat.find("[")) if at > 0), default=len(flat))
-        end = max(flat.rfind("]"), flat.rfind("}", 0, flat.rfind("}")), begin)
-        flat = flat[:begin] + flat[end:]
-    if len(values) > _MOST_SEARCHED or any(flat.count(f'"{name}"') > 1 for name in values):
+    if len(text) > SHORT:
+        most = min(len(text) // 2, _MOST_LOOKED_AT)
+        begin, end = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
+        flat = _OPENING.split(begin, 1)[0] + _CLOSING.split(end)[-1]
+    if any(flat.count(f'"{name}"') > 1 for name in values):
         _compare_repeated_keys(text)
 
 
@@ -84,7 +81,8 @@ def _compare_repeated_keys(text: str) -> None:
 
 
 def check_digits(text: str) -> None:
-    """Refuse JSON in which a number has more digits than a double keeps.
+    """Refuse JSON in which a number in floating point has more than 15 digits, or an exponent of more than two: not
+    every such number is kept by a double.
 
     Raises:
         Malformed: with the first such number.
@@ -93,34 +91,14 @@ def check_digits(text: str) -> None:
         return
     for match in _STRING_OR_NUMBER.finditer(text):
         number = match.group()
-        if number[0] != '"' and not number.isdecimal() and not _is_exact(number):
+        if number[0] != '"' and not number.isdecimal() and _MANY_DIGITS.search(number):
             raise Malformed(
                 f"{number[:40]} must be a string, since a number in floating point does not keep its digits"
             )
 
 
-def _is_exact(number: str) -> bool:
-    """Whether its double is written with these digits: by Python, and by Pydantic, which rounds a half up (2.2 for 2.25
-    in Python) where the digits lie in the middle between two."""
-    try:
-        said, double = _UNROUNDED.normalize(_UNROUNDED.create_decimal(number)), float(number)
-        last_digit = Decimal((0, (1,), said.as_tuple().exponent))  # type: ignore[arg-type]  # no infinity
-        difference = _UNROUNDED.subtract(Decimal(double), said)
-        return Decimal(repr(double)) == said and 2 * abs(difference) != last_digit
-    except (ValueError, ArithmeticError):  # no number, an infinity, or more digits than any double has
-        return False
-
-
-_UNROUNDED = Context(prec=2_000, traps=[Inexact, InvalidOperation])
-"""Else a number is rounded to the 28 digits of the default context before it is compared."""
-
-
 def kind_of(value: object) -> str:
     """The JSON type of `value`."""
-    if type(value) in _JSON_TYPES:
-        return _JSON_TYPES[type(value)]
-    if isinstance(value, Mapping):
-        return "object"
     return next((name for kind, name in _JSON_TYPES.items() if isinstance(value, kind)), type(value).__name__)
 
 
@@ -158,7 +136,7 @@ def loads_and_rewrite(text: str) -> tuple[Any, bytes]:
         cut_off = "it was cut off before its end, " if str(error).startswith("EOF") else ""
         raise Malformed(f"not valid JSON: {cut_off}{error}") from None
     if isinstance(value, dict):
-        check_repeated_keys(text, value, len(value))
+        check_repeated_keys(text, value)
     return value, written
 
 
@@ -178,29 +156,13 @@ def loads_repaired(text: str) -> tuple[Any, tuple[str, ...]]:
     """
     try:
         return loads(text), ()
-    except Malformed as first:
-        reason = first
-    stripped = text.strip().removeprefix("\ufeff").strip()
-    repairs = () if stripped == text.strip(" \t\r\n") else ("left out a mark before or after the JSON",)
-    if stripped == "None":
-        return {}, ("read None as no arguments",)
-    fence = _FENCE.fullmatch(stripped)
-    if fence:
-        stripped = fence.group(1).strip()
-        repairs = (*repairs, "took the JSON out of a code fence")
-    for candidate, repair in _candidates(stripped):
-        try:
-            return loads(candidate), repairs + repair
-        except Malformed as error:
-            reason = reason if reason.args[0].startswith("the key") else error
-    return _one_of_equal(stripped, reason), (*repairs, "took one of several identical objects")
-
-
-def _candidates(text: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The ways to read `text`, each with its repairs, the one with the fewest first."""
-    bare = _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
-    raw, comma = "kept raw control characters inside a string", "removed a comma before a closing bracket"
-    return [(text, ()), (_escaped(text), (raw,)), (bare, (comma,)), (_escaped(bare), (raw, comma))]
+    except Malformed:
+        mended, repairs = text.strip(" \t\r\n"), []
+    for repair, mend in _REPAIRS.items():
+        before, mended = mended, mend(mended)
+        if mended != before:
+            repairs.append(repair)
+    return loads(mended), tuple(repairs)
 
 
 def _escaped(text: str) -> str:
@@ -208,24 +170,25 @@ def _escaped(text: str) -> str:
     return _STRING_OR_COMMA.sub(lambda match: _CONTROL.sub(lambda c: f"\\u{ord(c.group()):04x}", match.group()), text)
 
 
-def _one_of_equal(text: str, reason: Malformed) -> Any:
-    """The one object that a text of several equal ones holds."""
-    values: list[Any] = []
-    end = 0
-    try:
-        while end < len(text):
-            start = end
-            _, end = _DECODER.raw_decode(text, start)
-            values.append(loads(text[start:end]))
-            while end < len(text) and text[end] in " \t\r\n":
-                end += 1
-    except (ValueError, RecursionError):
-        raise reason from None
-    if len(values) < 2 or not isinstance(values[0], dict):
-        raise reason
-    if not all(same(values[0], value) for value in values[1:]):
-        raise Malformed(f"{len(values)} different JSON objects came in one call; send one call for each")
-    return values[0]
+def _without_commas(text: str) -> str:
+    return _STRING_OR_COMMA.sub(lambda match: "" if match.group() == "," else match.group(), text)
+
+
+def _once(text: str) -> str:
+    """The first half of a text whose halves are equal."""
+    first, second = text[: len(text) // 2].strip(), text[len(text) // 2 :].strip()
+    return first if first == second and first.startswith("{") else text
+
+
+_REPAIRS: dict[str, Callable[[str], str]] = {
+    "left out a mark before or after the JSON": lambda text: text.strip().removeprefix("\ufeff").strip(),
+    "read None as no arguments": lambda text: "{}" if text == "None" else text,
+    "took the JSON out of a code fence": lambda text: match[1].strip() if (match := _FENCE.fullmatch(text)) else text,
+    "kept raw control characters inside a string": _escaped,
+    "removed a comma before a closing bracket": _without_commas,
+    "took one of two identical objects": _once,
+}
+"""Each changes nothing that is JSON, the one that is named first comes first."""
 
 
 def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
