@@ -36,7 +36,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
-from ferrule.pipeline.call import find_plan, judged_arguments, receive, receive_again, unknown_tool, validate
+from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.invoke import Attempt, interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
@@ -47,7 +47,7 @@ from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
 from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, ToolInput
-from ferrule.values.call import ToolCall, judged_call, new_id
+from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
@@ -418,8 +418,7 @@ class Runner:
         parent = above if isinstance(above, LiveCall) else None
         state = LiveCall(plan, fields, call, named, parent, asyncio.current_task(), Attempt())
         try:
-            values, text = validate(plan, named, state)
-            state.call = judged_call(named, judged_arguments(plan, text, values))
+            note_judged(plan, state, *validate(plan, named, state))
         except Rejected as rejection:
             return Decision("deny", rejection.error)
         return state

@@ -28,7 +28,6 @@ from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up, w
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.call import ToolCall, judged_call, starred_call
-from ferrule.values.content import clean, cut
 from ferrule.values.context import bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
 from ferrule.values.event import emit
@@ -65,7 +64,7 @@ async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
     if plan.guards:
         state.tell("tool:decided", decision)
     if decision.kind == "ask":
-        await _ask(plan, state, decision, plan.runner.approve)
+        await ask_and_judge(plan, state, decision, plan.runner.approve)
     else:
         _check_allowed(plan, state, decision)
 
@@ -82,12 +81,10 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
     record = answered.record
-    if record["kind"] == "input":
+    asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]))
+    if asked.schema is not None:
         state.attempt.note_started()  # it has run until it asked
-        wanted = InputRequired(record["reason"], record["schema"], record["state"])
-        return await ask_between(plan, state, wanted, answered.approve)
-    await _ask(plan, state, ask(record["reason"], into=record["into"]), answered.approve)
-    return None
+    return await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
 
 
 def _check_allowed(plan: Plan, state: CallState, decision: Decision) -> None:
@@ -162,16 +159,16 @@ async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState)
         verdict = await within_time(verdict, plan.runner)
     if not isinstance(verdict, Raised):
         try:
-            decision = decision_of(verdict)
-            return hide_reason(state, replace(decision, rule=decision.rule or name_of(guard)))
+            verdict = decision_of(verdict)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a mapping of the guard's own
             verdict = Raised(error)
-    decision = broken(verdict.error, partial(hide, state))
-    if decision in (BROKEN, LATE):
-        log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=verdict.error)
-    return hide_reason(state, replace(decision, rule=name_of(guard)))
+    if isinstance(verdict, Raised):
+        raised, verdict = verdict.error, broken(verdict.error, partial(hide, state))
+        if verdict in (BROKEN, LATE):
+            log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=raised)
+    return hide_reason(state, replace(verdict, rule=verdict.rule or name_of(guard)))
 
 
 def _both(one: Decision, other: Decision) -> Decision:
@@ -198,39 +195,38 @@ def _misfit(plan: Plan, state: CallState, whose: str, error: Exception) -> Decis
     if not isinstance(error, Invalid):
         log_raised(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, hide(state, str(error)))
-    misfit = "" if plan.hidden else f": {str(error).partition(' Nothing was run')[0]}"
+    text = hide(state, str(error))
+    log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, text)
+    misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
     return deny(f"{whose} arguments do not fit{misfit}")
 
 
 # -- whoever is asked --------------------------------------------------------------------------------------------------
 
 
-async def _ask(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> None:
-    """Ask whether the call may run, and the guards about the answer.
+async def ask_and_judge(
+    plan: Plan, state: CallState, asked: Decision, approve: Approver | None, kept: Any = None
+) -> Answer | None:
+    """Put a question, whether the call may run or for what its handler wants to know; no slot is held meanwhile. The
+    call goes on where the answer, and the guards about it, allow that: with the answer for the handler, which has
+    `kept` something for itself.
 
     Raises:
-        Rejected: where it may not run, or the answer is put off.
+        Rejected: where they do not, nobody answers, or the answer does not fit; or it is put off.
     """
-    answer, given = await _ask_approver(plan, approve, asked, state), frozenset[str]()
-    if answer.kind == "allow" and answer.arguments is not None:
-        try:
-            edited, given = _edited(plan, state.call, answer.arguments, asked.into)
-            state.call = _with_arguments(plan, state, edited) or state.call
-        except Exception as error:
-            answer = _misfit(plan, state, "the answer's", error)
-    await _go_by_answer(plan, state, asked, answer, given)
-
-
-async def ask_between(plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None) -> Answer:
-    """What a handler is told for its next run, whose slot is free meanwhile.
-
-    Raises:
-        Rejected: where nobody answers, the answer does not fit, or the call may not run any more; or it is suspended.
-    """
-    asked, answer, value = await _ask_for_input(plan, state, wanted, approve)
-    await _go_by_answer(plan, state, asked, answer, frozenset(), wanted)
-    return Answer(value, wanted.state)
+    answer = await _answer_to(plan, state, asked, approve)
+    state.attempt.note_answered(answer.by)
+    decision, given = answer, answer.arguments or FrozenDict()
+    if answer.kind == "ask":
+        decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
+    elif answer.kind == "allow":
+        decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
+    by = state.attempt.answered_by
+    state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
+    if decision.kind == "ask":
+        raise Suspended(plan, decision, kept)
+    _check_allowed(plan, state, decision)
+    return None if asked.schema is None else Answer(given, kept)
 
 
 async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
@@ -238,53 +234,33 @@ async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> Js
     approve = plan.runner.approve
     if approve is None:
         return None
-    _, answer, value = await _ask_for_input(plan, state, wanted, approve)
+    answer = await _answer_to(plan, state, question_of(wanted), approve)
     allowed = answer.kind == "allow"
-    state.tell("tool:decided", ALLOW if allowed else hide_reason(state, deny(answer.reason)))
-    return value if allowed else None
+    state.tell("tool:decided", ALLOW if allowed else deny(answer.reason))
+    return answer.arguments if allowed else None
 
 
-async def _ask_for_input(
-    plan: Plan, state: CallState, wanted: InputRequired, approve: Approver | None
-) -> tuple[Decision, Decision, JsonObject]:
-    """What was asked for a handler, the answer, and the object that fits the schema, where it allows."""
-    asked = Decision("ask", wanted.reason, schema=wanted.schema)
-    answer, value = await _ask_approver(plan, approve, asked, state), FrozenDict()
-    if answer.kind == "allow":
-        try:
-            value = freeze(SchemaParameters(wanted.schema).decode("the answer", answer.arguments or {})[0])
-        except Exception as error:
-            answer = _misfit(plan, state, "the answer's", error)
-    return asked, answer, value
+def question_of(wanted: InputRequired) -> Decision:
+    """What a handler wants to know, as whoever is asked sees it."""
+    return Decision("ask", wanted.reason, schema=wanted.schema)
 
 
-async def _go_by_answer(
-    plan: Plan,
-    state: CallState,
-    asked: Decision,
-    answer: Decision,
-    given: frozenset[str],
-    wanted: InputRequired | None = None,
-) -> None:
-    """Let the call go on where the answer, and the guards about it, allow that.
-
-    Raises:
-        Rejected: where they do not, or the answer is put off.
-    """
-    decision = answer
-    state.attempt.note_answered(answer.by)
-    if answer.kind == "ask":
-        into = answer.into or asked.into
-        decision = Decision("ask", answer.reason or asked.reason, into=into, schema=asked.schema)
-    elif answer.kind == "allow":
-        decision = await _judge_again(plan, state, given)
-    decision = hide_reason(state, decision)
-    by = state.attempt.answered_by
-    state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
-    if decision.kind == "ask":
-        waits_for = "a decision" if wanted is None else "input"
-        raise Suspended(plan, decision, f"{waits_for}: {cut(clean(asked.reason), 500)}", wanted)
-    _check_allowed(plan, state, decision)
+async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
+    """The answer, of an allow with what was given: arguments that the call has now, or the object that the schema of
+    the question describes. What does not fit denies."""
+    answer = await _ask_approver(plan, approve, asked, state)
+    if answer.kind != "allow":
+        return hide_reason(state, answer)
+    given = answer.arguments
+    try:
+        if asked.schema is not None:
+            given = freeze(SchemaParameters(asked.schema).decode("the answer", given or {})[0])
+        elif given is not None:
+            given = {name: value for name, value in given.items() if not _is_left(plan, name, value)}
+            state.call = _with_arguments(plan, state, _edited(plan, state.call, given, asked.into)) or state.call
+        return replace(answer, arguments=given)
+    except Exception as error:
+        return _misfit(plan, state, "the answer's", error)
 
 
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
@@ -301,20 +277,22 @@ async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> D
     return ALLOW
 
 
-def _edited(plan: Plan, call: ToolCall, answer: JsonObject, into: str | None) -> tuple[dict[str, Any], frozenset[str]]:
-    """The arguments as a person wants them, who was shown stars: what is hidden stays as it was, unless it is given;
-    and the names that are given.
+def _is_left(plan: Plan, name: str, value: object) -> bool:
+    """Whether a person, who was shown stars for what is hidden, has left them."""
+    return name in plan.parameters.hidden and value == SECRET_STARS
+
+
+def _edited(plan: Plan, call: ToolCall, given: JsonObject, into: str | None) -> dict[str, Any]:
+    """The arguments as a person wants them: what is hidden stays as it was, unless it is given.
 
     Raises:
         Invalid: for another value of what is bound, which the program fixes.
     """
-    hidden = plan.parameters.hidden
-    given = {name: value for name, value in answer.items() if name not in hidden or value != SECRET_STARS}
     for name in (given.keys() & plan.parameters.bound.keys()) - {into}:
         if not same(thaw(given[name]), thaw(call.arguments[name])):
             raise Invalid(f"{name} is bound, and an answer cannot change it")
-    kept = {name: value for name, value in call.arguments.items() if into or name in hidden}
-    return {**kept, **given}, frozenset(given)
+    kept = {name: value for name, value in call.arguments.items() if into or name in plan.parameters.hidden}
+    return {**kept, **given}
 
 
 async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, state: CallState) -> Decision:

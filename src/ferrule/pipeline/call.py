@@ -29,7 +29,7 @@ from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
-from ferrule.pipeline.authorize import ask_between, authorize, resume
+from ferrule.pipeline.authorize import ask_and_judge, authorize, question_of, resume
 from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import (
@@ -41,7 +41,6 @@ from ferrule.pipeline.invoke import (
     leave,
     reject,
     take_back,
-    waits_for_input,
 )
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
@@ -325,7 +324,7 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
 
 async def _supplied(plan: Plan, call: ToolCall, state: CallState, result: ToolResult) -> ToolResult:
     """What a handler comes to that asks for input, once it has that."""
-    while (wanted := state.attempt.wanted) is not None and waits_for_input(state, result):
+    while (wanted := state.attempt.wanted) is not None and getattr(result, "status", None) == "suspended":
         begin_attempt(state)
         result = await _admit_and_invoke(plan, call, state, wanted)
     return result
@@ -345,12 +344,11 @@ async def _admit_and_invoke(
         if wanted is not None:
             values, answer = None, await _supply_input(plan, call, state, wanted)
         elif answered is not None:
-            answer = await resume(plan, state, answered)
-            values = state.call.arguments.validated
+            values, answer = None, await resume(plan, state, answered)
         else:
             values, text = validate(plan, call, state)
             if plan.judged or (plan.dumped and state.observers):
-                state.call = judged_call(state.call, judged_arguments(plan, text, values))
+                note_judged(plan, state, values, text)
                 values = state.call.arguments.validated
                 authorizing = authorize(plan, state)
                 if authorizing is not None:
@@ -387,7 +385,7 @@ async def _admit_and_invoke(
             _put_back(state, before)
 
 
-async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer:
+async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:
     """Ask for what the handler wants to know; then it is run again, with values that are validated anew.
 
     Raises:
@@ -397,9 +395,8 @@ async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
     if runs >= MOST_INPUTS:
         raise Rejected("failed", f"{plan.name} asked for input {runs} times. {NOTHING_RUN}")
     if not plan.judged:
-        values, text = validate(plan, call, state)
-        state.call = judged_call(state.call, judged_arguments(plan, text, values))
-    return await ask_between(plan, state, wanted, plan.runner.approve)
+        note_judged(plan, state, *validate(plan, call, state))
+    return await ask_and_judge(plan, state, question_of(wanted), plan.runner.approve, wanted.state)
 
 
 def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:
@@ -441,14 +438,14 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     return values, text
 
 
-def judged_arguments(plan: Plan, text: str, values: object) -> Arguments:
-    """The validated arguments as they are judged, with the values that run.
+def note_judged(plan: Plan, state: CallState, values: object, text: str) -> None:
+    """From now on the call has its arguments as they are judged, with the values that run.
 
     Raises:
         Rejected: where a value has no form to be judged by, or that does not make it again.
     """
     try:
-        return plan.parameters.judged(text, values)
+        state.call = judged_call(state.call, plan.parameters.judged(text, values))
     except NoJudgedForm as error:
         log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
         raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None

@@ -156,11 +156,6 @@ def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     return results.cancelled(state, cause)
 
 
-def waits_for_input(state: CallState, result: object) -> bool:
-    """Whether its handler is to be run again with what it wants to know; a middleware may have made `result`."""
-    return state.attempt.pending is None and isinstance(result, ToolResult) and result.status == "suspended"
-
-
 class Deadline:
     """The deadline of a run, and the task of its own that has it.
 

@@ -51,14 +51,16 @@ class Suspended(Rejected):
     """A call that waits for somebody; any step may raise it, and the call is taken up again at that step.
 
     Attributes:
-        decision: What is asked.
-        wanted: What its handler wants to know, where it has run.
+        decision: What is asked; with a schema, what its handler wants to know, which has run.
+        kept: What the handler keeps for itself until then.
     """
 
-    def __init__(self, plan: Plan, decision: Decision, waits_for: str, wanted: InputRequired | None = None) -> None:
-        super().__init__("suspended", f"{plan.name} waits for {waits_for}. {NOTHING_RUN}")
+    def __init__(self, plan: Plan, decision: Decision, kept: Any) -> None:
+        waits_for = "a decision" if decision.schema is None else "input"
+        reason = cut(clean(decision.reason), 500)
+        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {reason}. {NOTHING_RUN}")
         self.decision = decision
-        self.wanted = wanted
+        self.kept = kept
 
 
 def unsuccessful(

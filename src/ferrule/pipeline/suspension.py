@@ -84,12 +84,12 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
 def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
-    decision, wanted = suspended.decision, suspended.wanted
+    decision = suspended.decision
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
         "version": _VERSION,
-        "kind": "approval" if wanted is None else "input",
+        "kind": "approval" if decision.schema is None else "input",
         "key": key,
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "place": plan.place,
@@ -97,8 +97,8 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
-        "schema": None if wanted is None else thaw(wanted.schema),
-        "state": None if wanted is None else thaw(wanted.state),
+        "schema": thaw(decision.schema),
+        "state": thaw(suspended.kept),
         "asked_at": asked_at,
         "expires_at": asked_at + plan.runner.resume_within,
         "offered": _offered_names(state),
