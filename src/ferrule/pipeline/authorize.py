@@ -155,8 +155,8 @@ async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
 
 async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState) -> Decision:
     """What a guard's verdict comes to, and by which rule; one that breaks or is late denies."""
-    if not isinstance(verdict, Decision | Mapping) and inspect.isawaitable(verdict):
-        verdict = await within_time(verdict, plan.runner)
+    if not isinstance(verdict, Decision | Mapping) and inspect.isawaitable(awaited := verdict):
+        verdict = await within_time(plan.runner, lambda: awaited)
     if not isinstance(verdict, Raised):
         try:
             verdict = decision_of(verdict)

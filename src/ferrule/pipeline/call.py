@@ -20,7 +20,7 @@ import asyncio
 import logging
 from asyncio import current_task, get_running_loop
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
@@ -167,16 +167,10 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 if state.attempt.wanted is not None:
                     found = await _supplied(plan, call, state, found)
             result = seal(state, found)
+            if state.task.cancelling() > state.cancels:
+                result, ends_task = _end_of(state, result)
         except BaseException as error:
-            result, ends_task = _interrupted(state, error)
-        if (
-            ends_task is None
-            and state.task.cancelling() > state.cancels
-            and take_back(state) is None
-            and RELIABLE_CANCELLING
-        ):
-            # A handler swallowed a cancellation from outside: the caller's wish counts.
-            result, ends_task = _cut_off(state, result, asyncio.CancelledError())
+            result, ends_task = _end_of(state, error)
     finally:
         runner.live.discard(state)
         state.bound = state.task = None  # no cycle is left for the collector
@@ -184,8 +178,11 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
             _put_back(state, parent)
         if runner.idle is not None:
             runner.tell_idle()
-    if state.observers or origin.entry is not None:
-        _tell_end(state, result)
+    if state.observers:
+        state.tell(_END_KINDS.get(result.status, "tool:error"), result)
+    if origin.entry is not None:
+        state.origin = NO_ORIGIN  # no cycle is left for the collector
+        origin.entry.end(result)  # which the batch keeps, should the rest be cut off
     if plan.journaled:
         if ends_task is None:
             await _record_result(runner, result)
@@ -242,16 +239,6 @@ def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
 _END_KINDS: dict[Status, EventKind] = {"ok": "tool:post", "suspended": "tool:suspended"}
 
 
-def _tell_end(state: CallState, result: ToolResult) -> None:
-    """The one terminal event, and the result that the batch keeps, should the rest be cut off."""
-    if state.observers:
-        state.tell(_END_KINDS.get(result.status, "tool:error"), result)
-    entry = state.origin.entry
-    if entry is not None:
-        state.origin = NO_ORIGIN  # no cycle is left for the collector
-        entry.end(result)
-
-
 def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
     """The call under the tool's own name, as a child of the call that made it, and with its arguments as text: the
     sender's own mapping may change, and what is judged and told must not."""
@@ -278,23 +265,24 @@ def _note_origin(state: LiveCall, origin: Origin) -> None:
         entry.state = state
 
 
-Ended: TypeAlias = tuple[ToolResult, BaseException | None]
-"""What a call came to, and what ends its task once it has its event and its record."""
-
-
-def _interrupted(state: CallState, error: BaseException) -> Ended:
-    """What came out of the middleware: a fault of the program, or the end of the task from outside."""
-    cancelled = isinstance(error, asyncio.CancelledError)
-    if cancelled and (rejection := take_back(state)) is not None:
-        return seal(state, reject(state, rejection)), None
-    outside = cancelled and state.task.cancelling() > state.cancels
-    if not outside and not isinstance(error, KeyboardInterrupt) and not state.is_closing(error):
-        return seal(state, results.middleware_raised(state, error)), None
-    return _cut_off(state, error, state.attempt.raised or error)
-
-
-def _cut_off(state: CallState, cause: BaseException | ToolResult, ends_task: BaseException) -> Ended:
-    return seal(state, give_up(state, cause)), ends_task
+def _end_of(state: CallState, found: Any) -> tuple[ToolResult, BaseException | None]:
+    """What a call comes to whose middleware raised what was found, or whose task was cancelled whatever was made of
+    that: its result, and what ends the task once that has its event and its record."""
+    ends_task: BaseException | None = None
+    cancelled = isinstance(found, asyncio.CancelledError)
+    if isinstance(found, KeyboardInterrupt) or state.is_closing(found):
+        ends_task = found
+    elif state.task.cancelling() > state.cancels:
+        stop = take_back(state)
+        if cancelled and stop is not None:
+            found = reject(state, stop)
+        elif stop is None and (cancelled or RELIABLE_CANCELLING):
+            ends_task = state.attempt.raised or (found if cancelled else asyncio.CancelledError())
+    if ends_task is not None:
+        found = give_up(state, found)
+    elif isinstance(found, BaseException):
+        found = results.middleware_raised(state, found)
+    return seal(state, found), ends_task
 
 
 def enter_core(plan: Plan, call: ToolCall, context: ToolContext) -> Coro[ToolResult]:
@@ -466,18 +454,13 @@ async def _record_intent(state: CallState) -> None:
         "parent": call.parent,
         "at": runner.clock.now(),
     }
-    outcome = await within_time(runner.journal.intent(record), runner)
+    outcome = await within_time(runner, runner.journal.intent, record)
     if isinstance(outcome, Raised):
         raise outcome.error
 
 
 async def _record_result(runner: RunnerState, result: ToolResult) -> None:
-    journal = runner.journal
-    assert journal is not None
-
-    async def write() -> None:
-        await journal.result(result.record())
-
-    outcome = await within_time(write(), runner)
+    assert runner.journal is not None
+    outcome = await within_time(runner, runner.journal.result, result.record())
     if isinstance(outcome, Raised):
         log.error("the journal did not take the result of %r", result.tool_name, exc_info=outcome.error)

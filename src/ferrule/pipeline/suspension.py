@@ -173,11 +173,7 @@ async def take_up(plan: Plan, answered: Answered) -> None:
     if not callable(getattr(keeper, "take", None)):
         keeper = plan.runner.taken_up
     key, expires_at = answered.record["key"], answered.record["expires_at"]
-
-    async def take() -> object:
-        return await keeper.take(key, expires_at)
-
-    answer = await within_time(take(), plan.runner)
+    answer = await within_time(plan.runner, keeper.take, key, expires_at)
     if isinstance(answer, Raised):
         log.error("it could not be noted that a call of tool %r is resumed", plan.name, exc_info=answer.error)
         raise Rejected("failed", f"It could not be noted that this call is resumed. {NOTHING_RUN}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,9 +30,10 @@ ANSWER_SECONDS = 10.0
 """Seconds that a guard has for its answer, and a journal for one record."""
 
 
-async def within_time(awaited: Awaitable[object], runner: RunnerState) -> object:
-    """What comes of it, or `Raised`. What is late is cancelled and not waited for, and counted until it ends."""
-    task = start(outcome_of(awaited), asyncio.get_running_loop())
+async def within_time(runner: RunnerState, function: Callable[..., Awaitable[object]], *given: object) -> object:
+    """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for, and counted until it
+    ends."""
+    task = start(_outcome_of(function, given), asyncio.get_running_loop())
     try:
         if not task.done():
             waiter = asyncio.get_running_loop().create_future()
@@ -49,11 +50,11 @@ async def within_time(awaited: Awaitable[object], runner: RunnerState) -> object
     return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 
-async def outcome_of(awaited: Awaitable[object]) -> object:
+async def _outcome_of(function: Callable[..., Awaitable[object]], given: tuple[object, ...]) -> object:
     """What comes of it, or `Raised`, for a task: a `SystemExit` that leaves a task ends the loop, and a
     `CancelledError` would be taken for a cancellation of the task."""
     try:
-        return await awaited
+        return await function(*given)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
