@@ -497,7 +497,6 @@ class Runner:
             state.move_to(get_running_loop())
         self._check_leaving()
         if state.live or state.batches:
-            state.stop_waiting()  # no further attempt of what runs
             if not await self._emptied(self._drain):
                 state.drained, left = True, set(state.live)
                 log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self._drain)
@@ -557,7 +556,6 @@ class Runner:
         """
         for name in self._fitting(glob):
             self._state.settings.disabled.pop(name, None)
-        self._state.settings.tell_runners()
 
     def _fitting(self, glob: str) -> list[str]:
         names = [tool.name for tool in self.tools.only(glob)]

@@ -11,12 +11,11 @@ Each executor is made for one tool. The smallest of your own, which an object wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Literal, Protocol, runtime_checkable
 
 from ferrule.scheduling.limiter import Limiter
-from ferrule.values.call import ToolCall
-from ferrule.values.context import ContextFields, ToolContext
+from ferrule.values.context import ContextFields, RunningCall
 
 
 class NotStarted(Exception):
@@ -39,32 +38,14 @@ class Job(Protocol):
         ...
 
 
-class StartedCall(Protocol):
+class StartedCall(RunningCall, Protocol):
     """What an executor needs of the call whose handler it runs.
 
     Attributes:
-        call: As it was judged.
         fields: The context as plain fields, for where no context can go.
-        nested: Whether another call made it.
     """
 
-    call: ToolCall
     fields: ContextFields
-
-    @property
-    def context(self) -> ToolContext: ...
-
-    @property
-    def nested(self) -> bool: ...
-
-    @property
-    def group(self) -> tuple[str, str | None]:
-        """Among whom calls that wait take turns: tool and principal."""
-        ...
-
-    def announce(self, data: Mapping[str, object]) -> None:
-        """Emit a `tool:progress`."""
-        ...
 
     def begin_chunks(self) -> list[object]:
         """A list for what the handler yields, which others see."""

@@ -234,7 +234,7 @@ class InThread(Executor):
         work = partial(handle, values, call.context) if function is None else partial(function, **values)
         work = partial(self._shaped, work)
         try:
-            job = shared().submit(work, group=call.group, nested=call.nested)
+            job = shared().submit(work, group=(call.call.name, call.fields.principal), nested=call.parent is not None)
         except NotStarted as error:
             call.not_started(error)
             raise

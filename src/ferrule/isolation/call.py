@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NoReturn
@@ -20,6 +20,19 @@ from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 
+class WorkerAttempt:
+    """The one run of a handler that a worker knows of."""
+
+    runs = 1
+    refusal: ToolResult | None = None
+    answer: Answer | None = None
+    answered_by: str | None = None
+    asked = False
+
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+
+
 class WorkerCall:
     """The call that a worker runs, as the handler's context sees it: a context's `RunningCall`.
 
@@ -30,7 +43,7 @@ class WorkerCall:
         mark: The call's, for what is told of it.
 
     Attributes:
-        chunks: What the handler, an async generator, has yielded so far.
+        attempt: What is known of the handler's run, with what it, an async generator, has yielded so far.
         ended: Whether the handler has; nothing is told of the call after that.
     """
 
@@ -38,11 +51,7 @@ class WorkerCall:
     cancelled = False  # what is cancelled is killed
     clock = None
     inside = True
-    runs = 1
-    refusal = None
-    answer: Answer | None = None
-    answered_by = None
-    asked = False
+    may_run_again = True
 
     def __init__(self, tool: Tool, head: Plain, arguments: Arguments, connection: Connection, mark: bytes) -> None:
         transfer = head["transfer"]
@@ -51,7 +60,7 @@ class WorkerCall:
         self.call = judged_call(ToolCall(head["id"], tool.name, parent=head["parent"]), arguments)
         who = (head["session"], head["principal"], head["working_directory"])
         self.fields = ContextFields(*who, None, metadata, secrets)
-        self.chunks: list[Any] = []
+        self.attempt = WorkerAttempt()
         self.ended = False
         self.deadline = None if head["remaining"] is None else monotonic() + head["remaining"]
         self._requests = Requests(connection, mark, transfer)
@@ -108,11 +117,6 @@ class WorkerCall:
     def failure(self, error: BaseException) -> NoReturn:
         """Refuse: no middleware runs here."""
         raise ToolError("context.failure(...) is for middleware, which runs in the parent")
-
-    async def pause(self, sleeping: Awaitable[object]) -> bool:
-        """Wait: nobody ends it early but with the process."""
-        await sleeping
-        return True
 
 
 def _with_context(tool: Tool, sent: SentMapping) -> Tool:

@@ -35,7 +35,7 @@ class InProcess(Executor):
             call.announce(data)
 
         context, job, in_time = call.context, None, True
-        options = {"nested": call.nested, "timed": context.clock is MONOTONIC}
+        options = {"nested": call.parent is not None, "timed": context.clock is MONOTONIC}
         try:
             order = Order(self._recipe, call.call, context.fields, values, context.remaining(), **options)
             job = shared().submit(order, tell, context.run)

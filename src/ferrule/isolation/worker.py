@@ -122,7 +122,7 @@ class Worker:
         try:
             value = handling.call(values, call.context)
             if handling.streams:
-                value = collect(value, call.chunks, call.announce, text=call.tool.output.exact is str)
+                value = collect(value, call.attempt.chunks, call.announce, text=call.tool.output.exact is str)
             return self._loop.run(value) if inspect.isawaitable(value) else value
         except BaseException as error:
             return Raised(error)

@@ -13,14 +13,14 @@ from ferrule.arguments.repair import same_call
 from ferrule.definition.toolset import Toolset
 from ferrule.pipeline.acquire import resource_keys
 from ferrule.pipeline.call import find_plan, receive, reject_at_once
-from ferrule.pipeline.invoke import Attempt, wake_pausing
+from ferrule.pipeline.invoke import Attempt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.locks import Hold, KeyLocks
-from ferrule.scheduling.loops import wake
+from ferrule.scheduling.loops import end_of
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean, cut
@@ -173,8 +173,6 @@ class Batch:
             if entry.task is None:
                 continue
             entry.stopping = True  # no further attempt of what runs
-            if entry.state is not None:
-                wake_pausing(entry.state)
             if self._now or not entry.runs:
                 entry.task.cancel()
 
@@ -336,11 +334,4 @@ async def run_batch(batch: Batch) -> list[ToolResult]:
 async def _all(tasks: Sequence[_Task]) -> None:
     for task in tasks:
         if not task.done():
-            await _ended(task)
-
-
-async def _ended(task: _Task) -> None:
-    """Wait for the end of a task, whatever it is; a fifth of the cost of `asyncio.wait`."""
-    waiter: asyncio.Future[None] = get_running_loop().create_future()
-    task.add_done_callback(lambda _: wake(waiter))
-    await waiter
+            await end_of(task)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import get_running_loop
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Any
 
@@ -19,7 +20,7 @@ from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, st
 from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import Timer, wait_until
-from ferrule.scheduling.loops import wake
+from ferrule.scheduling.loops import end_of, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -34,7 +35,6 @@ class Attempt:
     """What is known of one run of the handler; a new one is made for each, so that nothing has to be forgotten.
 
     Attributes:
-        number: Which it is of its call.
         open: Whether a middleware's `next` is under way.
         runs: How often the handler of the call was started, which no middleware can say otherwise.
         executed: Whether it was started (`None`) and has ended (`True`), now or before.
@@ -53,11 +53,9 @@ class Attempt:
         given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
         left_running: Whether something of it went on after that.
         stop: The answer with which the runner has stopped the call from outside, until that is taken back.
-        pausing: What to wake it by where it waits between two runs.
     """
 
     # What few calls write is kept at the class. What each writes is not: such stores are not specialised.
-    number: int = 1
     answer: Answer | None = None
     answered_by: str | None = None
     asked: bool = False
@@ -67,7 +65,6 @@ class Attempt:
     left_running: bool = False
     not_started: BaseException | None = None
     open: bool = False
-    pausing: asyncio.Future[None] | None = None
     pending: JsonObject | None = None
     raised: BaseException | None = None
     refusal: ToolResult | None = None
@@ -108,10 +105,9 @@ class Attempt:
 def begin_attempt(state: CallState) -> Attempt:
     """Another attempt, which knows of those before it how often the handler was run, and what goes on of them."""
     before, made = state.attempt, Attempt()
-    made.number = before.number + 1
     made.runs, made.executed = before.runs, before.executed
     made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
-    made.open, made.pausing, made.cancels = before.open, before.pausing, before.cancels
+    made.open, made.cancels = before.open, before.cancels
     made.asked, made.answered_by = before.asked, before.answered_by
     state.attempt = made
     return made
@@ -167,35 +163,32 @@ class Deadline:
         waiter: Who waits for its end.
     """
 
-    __slots__ = ("_left", "_stills", "at", "seconds", "stopped", "task", "timer", "waiter")
+    # What few calls write is kept at the class.
+    stopped: bool = False
+    task: asyncio.Task[Any] | None = None
+    waiter: asyncio.Future[None] | None = None
+    _left: float = 0.0
+    _stills: int = 0
 
     def __init__(self, seconds: float, timer: Timer) -> None:
         self.seconds = seconds
         self.timer = timer
         self.at = timer.time() + seconds
-        self.task: asyncio.Task[Any] | None = None
-        self.stopped = False
-        self.waiter: asyncio.Future[None] | None = None
-        self._stills = 0
 
-    def wake(self) -> None:
-        """Let who waits for the end look again."""
-        if self.waiter is not None:
-            wake(self.waiter)
-
-    def stand_still(self) -> None:
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
         """Count no time while a question is open, or a process starts."""
-        self._stills += 1
-        if self._stills == 1:
-            self._left, self.at = self.at - self.timer.time(), inf
-            self.wake()
-
-    def go_on(self) -> None:
-        """Count again, where nothing else keeps it still."""
-        self._stills -= 1
         if not self._stills:
-            self.at = self.timer.time() + self._left
-            self.wake()
+            self._left, self.at = self.at - self.timer.time(), inf
+        self._stills += 1
+        try:
+            yield
+        finally:
+            self._stills -= 1
+            if not self._stills:
+                self.at = self.timer.time() + self._left
+                if self.waiter is not None:
+                    wake(self.waiter)
 
 
 def deadline_above(state: CallState) -> float:
@@ -268,8 +261,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
                 raise asyncio.CancelledError
             judged = state.call.arguments
             values = plan.parameters.again(judged) if attempt.runs else judged.validated
-        if plan.disabled is not None or attempt.result is not None or attempt.number > 1:
-            if not may_run_again(state):
+        if attempt.runs or attempt.result is not None:
+            if not state.may_run_again:
                 return reject(state, results.stopped(plan))
             attempt = _attempt_inside(state)
         attempt.executed = None
@@ -294,8 +287,6 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
     except SystemExit as error:  # in a task of its own it would end the loop
         return results.middleware_raised(state, error)
     finally:
-        if plan.inside is None and attempt.deadline is not None:
-            attempt.deadline.wake()
         holdings.runs -= 1
         if holdings.when_idle:
             holdings.end()
@@ -312,17 +303,15 @@ def _attempt_inside(state: CallState) -> Attempt:
 
 
 async def _contained(handling: Awaitable[ToolResult], state: CallState) -> ToolResult:
-    """The chain of middleware inside, for a task of its own: a `SystemExit` there would end the loop."""
+    """The chain of middleware inside, which may go on after its deadline as a handler may."""
     holdings = state.holdings
     assert holdings is not None
     holdings.runs += 1
     try:
         return await handling
-    except SystemExit as error:
+    except SystemExit as error:  # as above
         return results.middleware_raised(state, error)
     finally:
-        if state.attempt.deadline is not None:
-            state.attempt.deadline.wake()
         holdings.runs -= 1
         holdings.end()
 
@@ -333,13 +322,6 @@ def _count_anew(state: CallState) -> None:
     if task is not None and task.cancelling():
         for call in (state, *ancestors(state)):
             call.attempt.cancels = task.cancelling()
-
-
-def may_run_again(state: CallState) -> bool:
-    """Whether there may be another attempt."""
-    plan, entry = state.plan, state.origin.entry
-    stopping = (plan.runner.closing and state.parent is None) or (entry is not None and entry.stopping)
-    return not (plan.disabled is not None or stopping or state.ended)
 
 
 def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
@@ -394,17 +376,9 @@ async def _within_deadline(
 
 
 async def _wait_for_end(task: asyncio.Task[ToolResult], deadline: Deadline, until: float) -> None:
-    """Wait until the task has ended, or it is `until`.
-
-    The task wakes the waiter itself, at its end: a callback would cost one more turn of the loop.
-    """
-    waiter = deadline.waiter = get_running_loop().create_future()
-    if task.cancelling():  # a task that is cancelled before its first step never comes to its end
-        task.add_done_callback(lambda _: wake(waiter))
-    try:
-        await wait_until(waiter, None if until == inf else until, deadline.timer)
-    finally:
-        deadline.waiter = None
+    """Wait until the task has ended, it is `until`, or the deadline was moved."""
+    deadline.waiter = end_of(task)
+    await wait_until(deadline.waiter, None if until == inf else until, deadline.timer)
 
 
 async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan: Plan) -> None:
@@ -414,15 +388,10 @@ async def _stop_handler(task: asyncio.Task[ToolResult], deadline: Deadline, plan
         CancelledError: where that comes meanwhile: whoever cancels does not want to wait.
     """
     deadline.stopped = True
-    task.add_done_callback(_mark_seen)  # the result tells of the deadline
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen: the result tells of it
     if not task.done():
         task.cancel()
         await _wait_for_end(task, deadline, deadline.timer.time() + plan.runner.grace)
-
-
-def _mark_seen(task: asyncio.Task[ToolResult]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 # -- stopped from outside ----------------------------------------------------------------------------------------------
@@ -444,24 +413,3 @@ def take_back(state: CallState) -> Rejected | None:
     if rejection is not None:
         state.task.uncancel()
     return rejection if state.task.cancelling() <= state.cancels else None
-
-
-async def pause(state: CallState, sleeping: Awaitable[object]) -> bool:
-    """Wait between two runs; whether there may be another one."""
-    woken = state.attempt.pausing = get_running_loop().create_future()
-    sleeper = asyncio.ensure_future(sleeping)
-    try:
-        if may_run_again(state):
-            await asyncio.wait({sleeper, woken}, return_when=asyncio.FIRST_COMPLETED)
-        if sleeper.done():
-            sleeper.result()
-    finally:
-        state.attempt.pausing = None
-        sleeper.cancel()
-    return may_run_again(state)
-
-
-def wake_pausing(state: CallState) -> None:
-    """Let it look again whether there may be another attempt."""
-    if state.attempt.pausing is not None:
-        wake(state.attempt.pausing)

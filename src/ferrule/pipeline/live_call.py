@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
-from typing import Any
 
 from ferrule.executors import Job, NotStarted
 from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide
-from ferrule.pipeline.invoke import deadline_above, handler_raised, pause
+from ferrule.pipeline.invoke import deadline_above, handler_raised
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, wait_until
-from ferrule.scheduling.loops import running_loop, wake
+from ferrule.scheduling.loops import end_of, running_loop
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import jsonable
 from ferrule.values.frozen import JsonObject, freeze
-from ferrule.values.input import Answer, InputRequired
+from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
 
@@ -30,38 +29,6 @@ class LiveCall(CallState):
     @property
     def clock(self) -> Clock:
         return self.plan.runner.clock
-
-    @property
-    def nested(self) -> bool:
-        return self.parent is not None
-
-    @property
-    def group(self) -> tuple[str, str | None]:
-        return self.plan.name, self.fields.principal
-
-    @property
-    def runs(self) -> int:
-        return self.attempt.runs
-
-    @property
-    def answer(self) -> Answer | None:
-        return self.attempt.answer
-
-    @property
-    def asked(self) -> bool:
-        return self.attempt.asked
-
-    @property
-    def answered_by(self) -> str | None:
-        return self.attempt.answered_by
-
-    @property
-    def refusal(self) -> ToolResult | None:
-        return self.attempt.refusal
-
-    @property
-    def chunks(self) -> Any:
-        return self.attempt.chunks
 
     @property
     def cancelled(self) -> bool:
@@ -84,9 +51,6 @@ class LiveCall(CallState):
         call = ToolCall(new_id(), name, arguments, parent=self.call.id)
         return runner.receive(runner, call, self.fields, Origin(parent=self))
 
-    async def pause(self, sleeping: Awaitable[object]) -> bool:
-        return await pause(self, sleeping)
-
     async def ask(self, wanted: InputRequired) -> JsonObject | None:
         """Put a question of the running handler; its deadline stands still meanwhile."""
         if self.ended or not self.inside:
@@ -95,26 +59,17 @@ class LiveCall(CallState):
             return await ask_running(self.plan, self, wanted)
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
-        waiter = asyncio.get_running_loop().create_future()
-        started.add_done_callback(lambda _: wake(waiter))
         with self._without_deadline():
-            await wait_until(waiter, end_of_wait(self), self.plan.runner.timer)
+            await wait_until(end_of(started), end_of_wait(self), self.plan.runner.timer)
         at, deadline = started.result() if started.done() else None, self.attempt.deadline
         if at is not None and deadline is not None and self.clock is MONOTONIC:
             deadline.at -= self.clock.time() - at  # the loop may have been blocked since
         return started.done()
 
-    @contextmanager
-    def _without_deadline(self) -> Iterator[None]:
+    def _without_deadline(self) -> AbstractContextManager[None]:
         """Its deadline stands still meanwhile."""
         deadline = self.attempt.deadline
-        if deadline is not None:
-            deadline.stand_still()
-        try:
-            yield
-        finally:
-            if deadline is not None:
-                deadline.go_on()
+        return nullcontext() if deadline is None else deadline.standing_still()
 
     def announce(self, data: Mapping[str, object]) -> None:
         """Emit a `tool:progress` while the call runs, on the loop's own thread."""

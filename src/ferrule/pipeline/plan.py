@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ferrule.arguments.parameters import Invalid
@@ -35,12 +35,6 @@ EndOf: TypeAlias = Callable[["Plan", ToolCall, ToolContext], Coro[ToolResult]]
 """What a chain of middleware goes round, for the plan that it belongs to."""
 
 
-class SeesSwitches(Protocol):
-    """Who is told that tools were turned off or on."""
-
-    def look_disabled(self) -> None: ...
-
-
 @dataclass(eq=False, kw_only=True)
 class Settings:
     """What a runner gives to each of its tools, and what a tool that is mounted in another runner brings along.
@@ -62,12 +56,12 @@ class Settings:
     max_output: int
     max_input: int | None
     disabled: dict[str, str] = field(default_factory=dict)
-    runners: WeakSet[SeesSwitches] = field(default_factory=WeakSet)
+    runners: WeakSet[RunnerState] = field(default_factory=WeakSet)
 
     def tell_runners(self) -> None:
-        """Tell all runners that tools were turned off or on."""
+        """Tell all runners that tools were turned off."""
         for runner in list(self.runners):
-            runner.look_disabled()
+            runner.tell_disabled()
 
 
 class Mount(NamedTuple):
@@ -99,7 +93,6 @@ class Plan:
         has_middleware: Whether a middleware may put another result in the place of the kernel's.
         max_input: The characters of JSON that are read at most; `None` for no limit.
         deps, secrets: What contexts have where callers give none; `None` for nothing.
-        disabled: Why calls are denied at present; `None` where they are not.
         judged: Whether anybody reads the judged call, or what runs is made of it.
         changes: Whether it may change things; `journaled` whether its calls are kept in the journal for that.
     """
@@ -108,10 +101,13 @@ class Plan:
         handler = tool.handling
         mounts: tuple[Mount, ...] = tool.mounts
         outer_first = [settings, *(mount.settings for mount in mounts)]
-        for one in outer_first[1:]:
-            one.runners.update(settings.runners)
+        for one in outer_first:
+            one.runners.add(runner)
         inner_first = outer_first[::-1]
-        self._switches = ((settings, tool.name), *((mount.settings, mount.name) for mount in mounts))
+        self._disabled = (
+            (settings.disabled, tool.name),
+            *((mount.settings.disabled, mount.name) for mount in mounts),
+        )
         self.runner = runner
         self.place: tuple[str | int, ...] = (tool.name,)
         self.tool = tool
@@ -144,7 +140,6 @@ class Plan:
         self.deps = _first(*(one.deps for one in inner_first))
         self.secrets = next((one.secrets for one in inner_first if one.secrets), None)
         self.hidden = bool(handler.parameters.hidden)
-        self.disabled: str | None = None
         around = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
         inside = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
         self.has_middleware = bool(around or inside)
@@ -157,7 +152,6 @@ class Plan:
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
         isolated = tool.isolation is not None  # the process gets the judged text
         self.judged = reads or isolated or self.journaled or callable(tool.parallel) or handler.parameters.made_again
-        self.look_disabled()
 
     def check_input(self, raw: str | JsonObject | None) -> None:
         """Refuse arguments that are too long to be read.
@@ -179,10 +173,14 @@ class Plan:
             given = given._replace(deps=self.deps)
         return given if given.secrets or self.secrets is None else given._replace(secrets=self.secrets)
 
-    def look_disabled(self) -> None:
-        """See why its calls are denied: what its own runner says, or one that it is mounted from."""
-        found = (settings.disabled.get(name) for settings, name in self._switches)
-        self.disabled = next((reason for reason in found if reason is not None), None)
+    @property
+    def disabled(self) -> str | None:
+        """Why its calls are denied at present, as its own runner says, or one that it is mounted from; `None` where
+        they are not."""
+        for reasons, name in self._disabled:
+            if name in reasons:
+                return reasons.get(name)
+        return None
 
 
 def executor_for(tool: Tool) -> Executor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from threading import Lock
@@ -14,7 +14,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
 from ferrule.pipeline.call import enter_core
-from ferrule.pipeline.invoke import handle_judged, interrupt, may_run_again, wake_pausing
+from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
 from ferrule.pipeline.results import denied
 from ferrule.pipeline.state import CallState, Origin
@@ -109,7 +109,6 @@ class RunnerState:
         self.writing: set[asyncio.Task[None]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
-        self.settings.runners.add(self)
 
     def keep_no_loop(self) -> None:
         """Let the loop go on which calls ran; the next one moves it to its own."""
@@ -162,11 +161,6 @@ class RunnerState:
             tool = next((known for known in around[level] if known.mounts == mounted.mounts), mounted)
         return tool
 
-    def all_plans(self) -> Iterator[Plan]:
-        """The plans of its tools, and of what mounted tools call."""
-        for state in (self, *self.views.values()):
-            yield from state.plans.values()
-
     def tell_idle(self) -> None:
         """Tell who waits for it that nothing runs any more, where that is so."""
         if self.idle is not None and not self.live and not self.batches and not self.idle.done():
@@ -207,20 +201,17 @@ class RunnerState:
 
     # -- turning tools off --------------------------------------------------------------------------------------------
 
-    def look_disabled(self) -> None:
-        """See which tools are turned off, here or where they are mounted from, and stop what waits to run them."""
-        for plan in self.all_plans():
-            plan.look_disabled()
+    def tell_disabled(self) -> None:
+        """Stop what waits to run tools that are turned off, here or where they are mounted from; from any thread."""
         if self.live and self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.stop_waiting)
 
     def stop_waiting(self) -> None:
         """Stop what has not begun and may not begin any more."""
         for call in list(self.live):
-            if call.plan.disabled is not None and call.attempt.executed is False:
-                interrupt(call, denied(call.plan.disabled))
-            elif not may_run_again(call):
-                wake_pausing(call)
+            reason = call.plan.disabled
+            if reason is not None and call.attempt.executed is False:
+                interrupt(call, denied(reason))
 
 
 def changes(before: Toolset, after: Toolset) -> dict[str, list[str]]:

@@ -132,6 +132,13 @@ class CallState:
         """The call as observers and the journal see it."""
         return starred_call(self.call, self.plan.parameters.hidden) if self.plan.hidden else self.call
 
+    @property
+    def may_run_again(self) -> bool:
+        """Whether there may be another attempt."""
+        entry, runner = self.origin.entry, self.plan.runner
+        stopping = (runner.closing and self.parent is None) or (entry is not None and entry.stopping)
+        return not (stopping or self.ended or self.plan.disabled is not None)
+
     def tell(self, kind: EventKind, about: About = None) -> None:
         """Tell the observers, where there are any."""
         if self.observers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
 from ferrule.scheduling.clock import wait_until
-from ferrule.scheduling.loops import wake
+from ferrule.scheduling.loops import end_of
 from ferrule.types import Coro
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ async def within_time(runner: RunnerState, function: Callable[..., Awaitable[obj
     task = start(_outcome_of(function, given), asyncio.get_running_loop())
     try:
         if not task.done():
-            waiter = asyncio.get_running_loop().create_future()
-            task.add_done_callback(lambda _: wake(waiter))
-            await wait_until(waiter, runner.timer.time() + ANSWER_SECONDS, runner.timer)
+            await wait_until(end_of(task), runner.timer.time() + ANSWER_SECONDS, runner.timer)
     finally:
         if not task.done():
             task.cancel()

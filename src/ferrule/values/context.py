@@ -46,31 +46,32 @@ class ToolFacts(Protocol):
     def trait(self, name: str, arguments: Mapping[str, Any]) -> bool: ...
 
 
+class AttemptFacts(Protocol):
+    """What a context shows of the present run of the handler; see the properties of `ToolContext`."""
+
+    runs: int
+    answer: Answer | None
+    asked: bool
+    answered_by: str | None
+    refusal: ToolResult | None
+
+    @property
+    def chunks(self) -> Sequence[Any]: ...
+
+
 class RunningCall(Protocol):
-    """What a context needs of the call that it belongs to; the pipeline's `CallState` has it."""
+    """What a context needs of the call that it belongs to; the pipeline's `LiveCall` has it."""
 
     call: ToolCall
+
+    @property
+    def attempt(self) -> AttemptFacts: ...
 
     @property
     def ended(self) -> bool: ...
 
     @property
-    def runs(self) -> int: ...
-
-    @property
     def inside(self) -> bool: ...
-
-    @property
-    def answer(self) -> Answer | None: ...
-
-    @property
-    def asked(self) -> bool: ...
-
-    @property
-    def answered_by(self) -> str | None: ...
-
-    @property
-    def refusal(self) -> ToolResult | None: ...
 
     @property
     def parent(self) -> RunningCall | None: ...
@@ -82,13 +83,13 @@ class RunningCall(Protocol):
     def tool(self) -> ToolFacts: ...
 
     @property
-    def chunks(self) -> Sequence[Any]: ...
-
-    @property
     def cancelled(self) -> bool: ...
 
     @property
     def clock(self) -> Clock | None: ...
+
+    @property
+    def may_run_again(self) -> bool: ...
 
     def announce(self, data: Mapping[str, Any]) -> None: ...
 
@@ -97,8 +98,6 @@ class RunningCall(Protocol):
     def run_nested(
         self, name: str, arguments: Mapping[str, Any] | str | None, level: int | None
     ) -> Awaitable[ToolResult]: ...
-
-    def pause(self, sleeping: Awaitable[object]) -> Awaitable[bool]: ...
 
     def ask(self, wanted: InputRequired) -> Awaitable[JsonObject | None]: ...
 
@@ -245,22 +244,22 @@ class ToolContext(_ContextFields, Generic[Deps]):
     @property
     def runs(self) -> int:
         """How often the handler of this call has been started, which no middleware can say otherwise."""
-        return 0 if self.running is None else self.running.runs
+        return 0 if self.running is None else self.running.attempt.runs
 
     @property
     def answer(self) -> Answer | None:
         """What a person answered to the `InputRequired` that the handler returned; `None` in its first run."""
-        return None if self.running is None else self.running.answer
+        return None if self.running is None else self.running.attempt.answer
 
     @property
     def answered_by(self) -> str | None:
         """Who approved this call, where `allow(by=…)` or `resume(…, by=…)` said so."""
-        return None if self.running is None else self.running.answered_by
+        return None if self.running is None else self.running.attempt.answered_by
 
     @property
     def asked(self) -> bool:
         """Whether a person was asked for this call, or for one that it made: what it comes to may depend on that."""
-        return self.running is not None and self.running.asked
+        return self.running is not None and self.running.attempt.asked
 
     @property
     def inside(self) -> bool:
@@ -271,7 +270,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def is_refusal(self, result: ToolResult) -> bool:
         """Whether `result` is the runner's own word on this call, that nothing was run: no tool, no middleware and no
         cache had a hand in it, and a copy is none."""
-        return self.running is not None and self.running.refusal is result
+        return self.running is not None and self.running.attempt.refusal is result
 
     @property
     def cancelled(self) -> bool:
@@ -288,7 +287,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
     @property
     def chunks(self) -> tuple[object, ...]:
         """What the handler, an async generator, has yielded so far; others have seen it."""
-        return () if self.running is None else tuple(self.running.chunks)
+        return () if self.running is None else tuple(self.running.attempt.chunks)
 
     def progress(self, done: float, total: float | None = None, message: str = "") -> None:
         """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
@@ -319,17 +318,14 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return None if self.running is None else self.running.remaining(own=own)
 
     async def pause(self, seconds: float, sleep: Callable[[float], Awaitable[object]] | None = None) -> bool:
-        """Wait between two attempts; whether there may be another one. The wait ends early where there is to be none:
-        the runner stops the call, or its batch starts nothing more.
+        """Wait between two attempts; whether there may be another one, which there is not where the tool was turned
+        off, the batch starts nothing more, or the runner is left.
 
         Args:
             sleep: What waits, where it is not the runner's clock.
         """
-        sleep = sleep or (asyncio if self.clock is None else self.clock).sleep
-        if self.running is None:
-            await sleep(seconds)
-            return True
-        return await self.running.pause(sleep(seconds))
+        await (sleep or (asyncio if self.clock is None else self.clock).sleep)(seconds)
+        return self.running is None or self.running.may_run_again
 
     async def ask(self, wanted: InputRequired) -> JsonObject | None:
         """Ask a person while the handler runs, and wait: the object that fits the schema, or `None` where nobody gives
