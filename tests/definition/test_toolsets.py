@@ -168,7 +168,7 @@ def test_a_name_that_no_tool_has_is_refused_with_the_nearest_and_a_glob_that_fit
 @pytest.mark.parametrize("which", ["only", "without"])
 def test_tags_are_a_list_and_globs_stand_one_by_one(which: str) -> None:
     choose = getattr(TAGGED, which)
-    with pytest.raises(DefinitionError, match="tags must be a list of texts, such as tags="):
+    with pytest.raises(DefinitionError, match="tags must be a list, such as tags="):
         choose(tags="disk")
     with pytest.raises(DefinitionError, match=rf"{which} takes globs of names one by one, such as {which}\('read_\*'"):
         choose(["read_*"])

@@ -167,28 +167,17 @@ async def later(arguments: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("text", "preview must be callable with"),
-        (lambda: "", r"preview must be callable with \(arguments\); it takes \(\)"),
-        (lambda amount, to: "", r"preview must be callable with \(arguments\); it takes \(amount, to\)"),
-        (later, "preview must be a plain function"),
-    ],
-)
-def test_a_preview_is_a_plain_function_of_the_arguments(wrong: Any, said: str) -> None:
-    with pytest.raises(DefinitionError, match=said):
+@pytest.mark.parametrize("wrong", ["text", lambda: "", lambda amount, to: "", later])
+def test_a_preview_is_a_plain_function_of_the_arguments(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="preview must be a function of the arguments"):
         pay.replace(preview=wrong)
 
 
 @pytest.mark.parametrize("option", ["resources", "read_only", "destructive", "idempotent", "open_world", "parallel"])
 def test_what_is_asked_of_the_arguments_takes_them_as_one_mapping(option: str) -> None:
-    with pytest.raises(
-        DefinitionError, match=rf"{option} must be callable with \(arguments\); it takes \(amount, to\)"
-    ):
-        pay.replace(**{option: lambda amount, to: []})  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match=f"{option} must be a plain function"):
-        pay.replace(**{option: later})  # type: ignore[arg-type]
+    for wrong in (lambda amount, to: [], later):
+        with pytest.raises(DefinitionError, match=f"{option} must be .*a function of the arguments, which takes them"):
+            pay.replace(**{option: wrong})  # type: ignore[arg-type]
 
 
 def test_a_diff_is_a_frozen_value() -> None:
@@ -264,8 +253,7 @@ def test_examples_are_part_of_what_a_model_is_shown() -> None:
     [
         ("anthropic", "provider must be a dict"),
         (["anthropic"], "provider must be a dict"),
-        ({"antropic": {}}, "'antropic': …} names no provider; did you mean 'anthropic'"),
-        ({"openai": {}}, "did you mean 'openai_chat' or 'openai_responses'"),
+        ({"antropic": {}}, "'antropic': …} names no provider"),
         ({"cache_control": {"type": "ephemeral"}}, "'cache_control'.* the providers are anthropic, bedrock, cohere"),
         ({5: {}}, "provider={5: …} names no provider"),
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
@@ -278,9 +266,9 @@ def test_what_is_for_one_provider_is_a_dict_for_each(wrong: Any, said: str) -> N
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("desc", "description"), ("needs_approval", "ask"), ("approve", "ask"), ("hidden", "private"), ("tag", "tags")],
+    [("descripton", "description"), ("readonly", "read_only"), ("tag", "tags")],
 )
-def test_an_option_by_another_word_is_told_with_its_own(written: str, meant: str) -> None:
+def test_an_option_that_is_spelled_wrong_is_told_with_the_nearest_one(written: str, meant: str) -> None:
     with pytest.raises(DefinitionError, match=f"did you mean '{meant}'"):
         tool(**{written: "x"})(named)
 

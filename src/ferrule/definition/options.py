@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, Ty
 
 from pydantic import BaseModel
 
-from ferrule.arguments.names import Names
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
@@ -40,8 +39,7 @@ FOR_DEFINITIONS = "build_tool(definition, handler) makes a tool of a definition"
 
 _T = TypeVar("_T")
 _NO_NONE = object()
-_TRAIT = "True, False or a function of the arguments"
-_NOT_ASYNC = "a plain function of the arguments, and this one is async"
+_OF_ARGUMENTS = "a function of the arguments, which takes them as one mapping and is not async"
 
 
 def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
@@ -50,8 +48,12 @@ def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
     return DefinitionError(f"{owner}{key} must be {right}, not {value!r}")
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def kind(
-    right: str, is_right: Callable[[Any], object], keep: Callable[[Any], _T], none: Any = _NO_NONE
+    right: str, is_right: Callable[[Any], object], keep: Callable[[Any], _T] = _as_it_is, none: Any = _NO_NONE
 ) -> Callable[..., _T]:
     """The check of an option that is `right`, in words, where `is_right` says so.
 
@@ -70,74 +72,31 @@ def kind(
     return check
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def each(check: Callable[..., _T]) -> Callable[..., tuple[_T, ...]]:
+    """The check of a list of what `check` takes; a text is none, though it is iterable, nor is a dict."""
+
+    def check_all(key: str, value: Any, tool: str = "") -> tuple[_T, ...]:
+        if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
+            raise wrong(key, value, tool, f"a list, such as {key}=[...]")
+        return tuple(check(f"each of {key}", item, tool) for item in value)
+
+    return check_all
 
 
-def _implements(contract: type) -> Callable[[Any], object]:
-    return lambda value: isinstance(value, contract) and not isinstance(value, type)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_dict(value: object) -> bool:
+    return isinstance(value, Mapping)
 
 
 def _is_positive(value: Any, of: Any) -> bool:
     return isinstance(value, of) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-text: Callable[..., str | None] = kind("a text", lambda value: isinstance(value, str), inspect.cleandoc, None)
-mapping: Callable[..., FrozenDict] = kind("a dict", lambda value: isinstance(value, Mapping), freeze, FrozenDict())
-whole_number: Callable[..., int | None] = kind(
-    "a whole number of at least 1, or None for no limit", lambda value: _is_positive(value, int), _as_it_is, None
-)
-seconds: Callable[..., float | None] = kind(
-    "a positive number of seconds, or None", lambda value: _is_positive(value, int | float), float, None
-)
-asking: Callable[..., bool | str] = kind(
-    "True, False or the reason as a text (a guard asks about some calls only)",
-    lambda value: isinstance(value, bool) or (isinstance(value, str) and value.strip()),
-    _as_it_is,
-)
-journal: Callable[..., Journal | None] = kind(
-    "an object with `async intent(record)` and `async result(record)`", _implements(Journal), _as_it_is, None
-)
-clock: Callable[..., Clock | None] = kind(
-    "a clock, which has time(), async sleep(…), call_at(…) and now()", _implements(Clock), _as_it_is, None
-)
-
-
-def one_of(*allowed: str | None) -> Callable[..., object]:
-    """The check for one of these values."""
-    return kind(f"one of {allowed!r}", lambda value: value in allowed, _as_it_is)
-
-
-def _items(key: str, value: Iterable[_T], tool: str, right: str, kind: type = object) -> tuple[_T, ...]:
-    """What is in a list; a text is none, though it is iterable, nor is a dict."""
-    items = None if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else tuple(value)
-    if items is None or not all(isinstance(item, kind) for item in items):
-        raise wrong(key, value, tool, right)
-    return items
-
-
-def texts(key: str, value: Iterable[str], tool: str) -> tuple[str, ...]:
-    """Several texts."""
-    return _items(key, value, tool, f"a list of texts, such as {key}=['one']", str)
-
-
-def by_provider(key: str, value: object, tool: str) -> FrozenDict:
-    """A dict for each provider, read-only."""
-    given = mapping(key, value, tool)
-    for name in given:
-        if name not in PROVIDERS:
-            near = " or ".join(map(repr, Names(PROVIDERS).nearest(str(name), 2)))
-            hint = f"did you mean {near}? " if near else ""
-            raise DefinitionError(
-                f"tool {tool!r}: provider={{{name!r}: …}} names no provider; {hint}the providers are "
-                f"{', '.join(PROVIDERS)}, and what is for one of them stands below its name"
-            )
-    return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one, tool)) for name, of_one in given.items())
-
-
-def mappings(key: str, value: Iterable[JsonObject], tool: str) -> tuple[FrozenDict, ...]:
-    """Read-only copies of several dicts."""
-    return tuple(mapping(key, item, tool) for item in _items(key, value, tool, "a list of dicts", Mapping))
+def _implements(contract: type) -> Callable[[Any], object]:
+    return lambda value: isinstance(value, contract) and not isinstance(value, type)
 
 
 def fits(function: Any, form: str) -> bool:
@@ -155,69 +114,66 @@ def fits(function: Any, form: str) -> bool:
     return True
 
 
-def callable_of(key: str, value: Any, tool: str, form: str, plain: str = "") -> None:
-    """Check that `value` can be called as `form` says; where nobody awaits it, `plain` says what it has to be instead.
-
-    Raises:
-        DefinitionError: where it cannot be.
-    """
-    if not fits(value, form):
-        taken = (
-            f"; it takes {inspect.signature(value, follow_wrapped=False)}{_belongs(value)}" if callable(value) else ""
-        )
-        raise wrong(key, value, tool, f"callable with {form}{taken}")
-    code = called(value)
-    yields = inspect.isgeneratorfunction(code) and form != "(arguments)"  # keys may be yielded
-    if plain and (is_async(value) or inspect.isasyncgenfunction(code) or yields):
-        raise wrong(key, value, tool, plain)
+def _is_plain(function: Any, form: str) -> bool:
+    """Whether it fits where nobody awaits it."""
+    return fits(function, form) and not (is_async(function) or inspect.isasyncgenfunction(called(function)))
 
 
-def _belongs(function: Callable[..., object]) -> str:
-    """Where it belongs, as far as its form tells."""
-    if str(getattr(function, "__module__", "")).startswith("ferrule.") and hasattr(function, "__name__"):
-        if not fits(function, "(call, context)"):
-            return f": call it, {function.__name__}(…)"
-    if fits(function, "(call, context, next)"):
-        return ": it looks like middleware, for around=[…] or inside=[…]"
-    return ": it looks like a guard, for guards=[…]" if fits(function, "(call, context)") else ""
+def _is_trait(value: Any) -> bool:
+    return isinstance(value, bool) or _is_plain(value, "(arguments)")
 
 
-def function(form: str, plain: str = "") -> Callable[..., Any]:
-    """The check of one callable of the form, or `None`."""
-
-    def check(key: str, value: Any, tool: str = "") -> Any:
-        if value is not None:
-            callable_of(key, value, tool, form, plain)
-        return value
-
-    return check
+def callable_with(form: str, none: Any = _NO_NONE) -> Callable[..., Any]:
+    """The check of what can be called as `form` says."""
+    return kind(f"callable with {form}", lambda value: fits(value, form), none=none)
 
 
-def functions(
-    form: str, plain: str = "", is_form: Callable[[Any], object] = lambda item: False
-) -> Callable[..., tuple[Any, ...]]:
-    """The check of several callables of the form, or of whatever is one by `is_form`."""
-
-    def check(key: str, value: Any, tool: str = "") -> tuple[Any, ...]:
-        items = _items(key, value, tool, f"a list, such as {key}=[...]")
-        for item in items:
-            if not is_form(item):
-                callable_of(f"each of {key}", item, tool, form, plain)
-        return items
-
-    return check
-
-
-approver: Callable[..., Approver | None] = function("(call, decision, context)")
-of_arguments: Callable[..., Any] = function("(arguments)", _NOT_ASYNC)
-guards: Callable[..., tuple[Guard, ...]] = functions(
-    "(call, context)", is_form=lambda item: isinstance(item, type) or callable(getattr(item, "check", 0))
+text: Callable[..., str | None] = kind("a text", _is_text, inspect.cleandoc, None)
+texts: Callable[..., tuple[str, ...]] = each(kind("a text", _is_text))
+mapping: Callable[..., FrozenDict] = kind("a dict", _is_dict, freeze, FrozenDict())
+mappings: Callable[..., tuple[FrozenDict, ...]] = each(kind("a dict", _is_dict, freeze))
+whole_number: Callable[..., int | None] = kind(
+    "a whole number of at least 1, or None for no limit", lambda value: _is_positive(value, int), none=None
+)
+seconds: Callable[..., float | None] = kind(
+    "a positive number of seconds, or None", lambda value: _is_positive(value, int | float), float, None
+)
+asking: Callable[..., bool | str] = kind(
+    "True, False or the reason as a text (a guard asks about some calls only)",
+    lambda value: isinstance(value, bool) or (isinstance(value, str) and value.strip()),
+)
+journal: Callable[..., Journal | None] = kind(
+    "an object with `async intent(record)` and `async result(record)`", _implements(Journal), none=None
+)
+clock: Callable[..., Clock | None] = kind(
+    "a clock, which has time(), async sleep(…), call_at(…) and now()", _implements(Clock), none=None
+)
+approver: Callable[..., Approver | None] = callable_with("(call, decision, context)", None)
+of_arguments: Callable[..., Any] = kind(
+    f"{_OF_ARGUMENTS}, or None", lambda value: _is_plain(value, "(arguments)"), none=None
+)
+trait: Callable[..., Any] = kind(f"True, False or {_OF_ARGUMENTS}", _is_trait, none=None)
+"""`None` where it follows `read_only`."""
+stated_trait: Callable[..., Any] = kind(f"True, False or {_OF_ARGUMENTS}", _is_trait)
+guards: Callable[..., tuple[Guard, ...]] = each(
+    kind(
+        "callable with (call, context), or have check(…)",
+        lambda item: isinstance(item, type) or callable(getattr(item, "check", 0)) or fits(item, "(call, context)"),
+    )
 )
 """An object with `check` is looked at for each tool."""
-_middleware: Callable[..., tuple[Middleware, ...]] = functions("(call, context, next)")
-observers: Callable[..., tuple[Observer, ...]] = functions(
-    "(event)", "a plain function, as nothing awaits it; give queue.put_nowait and read the queue in a task"
+_middleware: Callable[..., tuple[Middleware, ...]] = each(callable_with("(call, context, next)"))
+observers: Callable[..., tuple[Observer, ...]] = each(
+    kind(
+        "a plain function of the event, as nothing awaits it (give queue.put_nowait and read the queue in a task)",
+        lambda value: _is_plain(value, "(event)"),
+    )
 )
+
+
+def one_of(*allowed: str | None) -> Callable[..., object]:
+    """The check for one of these values."""
+    return kind(f"one of {allowed!r}", lambda value: value in allowed)
 
 
 def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[Middleware, ...]:
@@ -225,25 +181,21 @@ def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[M
     items = _middleware(key, value, tool)
     other = "only_around" if key == "inside" else "only_inside"
     for item in items:
-        if isinstance(item, type):
-            raise wrong(f"each of {key}", item, tool, f"an instance, such as {item.__name__}(...)")
         if isinstance(said := getattr(item, other, None), str):
             raise DefinitionError(f"tool {tool!r}: {said}" if tool else said)
     return items
 
 
-def trait(key: str, value: object, tool: str = "") -> object:
-    """A bool or a plain function of the arguments; `None` where it follows `read_only`."""
-    if not (value is None or isinstance(value, bool) or callable(value)):
-        raise wrong(key, value, tool, _TRAIT)
-    return of_arguments(key, value, tool) if callable(value) else value
-
-
-def stated_trait(key: str, value: object, tool: str = "") -> object:
-    """A trait that follows from no other, and so cannot be `None`."""
-    if value is None:
-        raise wrong(key, value, tool, _TRAIT)
-    return trait(key, value, tool)
+def by_provider(key: str, value: object, tool: str) -> FrozenDict:
+    """A dict for each provider, read-only."""
+    given = mapping(key, value, tool)
+    for name in given:
+        if name not in PROVIDERS:
+            raise DefinitionError(
+                f"tool {tool!r}: provider={{{name!r}: …}} names no provider; the providers are "
+                f"{', '.join(PROVIDERS)}, and what is for one of them stands below its name"
+            )
+    return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one, tool)) for name, of_one in given.items())
 
 
 def isolating(key: str, value: object, tool: str) -> object:
@@ -339,29 +291,12 @@ def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> No
         DefinitionError: with the nearest one, and all that there are.
     """
     for key in given:
-        if key not in known and key == "definition":
-            raise DefinitionError(f"{who}: there is no option 'definition': {FOR_DEFINITIONS}")
         if key not in known:
-            near = _meant(str(key), known)
-            hint = f"did you mean {near!r}? " if near else ""
+            from difflib import get_close_matches
+
+            near = get_close_matches(key, known, 1, 0.75)
+            hint = f"did you mean {near[0]!r}? " if near else ""
             raise DefinitionError(f"{who}: there is no option {key!r}. {hint}The options are: {', '.join(known)}")
-
-
-_OTHER_WORDS = {
-    **dict.fromkeys(("approve", "approval", "confirm", "needs_approval", "requires_approval"), "ask"),
-    "hidden": "private",
-    "schema": "input_schema",
-}
-
-
-def _meant(key: str, known: Collection[str]) -> str | None:
-    """The option that was probably meant; a wrong hint is worse than none."""
-    if (word := _OTHER_WORDS.get(key)) in known:
-        return word
-    from difflib import get_close_matches
-
-    longer = [name for name in known if len(key) > 2 and name.startswith(key)]
-    return next(iter(longer or get_close_matches(key, known, 1, 0.75)), None)
 
 
 class ContextOptions(TypedDict, total=False):

@@ -10,7 +10,7 @@ from typing import Any, Unpack, cast
 from pydantic import BaseModel
 
 from ferrule.definition.handler import Handler
-from ferrule.definition.options import OPTIONS, ToolOptions, callable_of, fits, refuse_unknown, wrong
+from ferrule.definition.options import OPTIONS, ToolOptions, callable_with, fits, refuse_unknown, wrong
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.interop.shapes import options_of
@@ -127,7 +127,7 @@ def permission_guard(name: str, check: Callable[..., object]) -> Guard:
         raise wrong("check_permissions", check, name, "a function that answers, and this one yields")
     two = fits(check, "(payload, context)")
     if not two:
-        callable_of("check_permissions", check, name, "(payload)")
+        callable_with("(payload)")("check_permissions", check, name)
 
     async def check_permissions(call: ToolCall, context: ToolContext) -> Decision | None:
         payload = dict(call.arguments)
