@@ -6,7 +6,7 @@ import fnmatch
 import inspect
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -69,7 +69,8 @@ class Toolset:
     @classmethod
     def of(cls, thing: object, prefix: str = "", *, skip: bool = False) -> Toolset:
         """The tools of an instance (its public methods), a class (its static and class methods, the class itself where
-        it is a handler class), or a module (its tools; where it has none, its own public functions).
+        it is a handler class), or a module (its tools; where it has none, its own public functions), by the names that
+        they have there.
 
         Args:
             prefix: What stands before each name.
@@ -80,9 +81,11 @@ class Toolset:
         """
         made: list[Tool] = []
         reasons: list[str] = []
-        for name, make in _offered_by(thing):
+        for name, value in _offered_by(thing):
             try:
-                made.append(make())
+                item = value if isinstance(value, Tool) else tool(value, name=name)
+                _check_self(item)
+                made.append(item)
             except DefinitionError as error:
                 reasons.append(f"\n  {name}: {error}")
         if reasons and not skip:
@@ -147,8 +150,9 @@ class Toolset:
         Raises:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        tests = self._tests("only", globs, tags)
-        return Toolset(item for item in self._tools if all(fits(item) for fits in tests))
+        named = self._named(globs) if globs or tags is None else self._tools
+        tagged = set(self._tools) if tags is None else self._tagged(tags)
+        return Toolset(item for item in named if item in tagged)
 
     def without(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
         """Those whose name fits none of the globs, and that have none of the tags.
@@ -156,20 +160,19 @@ class Toolset:
         Raises:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        tests = self._tests("without", globs, tags)
-        return Toolset(item for item in self._tools if not any(fits(item) for fits in tests))
+        left_out = {*self._named(globs), *self._tagged(tags or ())}
+        return Toolset(item for item in self._tools if item not in left_out)
 
-    def _tests(self, who: str, globs: tuple[str, ...], tags: Iterable[str] | None) -> list[Callable[[Tool], bool]]:
-        """Whether a tool fits one of the globs, and whether it has one of the tags; of these two, what was given."""
+    def _named(self, globs: tuple[str, ...]) -> list[Tool]:
         for glob in globs:
             if not isinstance(glob, str):
-                raise DefinitionError(
-                    f"{who} takes globs of names one by one, such as {who}('read_*', 'x'), not {glob!r}"
-                )
+                raise DefinitionError(f"globs of names are given one by one, such as 'read_*', 'x', not {glob!r}")
         self._check_names(glob for glob in globs if _WILD.isdisjoint(glob))
-        by_name = [lambda item: _fits(item, globs)] if globs or tags is None else []
-        wanted = set(texts("tags", tags or (), ""))
-        return by_name if tags is None else [*by_name, lambda item: not wanted.isdisjoint(item.tags)]
+        return [item for item in self._tools if _fits(item, globs)]
+
+    def _tagged(self, tags: Iterable[str]) -> set[Tool]:
+        wanted = set(texts("tags", tags))
+        return {item for item in self._tools if not wanted.isdisjoint(item.tags)}
 
     def _check_names(self, names: Iterable[str]) -> None:
         known = {item.name: item for item in self._tools}
@@ -263,40 +266,23 @@ _PREFIXES = ("functions.", "default_api.", "default_api:")
 """What OpenAI's and Google's models put before names: their own notations for a call."""
 
 
-def _offered_by(thing: object) -> Iterator[tuple[str, Callable[[], Tool]]]:
-    """What may be a tool, by name, and what makes one of it."""
+def _offered_by(thing: object) -> Iterator[tuple[str | None, Any]]:
+    """What may be a tool, by name; without one where the tool finds its own."""
     if isinstance(thing, types.ModuleType):
-        yield from _offered_by_module(thing)
-        return
-    owner = thing if isinstance(thing, type) else type(thing)
-    if isinstance(thing, type) and issubclass(thing, BaseModel):
-        yield thing.__name__, partial(tool, thing)
-        return
-    classes = reversed(owner.__mro__[:-1])  # in the order of definition, base classes first, without `object`
-    for name in dict.fromkeys(name for cls in classes for name in vars(cls) if not name.startswith("_")):
-        raw = inspect.getattr_static(owner, name)
-        if isinstance(raw, property):
-            continue
-        value = getattr(thing, name)
-        if isinstance(value, Tool):
-            yield name, partial(as_tool, value)
-        elif inspect.ismethod(value) or isinstance(raw, staticmethod):
-            yield name, partial(tool, value, name=name)
-        elif isinstance(thing, type) and inspect.isfunction(raw):
-            yield name, partial(_needs_instance, owner.__name__, name)
-
-
-def _needs_instance(owner: str, name: str) -> Tool:
-    raise DefinitionError(f"{name}() needs an instance: use Toolset.of({owner}(...))")
-
-
-def _offered_by_module(module: types.ModuleType) -> Iterator[tuple[str, Callable[[], Tool]]]:
-    members = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    tools = {id(value): (name, value) for name, value in members.items() if isinstance(value, Tool)}
-    functions = {name: value for name, value in members.items() if inspect.isfunction(value)}
-    own = [(name, value) for name, value in functions.items() if value.__module__ == module.__name__]
-    for name, value in list(tools.values()) or own:
-        yield name, partial(as_tool, value)
+        members = {name: value for name, value in vars(thing).items() if not name.startswith("_")}
+        tools = {id(value): (name, value) for name, value in members.items() if isinstance(value, Tool)}
+        functions = ((name, value) for name, value in members.items() if inspect.isfunction(value))
+        yield from tools.values() or (one for one in functions if one[1].__module__ == thing.__name__)
+    elif isinstance(thing, type) and issubclass(thing, BaseModel):
+        yield None, thing
+    else:
+        owner = thing if isinstance(thing, type) else type(thing)
+        classes = reversed(owner.__mro__[:-1])  # in the order of definition, base classes first, without `object`
+        for name in dict.fromkeys(name for cls in classes for name in vars(cls) if not name.startswith("_")):
+            is_property = isinstance(inspect.getattr_static(owner, name), property)
+            value = None if is_property else getattr(thing, name)
+            if isinstance(value, Tool) or inspect.ismethod(value) or inspect.isfunction(value):
+                yield name, value
 
 
 def assemble_tool_pool(
