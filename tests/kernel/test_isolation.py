@@ -291,9 +291,11 @@ def test_a_pickled_value_crosses_where_the_developer_says_so() -> None:
         (lambda: tool(Bound().method, isolation="process"), "object"),
     ],
 )
-def test_a_handler_that_another_process_cannot_find_is_refused_at_once(define: Callable[[], Any], said: str) -> None:
+def test_a_handler_that_another_process_cannot_find_is_refused_by_the_runner(
+    define: Callable[[], Any], said: str
+) -> None:
     with pytest.raises(DefinitionError, match=said):
-        define()
+        Runner([define()])
 
 
 def isolated_locally() -> Any:
@@ -323,7 +325,7 @@ SCRIPT = """
         return 1
 
     try:
-        tool(here, isolation="process")
+        Runner([tool(here, isolation="process")])
     except DefinitionError as error:
         print("refused" if "my_tools.py" in str(error) else error)
     print(asyncio.run(Runner([tool(tools.add, isolation="process")]).run("add", {"a": 1})).output)

@@ -19,7 +19,6 @@ from typing_extensions import ParamSpec, TypeVar
 from ferrule.definition.forms import of_others
 from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
-from ferrule.definition.importable import importable
 from ferrule.definition.model_class import from_handler_class
 from ferrule.definition.options import (
     FOR_DEFINITIONS,
@@ -351,10 +350,7 @@ def wire_name(name: str) -> str:
 def _handling(tool: Tool) -> Handler:
     """How the tool's handler is called, by the way in which it was written."""
     name, handler = tool.name, tool.handler
-    if tool.isolation == "process":
-        importable(handler, name)
-        importable(tool.options.get("args_model") or handler, name)
-    elif tool.isolation is None and tool.transfer != "json":
+    if tool.isolation is None and tool.transfer != "json":
         raise DefinitionError(f"tool {name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
     try:
         handling = _maker(tool, handler)(name, handler, tool.options)

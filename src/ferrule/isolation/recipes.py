@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from ferrule.definition.importable import Place, importable
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.isolation.importable import Place, importable
 from ferrule.isolation.transfer import Plain, Transfer, pack_items
 from ferrule.values.context import UNSET
 from ferrule.values.json_text import dumps
