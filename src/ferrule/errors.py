@@ -84,6 +84,8 @@ class WorkerDiedError(ToolError):
     """The process that an isolated handler ran in ended before the handler did; its effect may have happened.
     See docs/long-work.md."""
 
+    executed = None
+
 
 class RemoteError(FerruleError):
     """What an isolated handler raised in its process, unless it is a built-in exception or one of Ferrule's.

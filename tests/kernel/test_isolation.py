@@ -130,7 +130,7 @@ def test_at_the_deadline_the_process_is_killed_and_the_call_timed_out(handler: A
         (pid,) = await noted(path)
         result = await going
         assert (result.status, result.executed) == ("timeout", None)
-        assert "was stopped at its deadline" in str(result.error)
+        assert "did not end by its deadline" in str(result.error)
         await asyncio.to_thread(until, lambda: gone(pid))
         assert runner.left_running == 0 and not probe.live_calls(runner)
         assert (await runner.run("add", {"a": 1})).output == 3
@@ -149,7 +149,7 @@ def test_at_the_deadline_the_process_is_killed_even_if_the_loop_is_blocked(tmp_p
         until(lambda: gone(pid))  # nothing else runs on this loop
         result = await going
         assert (result.status, result.executed) == ("timeout", None)
-        assert "was stopped at its deadline" in str(result.error)
+        assert "did not end by its deadline" in str(result.error)
 
     go(main())
 

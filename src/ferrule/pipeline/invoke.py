@@ -337,7 +337,7 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
         if not isinstance(error, asyncio.CancelledError | SystemExit):  # a `SystemExit` would end the loop
             attempt.raised = error
         raise asyncio.CancelledError from None
-    if results.did_nothing(error):
+    if results.executed_by(error) is False:
         attempt.note_not_started(error)
     made = results.not_run if error is attempt.not_started else results.handler_raised
     attempt.result = result = made(plan, state, error)

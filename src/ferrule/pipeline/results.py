@@ -4,7 +4,8 @@ cancelled, of a middleware that raised; and `seal`, which binds, bounds, cleans 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,7 +19,7 @@ from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Text, as_output, bound, clean, cut, render, size, text_of
+from ferrule.values.content import Text, as_output, bound, clean, cut, render, size, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
@@ -68,43 +69,61 @@ def unsuccessful(
     status: Status,
     error: str,
     *,
-    executed: bool | None = None,
+    executed: bool | None,
     output: Any = None,
-    metadata: Mapping[str, object] | None = None,
     exception: BaseException | None = None,
-    keep_chunks: bool = False,
+    keep_chunks: bool | None = None,
 ) -> ToolResult:
     """The kernel's own result for anything but a success.
 
-    What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
+    What the handler had yielded by then is kept only where all middleware that may redact it still goes round this:
+    there may be none, where nothing else is said.
     """
-    content: tuple[Block, ...] | None = None
-    error, chunks = hide(state, error), state.attempt.chunks
-    if keep_chunks and chunks:
+    plan, chunks, content = state.plan, state.attempt.chunks, None
+    error = hide(state, error)
+    if chunks and (keep_chunks or (keep_chunks is None and not plan.has_middleware)):
         output = joined(chunks) if output is None else output
         content = (Text(error), *render(output))
     return ToolResult(
         output,
         error,
-        metadata,
+        _retry_after(exception),
         content,
         call=state.sent,
-        tool_name=state.plan.name,
+        tool_name=plan.name,
         status=status,
         executed=executed,
         exception=exception,
     )
 
 
+def _retry_after(error: BaseException | None) -> dict[str, object] | None:
+    """When to try again, where the exception says so as a number of seconds."""
+    seconds: Any = None
+    with suppress(Exception):  # of a property of the handler's own
+        seconds = getattr(error, "retry_after", None)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
+        return None
+    return {"retry_after": float(seconds)}
+
+
+def what_ran(executed: bool | None, *, running: bool = False) -> str:
+    """What the model is to know of the effect; `running` where it may come yet."""
+    if executed is False:
+        return NOTHING_RUN
+    return _STILL if running else _MAY_HAVE
+
+
+def _failed(state: CallState, why: str, executed: bool | None) -> str:
+    what = "could not be run" if executed is False else "failed"
+    return f"{state.plan.name} {what}: {why}. {what_ran(executed)}"
+
+
 def rejected(state: CallState, rejection: Rejected) -> ToolResult:
     """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
-    error, executed = rejection.error, state.attempt.executed
-    if executed is None:
-        error = error.replace(NOTHING_RUN, _MAY_HAVE)
-    elif executed:
-        error = error.replace(NOTHING_RUN, "It was not run again; it had been run before.")
-    keep = not state.plan.has_middleware
-    return unsuccessful(state, rejection.status, error, executed=executed, keep_chunks=keep)
+    executed = state.attempt.executed
+    error = rejection.error.replace(NOTHING_RUN, what_ran(executed))
+    return unsuccessful(state, rejection.status, error, executed=executed)
 
 
 def problem(call: ToolCall) -> Rejected:
@@ -132,60 +151,36 @@ def stopped(plan: Plan) -> Rejected:
 def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """What a handler raised, for the model: the text of a `ToolError` as it is; of all else the text where it is known
     to be harmless, else the type."""
-    executed = None if isinstance(error, WorkerDiedError) else True
-    try:
-        if isinstance(error, ToolError) and error.result is None and error.executed is not True:
-            executed = None  # the handler's own word on what it did
-        origin = origin_of(error)
-        if isinstance(origin, ToolError):
-            to_model = origin.result is None and not isinstance(origin, WorkerDiedError)  # the kernel's own
-        else:
-            to_model = isinstance(origin, RemoteError) and origin.matches((ToolError,))
-        if not to_model:
-            log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
-        text, metadata = safe_text(error, plan.expose, partial(hide, state)), _retry_after(error)
-        if to_model:
-            log.info("tool %r raised a ToolError: %.500r", plan.name, text)
-            to_model = bool(text_of(error).strip())  # an API may refuse an error without a text
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # raised by a method of what was raised
-        text, metadata, to_model = type(error).__name__, None, False
-    if not to_model:
-        text = f"{plan.name} failed: {text}.{f' {_MAY_HAVE}' if plan.changes else ''}"
-    return unsuccessful(state, "failed", text, executed=executed, metadata=metadata, exception=error, keep_chunks=True)
+    origin, executed = origin_of(error), executed_by(error)
+    text = safe_text(error, plan.expose, partial(hide, state))
+    of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
+    to_model = of_its_own and _is_one(origin, (ToolError,))
+    if to_model:
+        log.info("tool %r raised a ToolError: %.500r", plan.name, text)
+    else:
+        log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
+    if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
+        text = _failed(state, text, executed) if plan.changes else f"{plan.name} failed: {text}."
+    return unsuccessful(state, "failed", text, executed=executed, exception=error, keep_chunks=True)
 
 
-def did_nothing(error: BaseException) -> bool:
-    """Whether a handler says by what it raised that nothing was done."""
-    try:
-        return isinstance(error, ToolError) and error.result is None and error.executed is False
-    except Exception:  # raised by a method of what was raised
-        return False
+def executed_by(error: BaseException) -> bool | None:
+    """Whether the effect may have happened, as a handler says by what it raised; not of a tool that it called."""
+    return error.executed if isinstance(error, ToolError) and error.result is None else True
 
 
 def not_run(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """The result of a handler that was not started after all, or says that it has done nothing; an earlier run of it
     stays known."""
-    status: Status = error.status if isinstance(error, NotStarted) else "failed"
-    executed, cause = state.attempt.executed, error.__cause__ if isinstance(error, NotStarted) else error
-    try:
-        text = str(error) if isinstance(error, NotStarted) else safe_text(error, plan.expose, partial(hide, state))
-        log.info("tool %r did nothing: %.500r", plan.name, text)
-    except Exception:  # raised by a method of what was raised
-        text = type(error).__name__
-    what = "failed" if executed is None else "cannot be started" if status == "limited" else "could not be run"
-    text = f"{plan.name} {what}: {text}. {NOTHING_RUN if executed is False else _MAY_HAVE}"
-    metadata = _retry_after(error)
-    return unsuccessful(state, status, text, executed=executed, metadata=metadata, exception=cause, keep_chunks=True)
-
-
-def _retry_after(error: BaseException) -> dict[str, object] | None:
-    """When to try again, where the exception says so as a number of seconds."""
-    seconds = getattr(error, "retry_after", None)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _MOST:
-        return None
-    return {"retry_after": float(seconds)}
+    status: Status = "failed"
+    executed, cause = state.attempt.executed, error if isinstance(error, ToolError) else error.__cause__
+    if isinstance(error, NotStarted):
+        text, status = str(error), error.status
+    else:
+        text = safe_text(error, plan.expose, partial(hide, state))
+    log.info("tool %r did nothing: %.500r", plan.name, text)
+    text = _failed(state, text, executed)
+    return unsuccessful(state, status, text, executed=executed, exception=cause, keep_chunks=True)
 
 
 def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
@@ -201,7 +196,7 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
             text = cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500)
-            return unsuccessful(state, "failed", text, executed=True, output=output)
+            return unsuccessful(state, "failed", text, executed=True, output=output, keep_chunks=False)
         assert shaped.result is not None
         status: Status = "ok" if shaped.result.error is None else "failed"
         return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
@@ -213,49 +208,37 @@ def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> Tool
     try:
         SchemaParameters(wanted.schema)
     except DefinitionError as error:
-        text = f"{plan.name} asked for input that no schema describes: {error}. {_MAY_HAVE}"
-        return unsuccessful(state, "failed", cut(clean(text), 500))
-    return unsuccessful(state, "suspended", cut(clean(f"{plan.name} waits for input: {wanted.reason}"), 500))
+        why = cut(clean(f"it asked for input that no schema describes: {error}"), 500)
+        return unsuccessful(state, "failed", _failed(state, why, None), executed=None)
+    text = cut(clean(f"{plan.name} waits for input: {wanted.reason}"), 500)
+    return unsuccessful(state, "suspended", text, executed=None)
 
 
 def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:
     """The result of a call that did not end within its `seconds`; `running` where it goes on."""
-    limit, executed = f"its deadline of {seconds:g} s", state.attempt.executed
-    if executed is False:
-        text = f"{plan.name} was not started before {limit}. {NOTHING_RUN}"
-    elif running:
-        text = f"{plan.name} did not end by {limit} and is still running; its effect may yet happen. Do not repeat it."
-    elif executed:
-        text = f"{plan.name} ended after {limit}, so its result was dropped; it was executed."
-    else:
-        text = f"{plan.name} was stopped at {limit}; its effect may have happened."
-    keep = plan.inside is None and not plan.handler_hooks
+    executed, keep = state.attempt.executed, plan.inside is None and not plan.handler_hooks
+    text = f"{plan.name} did not end by its deadline of {seconds:g} s. {what_ran(executed, running=running)}"
     return unsuccessful(state, "timeout", text, executed=executed, keep_chunks=keep)
 
 
 def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     """The result of a call that was cancelled from outside."""
-    exception = cause if isinstance(cause, BaseException) else None
-    executed = cause.executed if isinstance(cause, ToolResult) else state.attempt.executed
-    ran = NOTHING_RUN if executed is False else _STILL if state.attempt.left_running else _MAY_HAVE
-    keep = not state.plan.has_middleware
-    text = f"The call was cancelled. {ran}"
-    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
+    executed, exception = state.attempt.executed, None
+    if isinstance(cause, ToolResult):
+        executed = cause.executed
+    else:
+        exception = cause
+    text = f"The call was cancelled. {what_ran(executed, running=state.attempt.left_running)}"
+    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception)
 
 
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
-    try:
-        log_raised(state, "a middleware of tool %r raised", state.plan.name, error=error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # raised by a method of what was raised
-        log.error("a middleware of tool %r raised what cannot be shown", state.plan.name)
+    log_raised(state, "a middleware of tool %r raised", state.plan.name, error=error)
     meant = isinstance(error, ToolError) and origin_of(error) is error
     text = hide(state, text_of(error)) if meant else f"{type(error).__name__} outside the tool itself"
     executed = state.attempt.executed
-    what, ran = ("could not be run", NOTHING_RUN) if executed is False else ("failed", _MAY_HAVE)
-    text = f"{state.plan.name} {what}: {cut(clean(text), 500)}. {ran}"
+    text = _failed(state, cut(clean(text), 500), executed)
     return unsuccessful(state, "failed", text, executed=executed, exception=error)
 
 
@@ -263,16 +246,18 @@ def safe_text(error: BaseException, expose: tuple[type[BaseException], ...], hid
     """What a model may read of an exception: all of a `ToolError`'s text, a bounded text of the kinds in `expose`
     without credentials, else the type. What a tool raised that the handler called is judged as if it had raised it."""
     origin = origin_of(error)
-    if isinstance(origin, RemoteError):
-        name, matches = origin.name, origin.matches
-    else:
-        name, matches = type(origin).__name__, partial(isinstance, origin)
-    if matches((ToolError,)):
+    name = origin.name if isinstance(origin, RemoteError) else type(origin).__name__
+    if _is_one(origin, (ToolError,)):
         return hide(text_of(error)) or name
-    if not matches(expose):
+    if not _is_one(origin, expose):
         return name if error is origin else f"a tool that it called raised {name}"
     text = masked_text(error, hide)
     return f"{name}: {text}" if text and error is origin else text or name
+
+
+def _is_one(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether it is one of these classes, in the process where it was raised."""
+    return error.matches(kinds) if isinstance(error, RemoteError) else isinstance(error, kinds)
 
 
 def fits(result: ToolResult, limit: int) -> bool:
@@ -302,21 +287,23 @@ def seal(state: CallState, result: object) -> ToolResult:
     return sealed
 
 
-def _copied(state: CallState, result: object) -> ToolResult:
+def _copied(state: CallState, found: Any) -> ToolResult:
     """A result from elsewhere, perhaps a cache that will give it again: it is copied, not filled in."""
-    plan, made = state.plan, state.attempt.result
-    if not isinstance(result, ToolResult):
-        wrong = TypeError(f"a middleware of {plan.name!r} returned {type(result).__name__}, which is no ToolResult")
-        result = middleware_raised(state, wrong)
-    elif result.status == "suspended" and state.attempt.pending is None:
-        wrong = TypeError(f"a middleware of {plan.name!r} returned the suspended result of another call")
-        result = middleware_raised(state, wrong)
-    executed = state.attempt.executed if result.executed is False else result.executed  # who says so may not know
-    found: ToolResult = result
-    rendered = made is not None and found.output is made.output
-    output = found.output if rendered else as_output(found.output, strict=False)
-    copied = found.replace(
-        call=state.sent, tool_name=plan.name, repairs=(), executed=executed, output=output, content=found._content
+    attempt, wrong = state.attempt, None
+    if not isinstance(found, ToolResult):
+        wrong = f"{type(found).__name__}, which is no ToolResult"
+    elif found.status == "suspended" and attempt.pending is None:
+        wrong = "the suspended result of another call"
+    if wrong is not None:
+        found = middleware_raised(state, TypeError(f"a middleware of {state.plan.name!r} returned {wrong}"))
+    rendered = attempt.result is not None and found.output is attempt.result.output
+    copied: ToolResult = found.replace(
+        call=state.sent,
+        tool_name=state.plan.name,
+        repairs=(),
+        executed=attempt.executed if found.executed is False else found.executed,  # who says so may not know
+        output=found.output if rendered else as_output(found.output, strict=False),
+        content=found._content,
     )
     keep(copied, "_value", returned(found))
     keep(copied, "_suspension", Suspension(None, None))  # perhaps another call's
