@@ -25,6 +25,8 @@ SPELLED = object()
 """In the metadata of what keeps the text that it reads where that is spelled as Pydantic writes it."""
 MAKES_EMPTY = (list, tuple, set, frozenset, dict)
 """What makes the same default each time; another factory may make another one at the next attempt."""
+READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
+"""Which part of a node validates strict JSON."""
 CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _CONFIGURED = {"model", "dataclass", "typed-dict"}
 _UNIONS = {"union", "tagged-union"}
@@ -174,18 +176,16 @@ def spelled(nodes: Iterable[CoreSchema]) -> bool:
     return any((node.get("metadata") or {}).get("ferrule") is SPELLED for node in nodes)
 
 
-def spelled_exactly(node: Any) -> Any:
+def spelled_exactly(node: CoreSchema) -> CoreSchema:
     """A copy that takes dates and times as Pydantic writes them, and no other spelling."""
-    if isinstance(node, list | tuple):
-        return type(node)(map(spelled_exactly, node))
-    if not isinstance(node, dict):
-        return node
-    inner = NESTED if "type" in node else node.keys()
-    copy = {key: spelled_exactly(value) if key in inner else value for key, value in node.items()}
+    return rewritten(node, _spelled_exactly)  # type: ignore[no-any-return]
+
+
+def _spelled_exactly(node: CoreSchema) -> CoreSchema:
     if (node.get("metadata") or {}).get("ferrule") is SPELLED:
-        moment = copy["steps"][1]
-        copy["steps"] = [{"type": "str", "strict": True, "pattern": _SPELLING[moment["type"]]}, moment]
-    return copy
+        moment = node["steps"][1]
+        node["steps"] = [{"type": "str", "strict": True, "pattern": _SPELLING[moment["type"]]}, moment]
+    return node
 
 
 def _default(node: CoreSchema) -> CoreSchema:
@@ -245,6 +245,18 @@ _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
     "time": _written,
     "default": _default,
 }
+
+
+def rewritten(node: Any, change: Callable[[CoreSchema], CoreSchema]) -> Any:
+    """A copy in which each node is what `change` makes of its own copy, the inner ones first."""
+    if isinstance(node, list | tuple):
+        return type(node)(rewritten(item, change) for item in node)
+    if not isinstance(node, dict):
+        return node
+    is_node = isinstance(node.get("type"), str)
+    inner = NESTED if is_node else node.keys()
+    copy = {key: rewritten(value, change) if key in inner else value for key, value in node.items()}
+    return change(copy) if is_node else copy
 
 
 def nodes_below(node: CoreSchema) -> Iterator[CoreSchema]:

@@ -1,8 +1,7 @@
-"""How validated values are written as JSON, and which parameters are judged by that.
+"""How validated values are written as JSON, and of which parameters that is judged.
 
-exact     what was sent is what is judged: every node of the closed core schema is known to keep what it reads
-pydantic  Pydantic's own types: what is judged is their dump, and the values at hand run
-author    code of an author's may have made the values: what is judged is their dump, and they are made again of that
+Two kinds: exact ones, of which every node of the closed core schema is known to keep what it reads, are judged by what
+was sent; of all others the dump is judged, and what runs is made of it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum
+from enum import Enum
 from functools import partial
 from pathlib import PurePath
-from types import FunctionType
 from typing import Any
 from uuid import UUID
 
@@ -29,11 +27,12 @@ from pydantic_core import (
 from ferrule.arguments.closing import (
     KEEPS,
     MAKES_EMPTY,
-    NESTED,
+    READ_AS,
     SPELLED,
     CoreSchema,
     all_nodes,
     nodes_below,
+    rewritten,
     root_fields,
     spelled,
 )
@@ -45,92 +44,71 @@ class NoJudgedForm(Exception):
     parameter and the way out."""
 
 
-class MadeBy(IntEnum):
-    """Who made the values, the freest last."""
-
-    NOBODY = 0
-    PYDANTIC = 1
-    AUTHOR = 2
-
-
 _CONSTANT = {str, bool, int, float, complex, bytes, type(None), date, time, datetime, timedelta, UUID, Decimal}
-_LEAVES = frozenset({"any", "none", "bool", "int", "float", "literal"})
-_HOLDING = frozenset(
-    {"nullable", "definitions", "definition-ref", "list", "tuple", "union", "tagged-union"}
+_KEEPING = frozenset(
+    {"any", "none", "bool", "int", "float", "literal", "str", "bytes", "enum", "default", "dict"}
+    | {"nullable", "definitions", "definition-ref", "list", "tuple", "union", "tagged-union"}
     | {"model", "model-fields", "model-field", "dataclass", "dataclass-args", "dataclass-field"}
     | {"typed-dict", "typed-dict-field", "json-or-python", "lax-or-strict"}
 )
-_PYDANTIC = frozenset(
-    {"bytes", "date", "time", "datetime", "timedelta", "decimal", "fraction", "uuid", "url", "multi-host-url"}
-    | {"set", "frozenset", "deque", "chain", "custom-error", "named-tuple", "named-tuple-field"}
-)
-"""Kinds of which a property test holds that `validate(dump(value))` is the value."""
+"""Kinds of nodes that keep what they read, but for some settings."""
 _TEXT_KEYS = frozenset({"type", "ref", "metadata", "strict", "pattern", "regex_engine"}) | {
     *("min_length", "max_length", "ascii_only")
 }
 """What may be said of a string that is kept as it is."""
 _REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_numbers_to_str")
-_READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
-"""Which part of a node validates strict JSON."""
-_SECRET_WRITERS = frozenset({"_serialize_secret", "_serialize_secret_field"})
-_KNOWN_FUNCTIONS = _SECRET_WRITERS | {
-    *("path_validator", "ser_path", "validate_file", "validate_directory", "validate_new", "validate_socket"),
-    *("ser_ip", "wrap_val", "serialize_url", "SecretStr", "SecretBytes", "serialize_sequence_via_list"),
-}
-"""Pydantic's own, of which a property test holds what it holds of kinds."""
-_PACKAGES = ("pydantic", "pathlib", "os", "ipaddress", "typing", "builtins")
-"""Of the classes that these go round."""
+_OF_SECRETS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
+_OF_SEQUENCE = ("pydantic._internal._serializers", "serialize_sequence_via_list")
+"""What writes the list that any `Sequence` is read as."""
 _WAY_OUT = "give the type a PlainSerializer whose JSON its validator reads"
 
 
-def made_by(node: CoreSchema, config: Mapping[str, object] | None = None) -> MadeBy:
-    """Who makes the value of a node. What it refers to is looked at where it is defined, in the same core."""
+def is_exact(node: CoreSchema, config: Mapping[str, object] | None = None) -> bool:
+    """Whether what is sent for a node is what runs. What it refers to is looked at where it is defined, in the same
+    core."""
     config = {**(config or {}), **own} if (own := node.get("config")) else config or {}
+    kind: str = node["type"]
+    ours = (node.get("metadata") or {}).get("ferrule")
+    if kind == "chain" and ours in (KEEPS, SPELLED):
+        return "serialization" not in node["steps"][-1]
+    if kind in {"union", "tagged-union"} and spelled(all_nodes(node)):
+        return False  # the dump of one alternative may be read as another
+    inner = [node[READ_AS[kind]]] if kind in READ_AS else nodes_below(node)
+    return (ours is KEEPS or _keeps(node, config)) and all(is_exact(below, config) for below in inner)
+
+
+def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
+    """Whether a node keeps what it reads, apart from the nodes in it."""
     kind = node["type"]
-    if kind == "chain" and (node.get("metadata") or {}).get("ferrule") in (KEEPS, SPELLED):
-        return MadeBy.NOBODY if _of_node(node["steps"][-1], config) is MadeBy.PYDANTIC else MadeBy.AUTHOR
-    inner = [node[_READ_AS[kind]]] if kind in _READ_AS else nodes_below(node)
-    found = max((_of_node(node, config), *(made_by(below, config) for below in inner)))
-    if kind in {"union", "tagged-union"} and (found is MadeBy.PYDANTIC or spelled(all_nodes(node))):
-        return MadeBy.AUTHOR  # the dump of one alternative may be read as another
-    return found
-
-
-def _of_node(node: CoreSchema, config: Mapping[str, object]) -> MadeBy:
-    """Who makes the value of a node, apart from those in it."""
-    kind, written = node["type"], node.get("serialization")
-    if (node.get("metadata") or {}).get("ferrule") is KEEPS:
-        return MadeBy.NOBODY
-    if not _is_pydantics(node.get("function")) or not _is_pydantics(written):
-        return MadeBy.AUTHOR
-    if kind == "default":
-        return _of_default(node)
-    if kind in {"model", "dataclass"} and (node.get("custom_init") or node.get("post_init")):
-        return MadeBy.AUTHOR
-    if kind == "enum":
-        plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
-        return MadeBy.NOBODY if plain and _has_no_missing(node["cls"]) else MadeBy.AUTHOR
-    if kind == "dict":  # of numbers, 1 and 01 are one key
-        return MadeBy.AUTHOR if node.get("keys_schema", {"type": "str"})["type"] != "str" else MadeBy.NOBODY
+    if kind not in _KEEPING or ("serialization" in node and _writer(node) != _OF_SEQUENCE):
+        return False
     if kind == "str":
-        kept = not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
-        return MadeBy.NOBODY if kept else MadeBy.PYDANTIC
-    if kind == "bytes" and config.get("val_json_bytes", "utf8") == "utf8":
-        return MadeBy.NOBODY
-    if kind in _LEAVES | _HOLDING:
-        return MadeBy.PYDANTIC if node.get("extra_behavior") == "ignore" else MadeBy.NOBODY
-    known = kind in _PYDANTIC or kind.startswith("function-")
-    return MadeBy.PYDANTIC if known else MadeBy.AUTHOR
+        return not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
+    if kind == "bytes":
+        return config.get("val_json_bytes", "utf8") == "utf8"
+    if kind == "dict":  # of numbers, 1 and 01 are one key
+        return bool(node.get("keys_schema", {"type": "str"})["type"] == "str")
+    if kind == "enum":
+        missing = getattr(node["cls"]._missing_, "__func__", None)  # gives a member for other values, where overridden
+        plain = all(isinstance(member.value, str | int | float | None) for member in node["members"])
+        return plain and missing is vars(Enum)["_missing_"].__func__
+    if kind == "default":
+        return _keeps_default(node)
+    return not any(map(node.get, ("custom_init", "post_init"))) and node.get("extra_behavior") != "ignore"
 
 
-def _of_default(node: CoreSchema) -> MadeBy:
+def _writer(node: CoreSchema) -> tuple[str | None, str | None]:
+    """The module and name of the function that writes the value of a node."""
+    function = node.get("serialization", {}).get("function")
+    return getattr(function, "__module__", None), getattr(function, "__name__", None)
+
+
+def _keeps_default(node: CoreSchema) -> bool:
     default = node.get("default")
-    plain = isinstance(default, str | int | float | bytes | Enum | None) or (
-        (type(default) in MAKES_EMPTY and not default) or (is_constant(default) and node["schema"]["type"] != "any")
-    )
-    if not plain or node.get("default_factory", list) not in MAKES_EMPTY:
-        return MadeBy.AUTHOR
-    return MadeBy.NOBODY if node.get("on_error", "raise") == "raise" else MadeBy.PYDANTIC
+    is_json = isinstance(default, str | int | float | bytes | Enum | None)
+    is_empty = type(default) in MAKES_EMPTY and not default
+    kept = is_json or is_empty or (is_constant(default) and node["schema"]["type"] != "any")
+    return kept and node.get("default_factory", list) in MAKES_EMPTY and node.get("on_error", "raise") == "raise"
 
 
 def is_constant(value: object) -> bool:
@@ -140,43 +118,20 @@ def is_constant(value: object) -> bool:
     return type(value) in _CONSTANT or isinstance(value, Enum | PurePath)
 
 
-def _is_pydantics(given: Any) -> bool:
-    """Whether a function of a core schema is one of Pydantic's own that are known, and goes round no other's, or there
-    is none; a serialization without a function is not."""
-    if given is None:  # mostly
-        return True
-    while isinstance(given, Mapping):
-        given = given.get("function", given.get("type"))
-    if isinstance(given, type) and given.__module__ == "ipaddress":
-        return True
-    inner = [cell.cell_contents for cell in getattr(given, "__closure__", None) or ()]
-    own = all(_is_from(one, *_PACKAGES) for one in inner if isinstance(one, type | FunctionType))
-    return getattr(given, "__name__", None) in _KNOWN_FUNCTIONS and _is_from(given, "pydantic") and own
-
-
-def _is_from(given: Any, *packages: str) -> bool:
-    return str(given.__module__).partition(".")[0] in packages
-
-
-def _has_no_missing(enum: type[Enum]) -> bool:
-    """Whether only the values of its members give a member."""
-    return getattr(enum._missing_, "__func__", None) is Enum._missing_.__func__  # type: ignore[attr-defined]
-
-
 # -- the dump ----------------------------------------------------------------------------------------------------------
 
 
 class Dump:
     """Writes the validated values of one closed core schema, by the names that a model uses."""
 
-    def __init__(self, core: CoreSchema, made: MadeBy) -> None:
+    def __init__(self, core: CoreSchema) -> None:
         self._core = core
-        self._rewritten = made is MadeBy.AUTHOR
-        written = _writing(core, checks=self._rewritten)
+        checks = any(map(_runs_code, all_nodes(core)))
+        written = rewritten(core, partial(_for_writing, checks=checks))
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
     def text(self, values: Any, sent: str | None, *, checked: bool = True, defaults: bool = True) -> str:
-        """The JSON text of validated values; an author's is written from what is read of it, each key once.
+        """The JSON text of validated values, each key once.
 
         Args:
             sent: What they were read from. A secret that does not stand in it was made here, and is not written; for
@@ -210,7 +165,7 @@ class Dump:
             context={} if sent is None else {_SENT_TEXT: _Sent(sent)},
             **options,
         )
-        text = (to_json(from_json(written, allow_inf_nan=False)) if self._rewritten else written).decode()
+        text = to_json(from_json(written, allow_inf_nan=False)).decode()
         if sent is not None and SECRET_STARS in text and text.count(SECRET_STARS) > sent.count(SECRET_STARS):
             raise ValueError(_NOT_SENT)
         return text
@@ -256,41 +211,37 @@ def _leaves(value: Any) -> Iterator[str]:
         yield value if isinstance(value, str) else dumps(value)
 
 
-def _writing(node: Any, *, checks: bool) -> Any:
-    """A copy that writes fields under the names that a model uses, none left out; secrets as they were sent; and sets
+def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
+    """A node that writes fields under the names that a model uses, none left out; secrets as they were sent; and sets
     in one order.
 
     Args:
         checks: Whether objects may be of other classes than are declared: Pydantic takes any that has attributes.
     """
-    if isinstance(node, list | tuple):
-        return type(node)(_writing(item, checks=checks) for item in node)
-    if not isinstance(node, dict):
-        return node
-    kind = node.get("type")
-    if not isinstance(kind, str):
-        return {key: _writing(value, checks=checks) for key, value in node.items()}
+    kind, is_plain = node["type"], "serialization" not in node
     if kind == "default" and node.get("default_factory", list) not in MAKES_EMPTY:
-        return _writing(node["schema"], checks=checks)  # a factory is not called to see whether it makes the same
-    if kind in _READ_AS:
-        read = node[_READ_AS[kind]]
-        kept = {key: node[key] for key in ("ref", "serialization") if key in node}
-        return _writing({**read, **kept}, checks=checks)
-    copy = {key: _writing(value, checks=checks) if key in NESTED else value for key, value in node.items()}
+        return node["schema"]  # type: ignore[no-any-return]  # no factory is called to see whether it makes the same
     for key in ("serialization_alias", "serialization_exclude", "serialization_exclude_if"):
-        copy.pop(key, None)
+        node.pop(key, None)
     if "validation_alias" in node:
-        copy["serialization_alias"] = node["validation_alias"]
+        node["serialization_alias"] = node["validation_alias"]
     if "config" in node:
-        copy["config"] = _writing_config(node["config"])
-    function = node.get("serialization", {}).get("function")
-    if getattr(function, "__module__", None) == "pydantic.types" and function.__name__ in _SECRET_WRITERS:
-        copy["serialization"] = {"type": "function-plain", "function": _sent_secret, "info_arg": True}
-    elif kind in {"set", "frozenset"} and "serialization" not in node:
-        copy["serialization"] = {"type": "function-wrap", "function": _in_order}
-    elif checks and kind in {"model", "dataclass"} and "serialization" not in node:
-        copy["serialization"] = {"type": "function-wrap", "function": partial(_of_class, node["cls"])}
-    return copy
+        node["config"] = _writing_config(node["config"])
+    if _writer(node) in _OF_SECRETS:
+        node["serialization"] = {"type": "function-plain", "function": _sent_secret, "info_arg": True}
+    elif is_plain and kind in {"set", "frozenset"}:
+        node["serialization"] = {"type": "function-wrap", "function": _in_order}
+    elif is_plain and checks and kind in {"model", "dataclass"}:
+        node["serialization"] = {"type": "function-wrap", "function": partial(_of_class, node["cls"])}
+    if kind in READ_AS:
+        return {**node[READ_AS[kind]], **{key: node[key] for key in ("ref", "serialization") if key in node}}
+    return node
+
+
+def _runs_code(node: CoreSchema) -> bool:
+    """Whether validation runs code that is not ours, which may give an object of any class."""
+    ours = (node.get("metadata") or {}).get("ferrule") is KEEPS
+    return any(map(node.get, ("custom_init", "post_init"))) or ("function" in node and not ours)
 
 
 def _of_class(declared: type, value: Any, handler: Any) -> Any:

@@ -45,8 +45,7 @@ class Parameters:
         defaults: The JSON values of the others, where they have one.
         direct: Parameters whose validated value is their JSON value.
         keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
-        dumped: Whether what is judged is written from the validated values.
-        made_again: Whether the handler's values are made of that, because code of an author's may have made them.
+        exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
         made_anew: The names of what a factory fills, wherever it is.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
@@ -54,8 +53,7 @@ class Parameters:
 
     direct: frozenset[str] = frozenset()
     keeps_digits = False
-    dumped = False
-    made_again = False
+    exact = True
     made_anew: frozenset[str] = frozenset()
     quick: Callable[[str], Any]
 
@@ -180,7 +178,7 @@ class Parameters:
 
     def places(self, arguments: Arguments) -> Places:
         """Where judged arguments hold paths; see `find_places`."""
-        return find_places(self.schema, arguments, arguments.validated if self.made_again else None)
+        return find_places(self.schema, arguments, None if self.exact else arguments.validated)
 
     def missing(self, arguments: JsonObject) -> list[str]:
         """Hidden parameters that nobody has filled."""

@@ -24,7 +24,7 @@ from ferrule.arguments.closing import (
     spelled_exactly,
     stop_at_first,
 )
-from ferrule.arguments.dumping import Dump, MadeBy, NoJudgedForm, first_unlike, made_by
+from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_WAYS, Ways
 from ferrule.errors import DefinitionError
@@ -63,9 +63,8 @@ class TypedParameters(Parameters):
             ways = Ways(self.schema, tagged=True)
             self._ways = ways if ways.recursive or ways.most > _FEW else None
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
-        self._made_by = made_by(core)
-        self.dumped, self.made_again = self._made_by is not MadeBy.NOBODY, self._made_by is MadeBy.AUTHOR
-        if not self.dumped and spelled(nodes):
+        self.exact = is_exact(core)
+        if self.exact and spelled(nodes):
             self._exactly = _validator(spelled_exactly(core))
         self.made_anew = _filled_by_factories(nodes)
         if SECRET_STARS in dumps(self.schema):
@@ -82,7 +81,7 @@ class TypedParameters(Parameters):
 
     @cached_property
     def _dump(self) -> Dump:
-        return Dump(self._core, self._made_by)
+        return Dump(self._core)
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
         validate, exact, least = self._validating(self._exactly), self.keeps_digits, len(self.required)
@@ -109,11 +108,11 @@ class TypedParameters(Parameters):
         return values, self._dump.text(values, text)
 
     def judged(self, text: str, values: Any) -> Arguments:
-        if not self.dumped:
+        if self.exact:
             return Arguments(text, values, self)
         judged = Arguments(self._dump.text(values, text), values, self)
         judged.received = text
-        if self.made_again:
+        if judged.raw != text:  # else they are made of what is judged
             try:
                 judged.validated = self.again(judged)
             except ArgumentErrors as wrong:
@@ -122,13 +121,13 @@ class TypedParameters(Parameters):
         return judged
 
     def beyond_defaults(self, judged: Arguments) -> Any:
-        if not self.dumped:
+        if self.exact:
             return super().beyond_defaults(judged)
         return from_json(self._dump.text(judged.validated, judged.raw, defaults=False))
 
     def again(self, judged: Arguments) -> Any:
         values = self.values(judged.raw)
-        if self.dumped and (written := self._dump.text(values, judged.raw)) != judged.raw:
+        if not self.exact and (written := self._dump.text(values, judged.raw)) != judged.raw:
             raise NoJudgedForm(self._dump.not_read(first_unlike(from_json(judged.raw), from_json(written))))
         return values
 

@@ -335,7 +335,7 @@ async def _admit_and_invoke(
             values, answer = None, await resume(plan, state, answered)
         else:
             values, text = validate(plan, call, state)
-            if plan.judged or (plan.dumped and state.observers):
+            if plan.judged:
                 note_judged(plan, state, values, text)
                 values = state.call.arguments.validated
                 authorizing = authorize(plan, state)

@@ -113,7 +113,6 @@ class Plan:
         self.tool = tool
         self.name = tool.name
         self.parameters = handler.parameters
-        self.dumped = handler.parameters.dumped
         self.quick = handler.parameters.quick
         self.output = tool.output
         self.changes = tool.read_only is not True
@@ -151,7 +150,7 @@ class Plan:
         self.journaled = runner.journal is not None and self.changes
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
         isolated = tool.isolation is not None  # the process gets the judged text
-        self.judged = reads or isolated or self.journaled or callable(tool.parallel) or handler.parameters.made_again
+        self.judged = reads or isolated or self.journaled or callable(tool.parallel) or not handler.parameters.exact
 
     def check_input(self, raw: str | JsonObject | None) -> None:
         """Refuse arguments that are too long to be read.
