@@ -129,7 +129,7 @@ async def reject_at_once(
     observers = runner.observers if origin.entry is None else (*runner.observers, *origin.entry.observers)
     if origin.answered is None:
         emit(observers, "tool:pre", named, None, fields)
-    keep_told(result, (named, fields.session, fields.principal, runner.clock.now()))
+    keep_told(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
     emit(observers, "tool:error", named, result, fields)
     if origin.entry is not None:
         origin.entry.end(result)

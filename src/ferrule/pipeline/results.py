@@ -23,7 +23,7 @@ from ferrule.values.content import Text, as_output, bound, clean, cut, render, s
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
-from ferrule.values.result import Status, Suspension, ToolResult, keep, keep_duration, keep_told, returned, success
+from ferrule.values.result import Status, ToolResult, keep, keep_duration, keep_told, returned, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -281,9 +281,8 @@ def seal(state: CallState, result: object) -> ToolResult:
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
     fields, now = state.fields, state.plan.runner.clock.now()
-    keep_told(sealed, (state.told if state.plan.hidden else state.call, fields.session, fields.principal, now))
-    if attempt.pending is not None or attempt.answered_by is not None:
-        keep(sealed, "_suspension", Suspension(attempt.pending, attempt.answered_by))
+    told = state.told if state.plan.hidden else state.call
+    keep_told(sealed, (told, fields.session, fields.principal, now, attempt.pending, attempt.answered_by))
     return sealed
 
 
@@ -306,7 +305,6 @@ def _copied(state: CallState, found: Any) -> ToolResult:
         content=found._content,
     )
     keep(copied, "_value", returned(found))
-    keep(copied, "_suspension", Suspension(None, None))  # perhaps another call's
     return copied
 
 

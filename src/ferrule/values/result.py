@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
@@ -16,14 +16,7 @@ Status: TypeAlias = Literal[
 _EMPTY: JsonObject = FrozenDict()
 
 
-class Suspension(NamedTuple):
-    """What the kernel adds to the result of a call that was suspended, or taken up again."""
-
-    pending: JsonObject | None
-    answered_by: str | None
-
-
-_NONE = Suspension(None, None)
+_NOTHING_TOLD = (None,) * 6
 
 
 class _ResultFields:
@@ -31,7 +24,6 @@ class _ResultFields:
 
     __slots__ = (
         "_content",
-        "_suspension",
         "_told",
         "_value",
         "call",
@@ -119,12 +111,16 @@ class ToolResult(_ResultFields):
     @property
     def pending(self) -> JsonObject | None:
         """Of a suspended call, all that `Runner.resume` needs, read-only; no handler and no middleware can make it."""
-        return getattr(self, "_suspension", _NONE).pending if self.status == "suspended" else None
+        return self._facts[4] if self.status == "suspended" else None
 
     @property
     def answered_by(self) -> str | None:
         """Who approved, where `allow(by=…)` or `resume(…, by=…)` said so."""
-        return getattr(self, "_suspension", _NONE).answered_by
+        return cast("str | None", self._facts[5])
+
+    @property
+    def _facts(self) -> tuple[Any, ...]:
+        return getattr(self, "_told", _NOTHING_TOLD)
 
     @property
     def call_id(self) -> str:
@@ -152,9 +148,7 @@ class ToolResult(_ResultFields):
         made = ToolResult(**{**kept, **changes})
         if "output" not in changes and hasattr(self, "_value"):
             keep(made, "_value", self._value)
-        for name in ("_suspension", "_told"):
-            if hasattr(self, name):
-                keep(made, name, getattr(self, name))
+        keep_told(made, self._facts)
         return made
 
     def record(self) -> dict[str, Any]:
@@ -165,7 +159,7 @@ class ToolResult(_ResultFields):
         the call arrived (`at`, seconds since the epoch). `pending` is all that `Runner.resume` reads, and `None` where
         the call is not suspended.
         """
-        told, session, principal, ended_at = getattr(self, "_told", (None, None, None, None))
+        told, session, principal, ended_at, _, answered_by = self._facts
         return {
             "tool_name": self.tool_name,
             "tool_call_id": self.call_id or None,
@@ -181,7 +175,7 @@ class ToolResult(_ResultFields):
             "executed": self.executed,
             "repairs": list(self.repairs),
             "metadata": jsonable(dict(self.metadata)),
-            "answered_by": self.answered_by,
+            "answered_by": answered_by,
             "pending": thaw(self.pending),
         }
 
@@ -196,7 +190,8 @@ keep = object.__setattr__
 keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 """The same for what every call fills in, in a third of the time."""
 keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
-"""The same for what a record says besides: the call as it is told, its session, its principal, and when it ended."""
+"""The same for what the kernel alone knows: the call as it is told, its session, its principal, when it ended, what
+takes it up again where it is suspended, and who approved it."""
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
