@@ -134,7 +134,7 @@ class Runner:
             limiter=None if limit is None else Limiter(limit),
             principal_limits=None if share is None else PrincipalLimits(share),
             deps=deps,
-            secrets=options.mapping("secrets", secrets, ""),
+            secrets=options.mapping("secrets", secrets),
             timeout=seconds("timeout", timeout),
             expose=exception_classes("expose", expose) or (),
             max_output=whole_number("max_output", max_output) or 100_000,

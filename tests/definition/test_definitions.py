@@ -599,7 +599,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Tool("  ", add), "name"),
     (lambda: Tool(None, add), "name"),  # type: ignore[arg-type]
     (lambda: Tool(5, add), "name"),  # type: ignore[arg-type]
-    (lambda: Tool({"name": "x"}), r"name .*build_tool\(definition, handler\)"),  # type: ignore[arg-type]
+    (lambda: Tool({"name": "x"}), r"name must be a text"),  # type: ignore[arg-type]
     (lambda: Tool("a\nb", add), "name"),
     (lambda: Tool("x" * 129, add), "128"),
     (lambda: tool(lambda a: a), "lambda"),

@@ -162,8 +162,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     *((lambda one=one: build_tool(one), NOTHING_RUNS) for one in SHAPES.values()),
     *((lambda one=one: Toolset([one]), NOTHING_RUNS) for one in SHAPES.values()),
     (lambda: Runner([CHAT]), r"build_tool\(definition, handler\)"),
-    (lambda: tool(CHAT), r"build_tool\(definition, handler\) makes a tool of a definition"),  # type: ignore[call-overload]
-    (lambda: Tool("weather", MCP), r"build_tool\(definition, handler\)"),  # type: ignore[arg-type]
+    (lambda: tool(CHAT), "handler, or execute, must be a function"),  # type: ignore[call-overload]
+    (lambda: Tool("weather", MCP), "handler, or execute, must be a function"),  # type: ignore[arg-type]
     (lambda: build_tool(weather, CHAT), r"takes a definition as a dict, not <function"),  # type: ignore[arg-type]
     (lambda: build_tool({**ANTHROPIC, "execute": of_payload}, weather), "an 'execute' and a handler; leave one out"),
     (lambda: build_tool(CHAT, "weather"), "must be a function"),  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ from ferrule.values.json_text import dumps
 
 
 def keep_defaults(
-    name: str,
     fields: Mapping[str, CoreSchema],
     own: Mapping[str, object],
     exported: Mapping[str, Any],
@@ -49,7 +48,7 @@ def keep_defaults(
                 field["schema"] = node["schema"]
         elif unjudged:
             raise DefinitionError(
-                f"tool {name!r}: the default of {key!r}, {default!r:.80}, has no JSON form to be judged by; write "
+                f"the default of {key!r}, {default!r:.80}, has no JSON form to be judged by; write "
                 "None, and fill it in the function"
             )
         elif not is_constant(default) and _is_hashable(default):  # of what is not hashable, Pydantic makes a copy
@@ -60,17 +59,15 @@ def keep_defaults(
     if given:
         chosen = {key: field for key, field in fields.items() if field.get("validation_alias", key) in given}
         part = typed_dict(chosen, None)
-        _check_types(name, {**core, "schema": part} if "definitions" in core else part, given)
+        _check_types({**core, "schema": part} if "definitions" in core else part, given)
 
 
-def _check_types(name: str, core: CoreSchema, given: dict[str, Any]) -> None:
+def _check_types(core: CoreSchema, given: dict[str, Any]) -> None:
     try:
         SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False).validate_json(dumps(given))
     except ValidationError as error:
         wrong = from_pydantic(error, given)[0]
-        raise DefinitionError(
-            f"tool {name!r}: the default of {wrong.path[0]!r} does not fit its type: it {wrong.expected}"
-        ) from None
+        raise DefinitionError(f"the default of {wrong.path[0]!r} does not fit its type: it {wrong.expected}") from None
 
 
 def _is_hashable(value: object) -> bool:

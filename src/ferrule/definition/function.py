@@ -24,7 +24,7 @@ from ferrule.errors import DefinitionError
 _NO_HINT = inspect.Parameter.empty
 
 
-def from_function(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
+def from_function(function: Callable[..., object], options: ToolOptions) -> Handler:
     """A handler of a function, bound method or callable object: parameters from the type hints.
 
     Raises:
@@ -32,28 +32,28 @@ def from_function(name: str, function: Callable[..., object], options: ToolOptio
             form.
     """
     description, texts = parse(doc_of(function))
-    signature = signature_of(name, function)
-    hints = type_hints(name, function)
+    signature = signature_of(function)
+    hints = type_hints(function)
     returns = hints.pop("return", UNKNOWN)
     contexts: list[str] = []
     declared: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise DefinitionError(
-                f"tool {name!r}: a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
+                f"a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
                 "a list parameter for *args, and leave out the /"
             )
         hint = hints.get(parameter.name, Any if parameter.annotation is _NO_HINT else parameter.annotation)
         if get_origin(hint) in (typing.Unpack, typing_extensions.Unpack):
             raise DefinitionError(
-                f"tool {name!r}: **{parameter.name} has its keys from a TypedDict; write them as parameters of the "
+                f"**{parameter.name} has its keys from a TypedDict; write them as parameters of the "
                 "function, or take the TypedDict as one parameter"
             )
         if is_context(hint):
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=hint))
-    parameters, names = _typed(name, declared, texts, frozenset(contexts), options)
+    parameters, names = _typed(declared, texts, frozenset(contexts), options)
     return Handler(
         function=function,
         parameters=parameters,
@@ -67,17 +67,16 @@ def from_function(name: str, function: Callable[..., object], options: ToolOptio
 
 
 def _typed(
-    name: str,
     declared: list[inspect.Parameter],
     texts: Mapping[str, str],
     contexts: frozenset[str],
     options: ToolOptions,
 ) -> tuple[TypedParameters, dict[str, str]]:
     """The parameters, and their names in JSON by those in Python."""
-    whole = close(_arguments_core(name, declared))
+    whole = close(_arguments_core(declared))
     call = whole["schema"] if whole["type"] == "definitions" else whole
     arguments = call["arguments_schema"]
-    schema = exported_schema(name, whole, declared)
+    schema = exported_schema(whole, declared)
     private = frozenset(options.get("private", ()))
     fields: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
@@ -95,7 +94,7 @@ def _typed(
     core = core if call is whole else {**whole, "schema": core}
     drop_unknown = options.get("unknown") == "drop"
     own = {parameter.name: parameter.default for parameter in named}
-    keep_defaults(name, fields, own, schema["properties"], core, private)
+    keep_defaults(fields, own, schema["properties"], core, private)
     return TypedParameters(core, schema, hidden=frozenset(hidden), drop_unknown=drop_unknown), names
 
 
@@ -109,7 +108,7 @@ def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: froz
     return field
 
 
-def _arguments_core(name: str, declared: list[inspect.Parameter]) -> dict[str, Any]:
+def _arguments_core(declared: list[inspect.Parameter]) -> dict[str, Any]:
     """Pydantic's core schema of a call with these parameters, all by keyword.
 
     A function made for it carries the resolved hints: the developer's own may have parameters that a model never
@@ -124,11 +123,10 @@ def _arguments_core(name: str, declared: list[inspect.Parameter]) -> dict[str, A
     ]
     shim.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     shim.__annotations__ = {p.name: p.annotation for p in keyword}
-    shim.__name__ = name
     try:
         return dict(_adapter(shim).core_schema)
     except UNEXPORTABLE as error:
-        raise DefinitionError(_why(name, keyword, error)) from error
+        raise DefinitionError(_why(keyword, error)) from error
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -143,7 +141,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-def _why(name: str, parameters: Sequence[inspect.Parameter], error: BaseException) -> str:
+def _why(parameters: Sequence[inspect.Parameter], error: BaseException) -> str:
     reason = str(error).partition("\n")[0]
     for parameter in parameters:
         try:
@@ -151,11 +149,11 @@ def _why(name: str, parameters: Sequence[inspect.Parameter], error: BaseExceptio
         except UNEXPORTABLE as inner:
             reason = f"parameter {parameter.name!r}: {str(inner).partition(chr(10))[0]}"
             break
-    return f"tool {name!r}: {reason}; use types that JSON can carry"
+    return f"{reason}; use types that JSON can carry"
 
 
-def exported_schema(name: str, core: dict[str, Any], declared: Sequence[inspect.Parameter] = ()) -> dict[str, Any]:
+def exported_schema(core: dict[str, Any], declared: Sequence[inspect.Parameter] = ()) -> dict[str, Any]:
     try:
         return json_schema(core)
     except UNEXPORTABLE as error:
-        raise DefinitionError(_why(name, declared, error)) from error
+        raise DefinitionError(_why(declared, error)) from error

@@ -1,7 +1,7 @@
 """The options of a tool, in one table: the type and the check of each, what it is where it is left out, and whether the
 handler is made anew where it changes.
 
-The checks take the option's name, what was given, and the name of the tool (empty for a runner), and give what is kept.
+The checks take the option's name and what was given, and give what is kept.
 """
 
 # Without `from __future__ import annotations`: the table below is read from its annotations, and to evaluate them as
@@ -35,17 +35,14 @@ Preview: TypeAlias = Callable[[JsonObject], str | Diff]
 PROVIDERS = ("anthropic", "bedrock", "cohere", "gemini", "mistral", "ollama", "openai_chat", "openai_responses")
 """The modules of `ferrule.providers`, which a tool may name."""
 
-FOR_DEFINITIONS = "build_tool(definition, handler) makes a tool of a definition"
-
 _T = TypeVar("_T")
 _NO_NONE = object()
 _OF_ARGUMENTS = "a function of the arguments, which takes them as one mapping and is not async"
 
 
-def wrong(key: str, value: object, tool: str, right: str) -> DefinitionError:
+def wrong(key: str, value: object, right: str) -> DefinitionError:
     """What is said of an option that is not what is `right`."""
-    owner = f"tool {tool!r}: " if tool else ""
-    return DefinitionError(f"{owner}{key} must be {right}, not {value!r}")
+    return DefinitionError(f"{key} must be {right}, not {value!r}")
 
 
 def _as_it_is(value: Any) -> Any:
@@ -62,11 +59,11 @@ def kind(
         none: What is kept of `None`, which is judged as any other value where this is left out.
     """
 
-    def check(key: str, value: Any, tool: str = "") -> _T:
+    def check(key: str, value: Any) -> _T:
         if value is None and none is not _NO_NONE:
             return none  # type: ignore[no-any-return]
         if not is_right(value):
-            raise wrong(key, value, tool, right)
+            raise wrong(key, value, right)
         return keep(value)
 
     return check
@@ -75,10 +72,10 @@ def kind(
 def each(check: Callable[..., _T]) -> Callable[..., tuple[_T, ...]]:
     """The check of a list of what `check` takes; a text is none, though it is iterable, nor is a dict."""
 
-    def check_all(key: str, value: Any, tool: str = "") -> tuple[_T, ...]:
+    def check_all(key: str, value: Any) -> tuple[_T, ...]:
         if isinstance(value, str | Mapping) or not isinstance(value, Iterable):
-            raise wrong(key, value, tool, f"a list, such as {key}=[...]")
-        return tuple(check(f"each of {key}", item, tool) for item in value)
+            raise wrong(key, value, f"a list, such as {key}=[...]")
+        return tuple(check(f"each of {key}", item) for item in value)
 
     return check_all
 
@@ -176,48 +173,48 @@ def one_of(*allowed: str | None) -> Callable[..., object]:
     return kind(f"one of {allowed!r}", lambda value: value in allowed)
 
 
-def middleware(key: str, value: Iterable[Middleware], tool: str = "") -> tuple[Middleware, ...]:
+def middleware(key: str, value: Iterable[Middleware]) -> tuple[Middleware, ...]:
     """Several middleware. One that belongs in one stage alone says so in a text, `only_inside` or `only_around`."""
-    items = _middleware(key, value, tool)
+    items = _middleware(key, value)
     other = "only_around" if key == "inside" else "only_inside"
     for item in items:
         if isinstance(said := getattr(item, other, None), str):
-            raise DefinitionError(f"tool {tool!r}: {said}" if tool else said)
+            raise DefinitionError(said)
     return items
 
 
-def by_provider(key: str, value: object, tool: str) -> FrozenDict:
+def by_provider(key: str, value: object) -> FrozenDict:
     """A dict for each provider, read-only."""
-    given = mapping(key, value, tool)
+    given = mapping(key, value)
     for name in given:
         if name not in PROVIDERS:
             raise DefinitionError(
-                f"tool {tool!r}: provider={{{name!r}: …}} names no provider; the providers are "
-                f"{', '.join(PROVIDERS)}, and what is for one of them stands below its name"
+                f"provider={{{name!r}: …}} names no provider; the providers are {', '.join(PROVIDERS)}, and what is "
+                "for one of them stands below its name"
             )
-    return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one, tool)) for name, of_one in given.items())
+    return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one)) for name, of_one in given.items())
 
 
-def isolating(key: str, value: object, tool: str) -> object:
+def isolating(key: str, value: object) -> object:
     """`None`, `"process"`, or an object that says where the handler runs."""
     if value == "process" and not (hasattr(os, "killpg") and hasattr(os, "fork")):
         raise DefinitionError("isolation='process' needs process groups, which this platform does not have")
     if value not in (None, "process") and not fits(getattr(value, "executor", None), "(tool)"):
-        raise wrong(key, value, tool, "None, 'process', or an object with executor(tool)")
+        raise wrong(key, value, "None, 'process', or an object with executor(tool)")
     return value
 
 
-def exception_classes(key: str, value: object, tool: str = "") -> tuple[type[BaseException], ...] | None:
+def exception_classes(key: str, value: object) -> tuple[type[BaseException], ...] | None:
     """One or several classes of exceptions, or `None`."""
     if value is None:
         return None
     kinds = tuple(value) if isinstance(value, Iterable) and not isinstance(value, type) else (value,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
-        raise wrong(key, value, tool, "a tuple of exception classes")
+        raise wrong(key, value, "a tuple of exception classes")
     return cast("tuple[type[BaseException], ...]", kinds)
 
 
-def as_given(key: str, value: object, tool: str) -> object:
+def as_given(key: str, value: object) -> object:
     """What is checked elsewhere, or may be anything."""
     return value
 
@@ -232,7 +229,7 @@ class Option(NamedTuple):
         is_kept: Whether the tool has an attribute of this name that holds it.
     """
 
-    check: Callable[[str, Any, str], object]
+    check: Callable[[str, Any], object]
     default: object = None
     makes_handler: bool = False
     is_kept: bool = True

@@ -48,7 +48,7 @@ class Output:
         free: Whether anything fits.
     """
 
-    def __init__(self, name: str, returns: Any, given: JsonObject | None) -> None:
+    def __init__(self, returns: Any, given: JsonObject | None) -> None:
         if get_origin(returns) in (Union, types.UnionType):  # an `InputRequired` is no output
             returns = Union[tuple(kind for kind in get_args(returns) if kind is not InputRequired)]  # noqa: UP007
         self._returns = returns
@@ -61,15 +61,15 @@ class Output:
         self._validator: Any = None
         if given is not None:
             if not isinstance(given, Mapping):
-                raise DefinitionError(f"tool {name!r}: output_schema must be a JSON Schema object, not {given!r}")
+                raise DefinitionError(f"output_schema must be a JSON Schema object, not {given!r}")
             if too_deep(given):
-                raise DefinitionError(f"tool {name!r}: output_schema nests more than {MOST_DEPTH} deep")
+                raise DefinitionError(f"output_schema nests more than {MOST_DEPTH} deep")
             self._schema = freeze(given)
             self._validator = schema_validator(dict(given))
             try:
                 self._ways = Ways(self._schema)
             except DefinitionError as error:
-                raise DefinitionError(f"tool {name!r}: output_schema: {error}") from None
+                raise DefinitionError(f"output_schema: {error}") from None
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:

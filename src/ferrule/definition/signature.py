@@ -15,13 +15,11 @@ from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
 
-def signature_of(name: str, function: Callable[..., object]) -> inspect.Signature:
+def signature_of(function: Callable[..., object]) -> inspect.Signature:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise DefinitionError(
-            f"tool {name!r}: {function!r} has no signature ({error}); wrap it in a function"
-        ) from None
+        raise DefinitionError(f"{function!r} has no signature ({error}); wrap it in a function") from None
     fixed: set[str] = set()
     while isinstance(function, functools.partial):
         fixed |= function.keywords.keys()
@@ -30,7 +28,7 @@ def signature_of(name: str, function: Callable[..., object]) -> inspect.Signatur
     return signature.replace(parameters=kept)
 
 
-def type_hints(name: str, function: Callable[..., object]) -> dict[str, object]:
+def type_hints(function: Callable[..., object]) -> dict[str, object]:
     """The hints as types; that of the return may be one that only type checkers resolve.
 
     Raises:
@@ -49,7 +47,7 @@ def type_hints(name: str, function: Callable[..., object]) -> dict[str, object]:
         except Exception as error:
             problem = error
     raise DefinitionError(
-        f"tool {name!r}: the annotations {hints!r} cannot be resolved ({problem}); import what they name at run time, "
+        f"the annotations {hints!r} cannot be resolved ({problem}); import what they name at run time, "
         "not under TYPE_CHECKING"
     )
 
@@ -76,7 +74,7 @@ def unfilled_self(function: object) -> bool:
         return False
     if not plain.__dict__ and _FILLED_BY_PYTHON.isdisjoint(plain.__code__.co_varnames):
         return False  # without a signature, which would be most of the work of making a toolset
-    first = next(iter(signature_of("", function).parameters.values()), None)  # type: ignore[arg-type]
+    first = next(iter(signature_of(function).parameters.values()), None)  # type: ignore[arg-type]
     return first is not None and first.name in _FILLED_BY_PYTHON and first.annotation is first.empty
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from threading import local
@@ -21,7 +21,6 @@ from ferrule.definition.function import from_function
 from ferrule.definition.handler import Handler
 from ferrule.definition.model_class import from_handler_class
 from ferrule.definition.options import (
-    FOR_DEFINITIONS,
     KEPT,
     MAKES_HANDLER,
     OPTIONS,
@@ -208,21 +207,23 @@ class Tool(Generic[P, R_co]):
     def _define(self: Any, name: str, changes: JsonObject, *, anew: bool) -> None:
         """Check the changes, keep all options as they are then, and fill what was left out: the description, and the
         traits that follow `read_only`. The handler is made `anew`, or still there."""
-        kept = {key: OPTIONS[key].check(key, value, name) for key, value in changes.items()}
-        options = {**self.options, **kept}
-        vars(self).update({key: options.get(key, default) for key, default in KEPT.items()})
-        vars(self).update(name=_checked_name(name), wire_name=wire_name(name), options=options)
-        if "concurrency" in kept:
+        vars(self).update(name=_checked_name(name), wire_name=wire_name(name))
+        try:
+            vars(self)["options"] = {**self.options, **{key: OPTIONS[key].check(key, changes[key]) for key in changes}}
+            vars(self).update({key: self.options.get(key, default) for key, default in KEPT.items()})
+            if anew:
+                handling = _handling(self)
+                output = Output(handling.returns, self.options.get("output_schema"))
+                vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
+        except DefinitionError as error:
+            raise DefinitionError(f"tool {name!r}: {error}") from error
+        if "concurrency" in changes:
             vars(self)["limiter"] = None if self.concurrency is None else Limiter(self.concurrency)
-        if anew:
-            handling = _handling(self)
-            output = Output(name, handling.returns, options.get("output_schema"))
-            vars(self).update(handling=handling if self.adapt is None else self.adapt(handling), output=output)
         read_only: Trait = self.read_only
         changing = (lambda arguments: read_only(arguments) is not True) if callable(read_only) else not read_only
         derived = {"description": self.handling.description, "parallel": read_only, "destructive": changing}
         vars(self).update({key: value for key, value in derived.items() if getattr(self, key) is None})
-        if anew or "examples" in kept:
+        if anew or "examples" in changes:
             self.handling.parameters.check_examples(name, self.examples)
 
     def bind(self, /, **values: object) -> Tool[..., R_co]:
@@ -327,8 +328,9 @@ class Tool(Generic[P, R_co]):
 def _checked_name(name: object) -> str:
     if isinstance(name, str) and name.strip() and re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}", name):
         return name
-    shown = f"{name!r:.140}{f'; {FOR_DEFINITIONS}' if isinstance(name, Mapping) else ''}"
-    raise DefinitionError(f"a tool's name must be a text of 1 to 128 characters, none of them control, not {shown}")
+    raise DefinitionError(
+        f"a tool's name must be a text of 1 to 128 characters, none of them control, not {name!r:.140}"
+    )
 
 
 def wire_name(name: str) -> str:
@@ -349,32 +351,24 @@ def wire_name(name: str) -> str:
 
 def _handling(tool: Tool) -> Handler:
     """How the tool's handler is called, by the way in which it was written."""
-    name, handler = tool.name, tool.handler
     if tool.isolation is None and tool.transfer != "json":
-        raise DefinitionError(f"tool {name!r}: transfer={tool.transfer!r} is for a tool with isolation='process'")
-    try:
-        handling = _maker(tool, handler)(name, handler, tool.options)
-    except DefinitionError as error:
-        raise error if str(error).startswith("tool ") else DefinitionError(f"tool {name!r}: {error}") from error
+        raise DefinitionError(f"transfer={tool.transfer!r} is for a tool with isolation='process'")
+    handling = _maker(tool.handler, tool.options)(tool.handler, tool.options)
     if inspect.isgeneratorfunction(handling.runs):
-        raise DefinitionError(f"tool {name!r} yields: make it an async generator (async def), or return a list")
+        raise DefinitionError("it yields: make it an async generator (async def), or return a list")
     wire = set(handling.aliases.values())  # what is private goes by its name in Python
     properties = handling.parameters.schema.get("properties", ())
     known = {key for key in properties if key not in wire} | handling.aliases.keys()
     if unknown := [key for key in tool.private if key not in known]:
-        raise DefinitionError(f"tool {name!r}: private={unknown!r} names no parameter, field or property")
+        raise DefinitionError(f"private={unknown!r} names no parameter, field or property")
     return handling
 
 
-def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Handler]:
-    name, options = tool.name, tool.options
+def _maker(handler: object, options: ToolOptions) -> Callable[[Any, ToolOptions], Handler]:
     if isinstance(handler, Tool):
-        raise DefinitionError(f"tool {name!r}: its handler is a Tool already; use .replace(...) for a changed copy")
+        raise DefinitionError("its handler is a Tool already; use .replace(...) for a changed copy")
     if not callable(handler):
-        if isinstance(handler, Mapping):
-            raise DefinitionError(f"tool {name!r}: {FOR_DEFINITIONS}")
-        what = "the handler" if options.get("input_schema") is None else "execute"
-        raise DefinitionError(f"tool {name!r}: {what} must be a function or a ToolHandler class, not {handler!r}")
+        raise DefinitionError(f"the handler, or execute, must be a function or a ToolHandler class, not {handler!r}")
     if options.get("args_model") is not None:
         return partial(of_others, "from_args_model")
     if options.get("input_schema") is not None:
@@ -384,6 +378,6 @@ def _maker(tool: Tool, handler: object) -> Callable[[str, Any, ToolOptions], Han
     if issubclass(handler, BaseModel):
         return from_handler_class
     raise DefinitionError(
-        f"tool {name!r}: the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, "
-        f"pass an instance that has execute(), or use Toolset.of({handler.__name__}(...)) for its methods"
+        f"the class {handler.__name__} is no ToolHandler; derive it from ferrule.ToolHandler, pass an instance that "
+        f"has execute(), or use Toolset.of({handler.__name__}(...)) for its methods"
     )

@@ -18,7 +18,7 @@ from ferrule.errors import DefinitionError
 _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
 
 
-def from_args_model(name: str, function: Callable[..., object], options: ToolOptions) -> Handler:
+def from_args_model(function: Callable[..., object], options: ToolOptions) -> Handler:
     """A handler of `fn(args)`, `fn(args, ctx)` or `fn(ctx, args)`, where `args` is an `args_model`.
 
     Raises:
@@ -26,20 +26,20 @@ def from_args_model(name: str, function: Callable[..., object], options: ToolOpt
     """
     model: object = options["args_model"]
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise DefinitionError(f"tool {name!r}: args_model must be a Pydantic model, not {model!r}")
-    hints = type_hints(name, function)
-    parameters = list(signature_of(name, function).parameters.values())
+        raise DefinitionError(f"args_model must be a Pydantic model, not {model!r}")
+    hints = type_hints(function)
+    parameters = list(signature_of(function).parameters.values())
     # A hint that is neither for the arguments nor for the context means another kind of function.
     strange = any((get_origin(hints.get(p.name)) or hints.get(p.name)) in _DATA for p in parameters)
     contexts = contexts_of(parameters, hints) or parameters[1:]
     if strange or len(parameters) not in (1, 2) or len(contexts) == len(parameters):
         raise DefinitionError(
-            f"tool {name!r}: with args_model the function takes (args), (args, ctx) or (ctx, args), "
+            f"with args_model the function takes (args), (args, ctx) or (ctx, args), "
             f"where args is a {model.__name__}, and this one takes ({', '.join(p.name for p in parameters)})"
         )
     return Handler(
         function=function,
-        parameters=model_parameters(name, model, options),
+        parameters=model_parameters(model, options),
         call=taking_whole(function, parameters, contexts),
         description=parse(doc_of(function))[0],
         returns=hints.get("return", UNKNOWN),

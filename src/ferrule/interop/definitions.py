@@ -92,7 +92,7 @@ def _built(given: dict[str, Any]) -> Tool:
             value = given.pop(key)
             answer = value() if callable(value) else value
             if not isinstance(answer, bool):
-                raise wrong(key, value, name, "True or False, or a function that returns it")
+                raise wrong(key, value, "True or False, or a function that returns it")
             given.setdefault(option, answer)
     if given.get("input_schema") is None:
         given["input_schema"] = {"type": "object"}
@@ -124,10 +124,10 @@ def permission_guard(name: str, check: Callable[..., object]) -> Guard:
         DefinitionError: where it is neither a sync nor an async function of two arguments.
     """
     if inspect.isgeneratorfunction(check) or inspect.isasyncgenfunction(check):
-        raise wrong("check_permissions", check, name, "a function that answers, and this one yields")
+        raise wrong("check_permissions", check, "a function that answers, and this one yields")
     two = fits(check, "(payload, context)")
     if not two:
-        callable_with("(payload)")("check_permissions", check, name)
+        callable_with("(payload)")("check_permissions", check)
 
     async def check_permissions(call: ToolCall, context: ToolContext) -> Decision | None:
         payload = dict(call.arguments)

@@ -17,7 +17,7 @@ from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.values.frozen import JsonObject
 
 
-def from_execute(name: str, execute: Callable[..., object], options: ToolOptions) -> Handler:
+def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handler:
     """A handler of `execute(payload)`, `execute(payload, context)` or `execute(one=…, other=…)` with an `input_schema`.
 
     Raises:
@@ -28,17 +28,17 @@ def from_execute(name: str, execute: Callable[..., object], options: ToolOptions
     return Handler(
         function=execute,
         parameters=parameters,
-        call=_caller(name, execute, parameters),
+        call=_caller(execute, parameters),
         description=parse(doc_of(execute))[0],
     )
 
 
-def _caller(name: str, execute: Callable[..., object], parameters: SchemaParameters) -> Call:
+def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> Call:
     try:
-        hints = type_hints(name, execute)
+        hints = type_hints(execute)
     except DefinitionError:  # the schema says what the parameters are, so they need no hints that can be resolved
         hints = {}
-    written = list(signature_of(name, execute).parameters.values())
+    written = list(signature_of(execute).parameters.values())
     written = written[1:] if unfilled_self(execute) else written
     properties = parameters.schema["properties"]
     by_name = written and written[0].name in properties  # then a `context` of the schema's is a property too
@@ -47,7 +47,7 @@ def _caller(name: str, execute: Callable[..., object], parameters: SchemaParamet
     rest = [p for p in written if p.kind is p.VAR_POSITIONAL]
     if _takes_payload(taken, properties, hints) if taken else rest:
         return taking_whole(execute, written, contexts or rest)
-    _check_names(name, execute, contexts, parameters)
+    _check_names(execute, contexts, parameters)
     return lambda values, context: execute(**values, **{p.name: context for p in contexts})
 
 
@@ -65,15 +65,13 @@ def _takes_payload(
     return takes_dict and properties[first.name].get("type") != "object"
 
 
-def _check_names(
-    name: str, execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters
-) -> None:
+def _check_names(execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters) -> None:
     """Look whether `execute` can be called by keyword with the least and with the most that the schema allows.
 
     Raises:
         DefinitionError: naming what does not fit.
     """
-    schema, signature = parameters.schema, signature_of(name, execute)
+    schema, signature = parameters.schema, signature_of(execute)
     properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}
     least = [key for key in properties if key in filled or key in schema.get("required", ())]
     closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
@@ -83,7 +81,7 @@ def _check_names(
             signature.bind(**dict.fromkeys(given), **{p.name: None for p in contexts})
         except TypeError as error:
             raise DefinitionError(
-                f"tool {name!r}: {signature} does not fit the input schema: called with "
+                f"{signature} does not fit the input schema: called with "
                 f"{', '.join(given) or 'nothing'}, it says {str(error)!r}. Write a parameter for each property (with a "
                 "default where it may be left out, and **others where the schema allows other names), or "
                 "execute(payload) or execute(payload, context), which get them as a dict"

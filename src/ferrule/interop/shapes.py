@@ -43,7 +43,7 @@ def options_of(definition: Mapping[str, Any]) -> dict[str, Any]:
     said.pop("strict", None)
     if "inputSchema" in said:
         known = {key: said.pop(key) for key in _OF_MCP if key in said}
-        hints = mapping("annotations", known.get("annotations"), "")
+        hints = mapping("annotations", known.get("annotations"))
         titled = {"title": hints["title"]} if hints.get("title") is not None else {}
         said = titled | {"metadata": known} | said
     if own := {key: said.pop(key) for key in _OF_THE_API if key in said}:

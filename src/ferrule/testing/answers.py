@@ -30,11 +30,11 @@ def answering(tool: Tool, function: Callable[..., Any]) -> Call:
         DefinitionError: for a parameter that the tool does not have, or that may be left out and has no default.
     """
     try:
-        written = list(signature_of(tool.name, function).parameters.values())
+        written = list(signature_of(function).parameters.values())
     except DefinitionError:  # written in C, such as `dict`
         return lambda values, context: function(_arguments(context))
     try:
-        hints = type_hints(tool.name, function)
+        hints = type_hints(function)
     except DefinitionError:
         hints = {}
     own = _own_names(tool)
