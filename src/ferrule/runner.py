@@ -35,7 +35,7 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
-from ferrule.pipeline.batch import Batch, Entry, begin_batch, run_batch
+from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.invoke import Attempt, interrupt
 from ferrule.pipeline.live_call import LiveCall
@@ -332,7 +332,7 @@ class Runner:
         Calls that may run in parallel do; the others are barriers, which `resources` narrow to calls that share a key.
         Of tools that are not in `offered`, where it is given, none runs, as in `run`.
         """
-        return await run_batch(self._batch_of(calls, context_of(context, given, "run_all", ("offered",)), (), offered))
+        return await self.batch(calls, context, offered=offered, **given)
 
     def batch(
         self,
@@ -353,21 +353,13 @@ class Runner:
         Raises:
             RuntimeError: where no event loop runs, or the runner is busy on another one.
         """
-        context = context_of(context, given, "batch", ("observers", "offered"))
-        return begin_batch(self._batch_of(calls, context, observers, offered))
-
-    def _batch_of(
-        self,
-        calls: Iterable[ToolCall],
-        context: ToolContext,
-        observers: Iterable[Observer],
-        offered: Toolset | None,
-    ) -> Batch:
-        given = None if isinstance(calls, str | Mapping) or not isinstance(calls, Iterable) else list(calls)
-        if given is None or not all(isinstance(call, ToolCall) for call in given):
+        fields = context_of(context, given, "batch", ("observers", "offered")).fields
+        given_calls: Any = calls
+        listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
+        if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
         _check_offered(offered)
-        return Batch(self._state, given, context.fields, options.observers("observers", observers), offered)
+        return Batch(self._state, listed, fields, options.observers("observers", observers), offered).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
@@ -461,8 +453,7 @@ class Runner:
             .replace(**answered.record["context"])
             .fields
         )
-        entry = Entry(answered.call, options.observers("observers", observers), ())
-        return await receive_again(self._state, answered, fields, entry)
+        return await receive_again(self._state, answered, fields, options.observers("observers", observers))
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.

@@ -102,7 +102,7 @@ def test_a_thread_that_ended_while_the_loop_stood_still_gives_back_what_it_held(
     stuck = Stuck()
     assert loop.run_until_complete(stuck.runner.run("blocks", timeout=SOON)).status == "timeout"
     stuck.release.set()
-    until(lambda: not any(job.running for job in probe.abandoned(stuck.runner)))
+    until(lambda: all(job.done for job in probe.abandoned(stuck.runner)))
     loop.close()
     assert stuck.works()
     assert (stuck.runner.left_running, stuck.slots()) == (0, 0)

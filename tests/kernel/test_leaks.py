@@ -209,7 +209,8 @@ def pool_threads() -> list[str]:
 
 
 def other_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    ours = {threading.main_thread().name, *pool_threads()}
+    return [thread.name for thread in threading.enumerate() if thread.name not in ours]
 
 
 def descriptors() -> dict[str, str]:
@@ -278,7 +279,6 @@ async def in_a_loop() -> dict[str, Any]:
 
 
 def main() -> None:
-    pool._IDLE_SECONDS = 0.2
     before = descriptors()
     from ferrule.isolation import pool as workers
 

@@ -1,7 +1,7 @@
 """The threads that blocking handlers run in.
 
 Daemon threads of our own: a function that never returns must not keep the program from ending, and one that outlived
-its deadline must not take a thread from those that come after it, up to a bound.
+its deadline must not take a thread from those that come after it, up to a bound. What was started stays for the next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from ferrule.scheduling.fair_queue import FairQueue
 
 THREADS = 32
 ABANDONED = 64
-_IDLE_SECONDS = 10.0
 
 
 class Raised:
@@ -36,74 +35,65 @@ class Raised:
         self.error = error
 
 
-class Job:
-    """One function in the pool. `future` gives its value, or `Raised`."""
+class ThreadJob:
+    """One function in a thread, perhaps of the pool.
 
-    __slots__ = ("_context", "_function", "_lock", "_loop", "_pool", "_state", "_when_done", "future")
+    Attributes:
+        future: Its value, or `Raised`, on the loop.
+        done: Whether it has ended.
+    """
 
-    def __init__(self, pool: ThreadPool, function: Callable[[], object], loop: asyncio.AbstractEventLoop) -> None:
-        self._pool = pool
+    def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
-        self._loop = loop
-        self._context: Context = copy_context()
-        self._state = "queued"
-        self._lock = threading.Lock()
+        self._context = copy_context()
+        self._loop = asyncio.get_running_loop()
+        self._begun = threading.Lock()  # who has it runs the function, or has taken it back
+        self._outcome: object = None
         self._when_done: list[Callable[[], object]] = []
-        self.future: asyncio.Future[object] = loop.create_future()
+        self.done = False
+        self.future: asyncio.Future[object] = self._loop.create_future()
 
     def cancel(self) -> bool:
-        """Take it back; whether it had not been started. What has been started runs on, and is counted."""
-        with self._lock:
-            if self._state == "queued":
-                self._state = "cancelled"
-                return True
-            if self._state == "running":
-                self._state = "abandoned"
-                self._pool._count_abandoned(1)
-        return False
-
-    @property
-    def running(self) -> bool:
-        return self._state in {"running", "abandoned"}
+        """Take it back; whether it had not been started. What has been started runs on."""
+        return self._begun.acquire(blocking=False)
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call `callback` on the loop once the function has ended."""
-        with self._lock:
-            if self.running:
-                self._when_done.append(callback)
-                return
-        self._tell(callback)
+        self._when_done.append(callback)
+        if self.done:
+            self._tell_done()
 
-    def _run(self) -> None:
-        with self._lock:
-            if self._state != "queued":
-                return
-            self._state = "running"
+    def run(self) -> bool:
+        """Run it in this thread; whether it had not been taken back."""
+        if not self._begun.acquire(blocking=False):
+            return False
         function = self._function
         del self._function  # what it refers to is not kept while others look at the job
         try:
-            outcome = self._context.run(function)
+            self._outcome = self._context.run(function)
         except BaseException as error:
-            outcome = Raised(error)
-        with self._lock:
-            abandoned = self._state == "abandoned"
-            self._state = "done"
-        if abandoned:
-            self._pool._count_abandoned(-1)
+            self._outcome = Raised(error)
+        self.done = True
+        return True
+
+    def tell(self) -> None:
+        """Tell the loop of its end."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._finish, outcome)
-        for callback in self._when_done:
-            self._tell(callback)
+            self._loop.call_soon_threadsafe(self._finish)
+        self._tell_done()
 
-    def _tell(self, callback: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop is closed, but slots are to be given back
-            callback()
+    def _tell_done(self) -> None:
+        with suppress(IndexError):  # perhaps in two threads: each `pop` is atomic
+            while True:
+                callback = self._when_done.pop()
+                try:
+                    self._loop.call_soon_threadsafe(callback)
+                except RuntimeError:  # the loop is closed, but slots are to be given back
+                    callback()
 
-    def _finish(self, outcome: object) -> None:
+    def _finish(self) -> None:
         if not self.future.done():
-            self.future.set_result(outcome)
+            self.future.set_result(self._outcome)
 
 
 class ThreadPool:
@@ -112,15 +102,20 @@ class ThreadPool:
     def __init__(self, threads: int = THREADS, abandoned: int = ABANDONED) -> None:
         self.threads = threads
         self.most_abandoned = abandoned
-        self.abandoned = 0
+        self._abandoned: set[ThreadJob] = set()
         self._alive = 0
         self._idle = 0
         self._lock = threading.Lock()
-        self._jobs: FairQueue[Job] = FairQueue()
+        self._jobs: FairQueue[ThreadJob] = FairQueue()
         # An entry for each job. A condition in its place takes two to six times as long.
         self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def submit(self, function: Callable[[], object], *, group: Hashable = None, nested: bool = False) -> Job:
+    @property
+    def abandoned(self) -> int:
+        """How many functions that outlived their deadlines still run."""
+        return len(self._abandoned)
+
+    def submit(self, function: Callable[[], object], *, group: Hashable = None, nested: bool = False) -> ThreadJob:
         """Run `function` in a thread, with a copy of the present context; groups that wait take turns.
 
         Raises:
@@ -129,10 +124,11 @@ class ThreadPool:
         """
         if self.abandoned >= self.most_abandoned:
             raise NotStarted(f"{self.abandoned} earlier calls still run past their deadlines", "limited")
-        job = Job(self, function, asyncio.get_running_loop())
+        job = ThreadJob(function)
         with self._lock:
             if nested and not self._has_room() and len(self._jobs) >= self._idle:
-                _begin(job._run, "ferrule-nested")  # its parent may hold the thread that it would wait for
+                # Its parent may hold the thread that it would wait for.
+                _begin(partial(self._run, job), "ferrule-nested")
                 return job
             self._jobs.put(group, job)
             try:
@@ -152,11 +148,19 @@ class ThreadPool:
             _begin(self._work, f"ferrule-{self._alive + 1}")
             self._alive += 1  # it waits for the lock before it looks
 
-    def _count_abandoned(self, change: int) -> None:
+    def abandon(self, job: ThreadJob) -> None:
+        """Let another thread take the place of the one that a job keeps, until that ends."""
         with self._lock:
-            self.abandoned += change
+            if not job.done:
+                self._abandoned.add(job)
             with suppress(NotStarted):  # what waits is taken by the next thread that is free
                 self._start_if_needed()
+
+    def _run(self, job: ThreadJob) -> None:
+        if job.run():
+            with self._lock:
+                self._abandoned.discard(job)
+            job.tell()
 
     def _work(self) -> None:
         while True:
@@ -165,15 +169,11 @@ class ThreadPool:
                     self._alive -= 1
                     return
                 self._idle += 1
-            with suppress(queue.Empty):
-                self._queue.get(timeout=_IDLE_SECONDS)
+            self._queue.get()
             with self._lock:
                 self._idle -= 1
-                if not self._jobs:
-                    self._alive -= 1
-                    return
                 job = self._jobs.take()
-            job._run()
+            self._run(job)
             del job
 
 
@@ -208,9 +208,8 @@ if hasattr(os, "register_at_fork"):  # Windows has no forks
 
 def in_own_thread(function: Callable[[], object]) -> asyncio.Future[object]:
     """Run `function` in a thread of its own, for what may wait for a person; its value or `Raised`."""
-    loop = asyncio.get_running_loop()
-    job = Job(_POOL, function, loop)
-    threading.Thread(target=job._run, name="ferrule-own", daemon=True).start()
+    job = ThreadJob(function)
+    threading.Thread(target=shared()._run, args=(job,), name="ferrule-own", daemon=True).start()
     return job.future
 
 
@@ -232,9 +231,9 @@ class InThread(Executor):
         abandoned."""
         function, handle = self._handler.by_keywords, self._handler.call
         work = partial(handle, values, call.context) if function is None else partial(function, **values)
-        work = partial(self._shaped, work)
+        work, pool = partial(self._shaped, work), shared()
         try:
-            job = shared().submit(work, group=(call.call.name, call.fields.principal), nested=call.parent is not None)
+            job = pool.submit(work, group=(call.call.name, call.fields.principal), nested=call.parent is not None)
         except NotStarted as error:
             call.not_started(error)
             raise
@@ -243,7 +242,8 @@ class InThread(Executor):
         except asyncio.CancelledError:
             if job.cancel():
                 call.not_started()
-            elif job.running:
+            elif not job.done:
+                pool.abandon(job)
                 call.abandon(job)
             raise
         if isinstance(value, Raised):

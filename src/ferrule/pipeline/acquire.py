@@ -156,24 +156,26 @@ def _limits_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
 
 def _below(limiter: Limiter, state: CallState) -> Limiter:
     """The limit itself, or the one that stands for it beneath the nearest call which holds a slot of it."""
-    for parent in ancestors(state):
-        holdings = parent.holdings
-        if holdings and any(held is limiter or held.origin is limiter for held in holdings.limiters):
-            below = holdings.limiters_below = holdings.limiters_below or {}
-            if limiter not in below:
-                below[limiter] = Limiter(limiter.limit, origin=limiter)
-            return below[limiter]
-    return limiter
+    holder = _holder(state, lambda held: any(one is limiter or one.origin is limiter for one in held.limiters))
+    if holder is None:
+        return limiter
+    below = holder.limiters_below = holder.limiters_below or {}
+    return below.setdefault(limiter, Limiter(limiter.limit, origin=limiter))
 
 
 def _locks_for(key: str, state: CallState) -> KeyLocks:
     """The runner's locks, or those beneath the nearest call which holds the key."""
-    for parent in ancestors(state):
-        holdings = parent.holdings
-        if holdings and any(key in hold.keys for hold in holdings.keys):
-            holdings.locks_below = holdings.locks_below or KeyLocks()
-            return holdings.locks_below
-    return state.plan.runner.locks
+    holder = _holder(state, lambda held: any(key in hold.keys for hold in held.keys))
+    if holder is None:
+        return state.plan.runner.locks
+    holder.locks_below = holder.locks_below or KeyLocks()
+    return holder.locks_below
+
+
+def _holder(state: CallState, holds: Callable[[Holdings], bool]) -> Holdings | None:
+    """What the nearest call above has that `holds`."""
+    above = (call.holdings for call in ancestors(state))
+    return next((held for held in above if held is not None and holds(held)), None)
 
 
 def resource_keys(state: CallState, arguments: Mapping[str, object]) -> list[str]:

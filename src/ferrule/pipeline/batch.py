@@ -6,6 +6,7 @@ import asyncio
 from asyncio import get_running_loop
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
@@ -31,12 +32,12 @@ _Task = asyncio.Task[Any]
 _AT_ONCE = 32
 
 
+@dataclass(eq=False, kw_only=True)
 class Entry:
     """A call's place in its batch.
 
     Attributes:
         call: The call, with an id.
-        observers: See the events of this batch only.
         twin: The entry of the same call, where it came before; the call runs once.
         reused: Whether another call came before under the same id; then this one is answered, and never run.
         admitted: Whether its batch began before the runner was left, which then waits for it.
@@ -48,31 +49,16 @@ class Entry:
         listeners: Called with the entry when it has its result.
     """
 
-    __slots__ = (
-        "admitted",
-        "beside",
-        "call",
-        "listeners",
-        "observers",
-        "result",
-        "reused",
-        "state",
-        "stopping",
-        "task",
-        "twin",
-    )
-
-    def __init__(
-        self, call: ToolCall, observers: tuple[Observer, ...], listeners: Sequence[Callable[[Entry], object]]
-    ) -> None:
-        self.call = call
-        self.observers = observers
-        self.listeners = listeners
-        self.twin: Entry | None = None
-        self.admitted = self.reused = self.beside = self.stopping = False
-        self.state: CallState | None = None
-        self.task: asyncio.Task[ToolResult] | None = None
-        self.result: ToolResult | None = None
+    call: ToolCall
+    listeners: Sequence[Callable[[Entry], object]]
+    admitted: bool
+    twin: Entry | None = None
+    reused: bool = False
+    beside: bool = False
+    stopping: bool = False
+    state: CallState | None = None
+    task: asyncio.Task[ToolResult] | None = None
+    result: ToolResult | None = None
 
     @property
     def runs(self) -> bool:
@@ -131,10 +117,10 @@ class Batch:
         self._listeners: list[Callable[[Entry], object]] = []
         first: dict[str, Entry] = {}
         for call in calls:
-            entry = Entry(call if call.id else call.replace(id=new_id()), observers, self._listeners)
-            entry.admitted = not runner.closing
+            call = call if call.id else call.replace(id=new_id())
+            entry = Entry(call=call, listeners=self._listeners, admitted=not runner.closing)
             self._entries.append(entry)
-            before = first.setdefault(entry.call.id, entry)
+            before = first.setdefault(call.id, entry)
             if before is not entry:
                 if same_call(before.call, call):
                     entry.twin = before
@@ -200,10 +186,19 @@ class Batch:
             await asyncio.wait({self._task})
             raise
 
-    def _begin_in(self, loop: asyncio.AbstractEventLoop) -> None:
+    def begin(self) -> Batch:
+        """Run the calls in a task.
+
+        Raises:
+            RuntimeError: where no event loop runs, or the runner is busy on another one.
+        """
+        loop = get_running_loop()
         if loop is not self._runner.loop:
             self._runner.move_to(loop)
         self._runner.batches.add(self)
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(lambda _: self._end())
+        return self
 
     def _end(self) -> None:
         self._runner.batches.discard(self)
@@ -282,7 +277,7 @@ class Batch:
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
 
     def _origin(self, entry: Entry) -> Origin:
-        return Origin(None, None, entry, None, self._offered)
+        return Origin(entry=entry, observers=self._observers, offered=self._offered)
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""
@@ -301,34 +296,6 @@ class Batch:
                 await reject_at_once(self._runner, entry.call, cancelled, self._fields, self._origin(entry))
         if mistakes:
             raise mistakes[0]
-
-
-def begin_batch(batch: Batch) -> Batch:
-    """Run the calls in a task.
-
-    Raises:
-        RuntimeError: where no event loop runs, or the runner is busy on another one.
-    """
-    try:
-        loop = get_running_loop()
-    except RuntimeError:
-        raise RuntimeError(
-            "runner.batch(...) begins at once, on a running event loop: call it inside `async def`; without a loop "
-            "there is runner.run_sync(...)"
-        ) from None
-    batch._begin_in(loop)
-    task = batch._task = loop.create_task(batch._run())
-    task.add_done_callback(lambda _: batch._end())
-    return batch
-
-
-async def run_batch(batch: Batch) -> list[ToolResult]:
-    """Run the calls, and give their results in call order."""
-    batch._begin_in(get_running_loop())
-    try:
-        return await batch._run()
-    finally:
-        batch._end()
 
 
 async def _all(tasks: Sequence[_Task]) -> None:

@@ -48,7 +48,7 @@ from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
 from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
 from ferrule.pipeline.suspension import Answered
 from ferrule.pipeline.tasks import within_time
-from ferrule.types import Coro
+from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
 from ferrule.values.content import clean, cut, jsonable
@@ -59,7 +59,6 @@ from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult, keep_told
 
 if TYPE_CHECKING:
-    from ferrule.pipeline.batch import Entry
     from ferrule.pipeline.runner_state import RunnerState
 
 log = logging.getLogger("ferrule")
@@ -81,12 +80,14 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
     return run_call(plan, call, fields, origin)
 
 
-def receive_again(runner: RunnerState, answered: Answered, fields: ContextFields, entry: Entry) -> Coro[ToolResult]:
+def receive_again(
+    runner: RunnerState, answered: Answered, fields: ContextFields, observers: tuple[Observer, ...]
+) -> Coro[ToolResult]:
     """Take a suspended call in again, where its name was looked up."""
     call, kept = answered.call, answered.record.get("offered")
     names = frozenset(kept or ())
     offered = None if kept is None else Toolset(tool for tool in runner.tools if tool.name in names)
-    origin = Origin(entry=entry, answered=answered, offered=offered)
+    origin = Origin(observers=observers, answered=answered, offered=offered)
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
@@ -126,7 +127,7 @@ async def reject_at_once(
     plan = find_plan(runner, call.name, origin.offered)
     named = call if plan is None or call.name == plan.name else call.replace(name=plan.name)
     result = ToolResult(None, rejection.error, call=call, tool_name=named.name, status=rejection.status, executed=False)
-    observers = runner.observers if origin.entry is None else (*runner.observers, *origin.entry.observers)
+    observers = (*runner.observers, *origin.observers)
     if origin.answered is None:
         emit(observers, "tool:pre", named, None, fields)
     keep_told(result, (named, fields.session, fields.principal, runner.clock.now(), None, None))
@@ -257,12 +258,12 @@ def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
 
 def _note_origin(state: LiveCall, origin: Origin) -> None:
     """Where the call came from: a batch, a record, or a name that had to be read."""
-    name, entry = state.sent.name, origin.entry
+    name = state.sent.name
     if name not in (state.plan.name, state.plan.tool.wire_name):
         state.repairs = (f"read the name {cut(clean(name), 80)!r} as {state.plan.name!r}",)
-    if entry is not None:
-        state.observers = (*state.observers, *entry.observers)
-        entry.state = state
+    state.observers = (*state.observers, *origin.observers)
+    if origin.entry is not None:
+        origin.entry.state = state
 
 
 def _end_of(state: CallState, found: Any) -> tuple[ToolResult, BaseException | None]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.executors import Job
+from ferrule.executors.threads import ThreadJob
 from ferrule.pipeline.call import enter_core
 from ferrule.pipeline.invoke import handle_judged, interrupt
 from ferrule.pipeline.plan import Mount, Plan, Settings
@@ -189,7 +190,7 @@ class RunnerState:
     def _end_abandoned(self) -> None:
         """What was abandoned on a loop that is closed has ended with it; threads say so themselves when they end."""
         for job, when_done in list(self.abandoned.items()):
-            if not getattr(job, "running", False):
+            if not isinstance(job, ThreadJob) or job.done:
                 for ended in when_done:
                     ended()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.loops import running_loop
+from ferrule.types import Observer
 from ferrule.values.call import ToolCall, starred_call
 from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
@@ -44,6 +45,8 @@ class Origin:
     """Seconds that it may take."""
     entry: Entry | None = None
     """Its place in a batch."""
+    observers: tuple[Observer, ...] = ()
+    """Who sees its events, besides the runner's."""
     answered: Answered | None = None
     """The suspended call that it is, and the answer to that."""
     offered: Toolset | None = None

@@ -12,15 +12,10 @@ from ferrule.scheduling.fair_queue import FairQueue
 from ferrule.scheduling.loops import running_loop, wake
 
 
-class _SlotWaiter:
-    """Who waits: a future of its loop, and whether it was handed a slot, which it may not live to see."""
+class _SlotWaiter(asyncio.Future[None]):
+    """Who waits, and whether it was handed a slot, which it may not live to see."""
 
-    __slots__ = ("future", "group", "handed")
-
-    def __init__(self, group: Hashable) -> None:
-        self.group = group
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.handed = False
+    handed = False
 
 
 class Limiter:
@@ -66,17 +61,17 @@ class Limiter:
         """Wait for a slot, at most until then by `timer` or the loop; whether there is one."""
         if self.try_acquire():
             return True
-        waiter = _SlotWaiter(group)
+        waiter = _SlotWaiter(loop=asyncio.get_running_loop())
         with self._lock:
             self._waiters.put(group, waiter)
         self._hand_out()
         try:
-            await wait_until(waiter.future, until, timer)
+            await wait_until(waiter, until, timer)
         except BaseException:  # a `GeneratorExit` where its loop was closed before it had what it was handed
-            if self._leave(waiter):
+            if self._leave(waiter, group):
                 self.release()
             raise
-        return self._leave(waiter)
+        return self._leave(waiter, group)
 
     def release(self) -> None:
         """Give a slot back; from any thread."""
@@ -90,12 +85,12 @@ class Limiter:
         self._waiting.clear()
         self._tokens[:] = [None] * self.limit
 
-    def _leave(self, waiter: _SlotWaiter) -> bool:
+    def _leave(self, waiter: _SlotWaiter, group: Hashable = None) -> bool:
         """It does not wait any more; whether it was handed a slot that nobody has noted yet."""
         with self._lock:
             handed, waiter.handed = waiter.handed, False
             if not handed:
-                self._waiters.remove(waiter.group, waiter)
+                self._waiters.remove(group, waiter)
         return handed
 
     def _hand_out(self) -> None:
@@ -109,16 +104,16 @@ class Limiter:
                 except IndexError:
                     return
                 waiter = self._waiters.take()
-                if waiter.future.done():  # given up, and not yet gone: the next one gets it
+                if waiter.done():  # given up, and not yet gone: the next one gets it
                     self._tokens.append(None)
                     continue
                 waiter.handed = True
-            loop = waiter.future.get_loop()
+            loop = waiter.get_loop()
             if loop is running_loop():
-                wake(waiter.future)
+                wake(waiter)
                 continue
             try:
-                loop.call_soon_threadsafe(wake, waiter.future)
+                loop.call_soon_threadsafe(wake, waiter)
             except RuntimeError:  # that loop is closed, and its waiter with it
                 if self._leave(waiter):
                     self._tokens.append(None)
