@@ -262,6 +262,12 @@ def test_a_schema_is_refused_whose_references_double_between_two_that_refer_to_t
         schema_tool({"$ref": "#/$defs/first"}, **{**doubling, "first": first, "d28": last})
 
 
+def test_a_schema_is_refused_whose_references_double_and_all_refer_to_themselves_further_down() -> None:
+    doubling = doubled(28, lambda both: {"allOf": both, "properties": {"again": {"$ref": "#/$defs/d0"}}})
+    with pytest.raises(DefinitionError, match="written out"):
+        schema_tool({"$ref": "#/$defs/d0"}, **{**doubling, "d28": {"properties": {"again": {"$ref": "#/$defs/d0"}}}})
+
+
 def test_references_by_anchor_and_into_lists_are_followed() -> None:
     at = {f"d{n}": {"$anchor": f"a{n}", "allOf": [{"$ref": f"#a{n + 1}"}] * 2} for n in range(29)}
     with pytest.raises(DefinitionError, match="written out"):

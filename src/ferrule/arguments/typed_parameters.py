@@ -26,7 +26,7 @@ from ferrule.arguments.closing import (
 )
 from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact
 from ferrule.arguments.parameters import Parameters
-from ferrule.arguments.ways import MOST_WAYS, Ways
+from ferrule.arguments.ways import MOST_TOLD, Ways, measured
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import JsonObject
@@ -35,6 +35,8 @@ from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_re
 _MOST_WORK = 1_000_000
 """Values that errors may hold copies of, each in a few ways."""
 _FEW = 8
+_LITTLE = 250
+"""Nodes that cannot be written out to too much, where none is referred to."""
 
 
 class TypedParameters(Parameters):
@@ -58,10 +60,8 @@ class TypedParameters(Parameters):
         self._stops = stop_at_first(nodes, True)
         self._validator = _validator(core)
         self._exactly = self._validator
-        self._ways: Ways | None = None
-        if core["type"] == "definitions" or len(nodes) > MOST_WAYS:  # else little is written out
-            ways = Ways(self.schema, tagged=True)
-            self._ways = ways if ways.recursive or ways.most > _FEW else None
+        written_out = core["type"] == "definitions" or len(nodes) > _LITTLE
+        self._copies = written_out and bool(self._ways.recursive or self._ways.most > _FEW)
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         self.exact = is_exact(core)
         if self.exact and spelled(nodes):
@@ -149,22 +149,21 @@ class TypedParameters(Parameters):
         """
         return from_json(self._dump.text(instance, None, checked=False))  # type: ignore[no-any-return]
 
+    @cached_property
+    def _ways(self) -> Ways:
+        return Ways(self.schema, tagged=True)
+
     def _validating(self, validator: SchemaValidator) -> Callable[[str], Any]:
-        """Validation by it; of a value that may hold others of its type only if it is not too much for its depth."""
-        return validator.validate_json if self._ways is None else partial(self._bounded, validator)
+        """Validation by it; where errors would hold copies, only of a value that is not too much for its depth."""
+        return partial(self._bounded, validator) if self._copies else validator.validate_json
 
     def _bounded(self, validator: SchemaValidator, text: str) -> Any:
-        ways = 1 if self._ways is None else max(1, self._ways.most // _FEW)
-        if self._ways is not None and ways * (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
-            if self._ways.work(from_json(text), ways) > _MOST_WORK:
+        ways = max(1, self._ways.most // _FEW)
+        if ways * (text.count("[") + text.count("{")) * len(text) > _MOST_WORK:
+            depth, size = measured(from_json(text))
+            if ways * depth * size > _MOST_WORK:
                 raise ArgumentErrors([ArgumentError((), "hold too much for how they nest: send less in one call")])
         return validator.validate_json(text)
-
-    def _are_few(self, text: str) -> bool:
-        """Whether all that may be wrong with the values can be told, in all ways in which they are tried."""
-        count = sum(map(text.count, ",[{"))
-        most = 2 * MOST_ERRORS
-        return count * MOST_WAYS <= most or (count <= most and count * self._most_ways <= most)
 
     def _errors(self, text: str, first: ValidationError) -> list[ArgumentError]:
         """What is wrong: all of it where the values are few enough, else what validation ends at."""
@@ -172,17 +171,13 @@ class TypedParameters(Parameters):
             value = json.loads(text)
         except ValueError:
             value = None
-        if self._stops and self._are_few(text):
+        if self._stops and sum(map(text.count, ",[{")) * self._ways.most <= MOST_TOLD:
             try:
                 self._thorough.validate_json(text)
             except ValidationError as error:
                 if error.error_count() <= MOST_ERRORS:
                     return from_pydantic(error, value)
         return from_pydantic(first, value)
-
-    @cached_property
-    def _most_ways(self) -> int:
-        return Ways(self.schema, tagged=True).most
 
     @cached_property
     def _thorough(self) -> SchemaValidator:
