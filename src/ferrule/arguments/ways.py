@@ -71,7 +71,7 @@ class Ways:
         return ways * depth * size > MOST_TOLD
 
     def _at_most(self, depth: float) -> int:
-        """The ways for values that nest so deep; where there is no end to that, what leads back to itself counts once."""
+        """The ways for values that nest so deep; with no end to that, what leads back to itself counts once."""
         try:
             return max(self._count(node, depth) for node in self._nodes.values())
         except RecursionError:
