@@ -167,7 +167,7 @@ class _Rendering:
                 break
             if type(key) is not str or not key.isascii():
                 key = self.render(key, inside)
-                key = key if isinstance(key, str) else _json_text(key)
+                key = key if isinstance(key, str) else _encode_json(key)
             self.characters -= len(key)
             found[key] = self.render(item, inside)
         return found
@@ -228,11 +228,7 @@ def text_of(value: object, show: Callable[[object], str] = str) -> str:
 
 def to_text(value: object) -> str:
     """JSON text of `value`, whatever it is."""
-    return _json_text(jsonable(value))
-
-
-def _json_text(value: object) -> str:
-    return str(value) if type(value) is int else _encode_json(value)
+    return _encode_json(jsonable(value))
 
 
 def checked(blocks: Iterable[Any]) -> tuple[Block, ...]:
@@ -272,7 +268,7 @@ def render(output: Any) -> tuple[Block, ...]:
     if _is_blocks(output):
         return tuple(output)
     if not isinstance(output, bytes):
-        return (Text(_json_text(output)),)
+        return (Text(_encode_json(output)),)
     try:
         return (Text(output.decode()),)
     except UnicodeDecodeError:
@@ -305,22 +301,18 @@ def bound(blocks: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
     if size(blocks) <= limit:
         return blocks
     kept: list[Block] = []
-    reserve = len(_left_out(len(blocks))) + _BLOCK if len(blocks) > 1 else 0
-    left = limit - reserve
+    left, reserve = limit, len(_left_out(len(blocks))) + _BLOCK
     for index, block in enumerate(blocks):
-        place = _BLOCK if kept else 0
-        room = left - place + (reserve if index == len(blocks) - 1 else 0)
-        # A cut needs room to say that it is one.
-        no_room = room < _WORTH_SHOWING and size((block,)) > room
-        if room <= 0 or (kept and no_room):
-            kept.append(Text(_left_out(len(blocks) - index)[: max(left + reserve - place, 0)]))
-            break
-        if isinstance(block, Media) and size((block,)) > room:
-            block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
-        if isinstance(block, Text):
+        room = left if index == len(blocks) - 1 else left - reserve
+        if size((block,)) > room:
+            if room < (_WORTH_SHOWING if kept else 1):
+                kept.append(Text(_left_out(len(blocks) - index)[: max(left, 0)]))
+                break
+            if isinstance(block, Media):
+                block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
             block = Text(cut(block.text, room))
-        left -= place + size((block,))
         kept.append(block)
+        left -= size((block,)) + _BLOCK
     return tuple(kept)
 
 
@@ -346,6 +338,7 @@ def cut(text: str, limit: int) -> str:
 
 
 _WORTH_SHOWING = 48
+"""A cut needs room to say that it is one."""
 
 
 def _fit(value: object, limit: int) -> str:

@@ -11,7 +11,7 @@ from ferrule.values.frozen import JsonObject
 
 
 @final
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """Allow, ask or deny, with a reason. Made by `allow`, `ask` and `deny`; the stricter wins. See docs/guards.md.
 
@@ -47,16 +47,6 @@ class Decision:
 
     def __bool__(self) -> NoReturn:
         raise TypeError('a Decision is neither true nor false: compare decision.kind with "allow", "ask" or "deny"')
-
-    def __repr__(self) -> str:
-        shown = [repr(self.reason)] if self.reason else []
-        if self.arguments is not None:
-            shown.append(f"arguments={dict(self.arguments)!r}")
-        if self.into:
-            shown.append(f"into={self.into!r}")
-        if self.by:
-            shown.append(f"by={self.by!r}")
-        return f"{self.kind}({', '.join(shown)})"
 
 
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}

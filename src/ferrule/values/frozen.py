@@ -95,18 +95,11 @@ _READY = _WITHOUT_ITEMS | {FrozenDict, FrozenList}
 
 def freeze(value: Any) -> Any:
     """A read-only copy of JSON-like data, at every depth."""
-    kind = type(value)
-    if kind in _READY:
+    if type(value) in _READY:
         return value
-    if kind is dict:
+    if isinstance(value, dict | Mapping):
         return FrozenDict({key: freeze(item) for key, item in value.items()})
-    if kind is list:
-        return FrozenList([freeze(item) for item in value])
-    if isinstance(value, Mapping):
-        return FrozenDict((key, freeze(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return FrozenList(freeze(item) for item in value)
-    return value
+    return FrozenList([freeze(item) for item in value]) if isinstance(value, list | tuple) else value
 
 
 def thaw(value: object) -> Any:
