@@ -395,7 +395,7 @@ def test_an_edit_of_the_person_is_in_the_terms_of_what_was_judged() -> None:
     record = suspended(made([pay]), {"cents": 5, "to": " Ada "}, "pay")
     assert go(made([pay]).resume(record, allow({"cents": 7, "to": "bob"}))).output == "700 to bob"
     denied = go(made([pay]).resume(record, allow({"cents": 5, "to": "Ada"})))
-    assert denied.status == "denied" and "would become" in str(denied.error)
+    assert denied.status == "denied" and "would come out otherwise" in str(denied.error)
 
 
 MOST = {"cents": 100}

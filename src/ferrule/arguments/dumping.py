@@ -36,7 +36,8 @@ from ferrule.arguments.closing import (
     root_fields,
     spelled,
 )
-from ferrule.values.json_text import SECRET_STARS, dumps, unveiled
+from ferrule.values.frozen import JsonObject
+from ferrule.values.json_text import SECRET_STARS, dumps, same, unveiled
 
 
 class NoJudgedForm(Exception):
@@ -130,20 +131,19 @@ class Dump:
         written = rewritten(core, partial(_for_writing, checks=checks))
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
-    def text(self, values: Any, sent: str | None, *, checked: bool = True, defaults: bool = True) -> str:
+    def text(self, values: Any, sent: str | None, *, checked: bool = True) -> str:
         """The JSON text of validated values, each key once.
 
         Args:
             sent: What they were read from. A secret that does not stand in it was made here, and is not written; for
                 `None` all are.
             checked: Whether each value has to be of its declared type.
-            defaults: Whether what is as a default that is declared is written too.
 
         Raises:
             NoJudgedForm: where there is none.
         """
         try:
-            return self._text(values, sent, checked, exclude_defaults=not defaults)
+            return self._text(values, sent, checked)
         except Exception as error:  # whatever a type of the author's own raises; its text may quote what is bound
             if _NOT_SENT in str(error):
                 what = f"its arguments hold {_NOT_SENT}"
@@ -179,11 +179,12 @@ class Dump:
         return "its arguments have"
 
 
-def first_unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """The first key by which two objects differ."""
-    return next((key for key in {**one, **other} if key not in one or one[key] != other.get(key)), None)
+def first_unlike(one: JsonObject, other: JsonObject) -> str | None:
+    """The first key by which two JSON objects differ."""
+    return next((key for key in {**one, **other} if not same(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
 
 
+_ABSENT = object()
 _SENT_TEXT = "ferrule"
 """In the serializer's context, which an author's serializers may read, too."""
 _NOT_SENT = "a secret that was not sent as it is"

@@ -12,9 +12,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from ferrule.arguments.absent import ABSENT, first_altered, with_made_anew
-from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain, path_text, show
-from ferrule.arguments.dumping import NoJudgedForm
+from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
+from ferrule.arguments.dumping import NoJudgedForm, first_unlike
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.arguments.schema_walk import declared
@@ -46,7 +45,6 @@ class Parameters:
         direct: Parameters whose validated value is their JSON value.
         keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
         exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
-        made_anew: The names of what a factory fills, wherever it is.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
     """
@@ -54,7 +52,6 @@ class Parameters:
     direct: frozenset[str] = frozenset()
     keeps_digits = False
     exact = True
-    made_anew: frozenset[str] = frozenset()
     quick: Callable[[str], Any]
 
     def __init__(
@@ -127,10 +124,6 @@ class Parameters:
         """
         return Arguments(text, values, self)
 
-    def beyond_defaults(self, judged: Arguments) -> Any:
-        """The JSON that is judged without what is as a default that is declared."""
-        return from_json(judged.raw)
-
     def again(self, judged: Arguments) -> Any:
         """The values once more, validated from what was judged.
 
@@ -140,30 +133,20 @@ class Parameters:
         """
         return self.values(judged.raw)
 
-    def changed(self, name: str, given: JsonObject, before: Arguments) -> Arguments:
-        """The arguments that a guard or a person gave instead of those `before`; hidden parameters may be among them.
-        What is left out is filled by the defaults that are declared; all has to come out as it was given.
+    def changed(self, name: str, given: JsonObject) -> Arguments:
+        """The arguments that a guard or a person gave instead of others; hidden parameters may be among them. A
+        parameter that is left out gets its declared default; all has to come out as it was given.
 
         Raises:
             Invalid: with a text that says what does not fit.
         """
-        value = self._object(name, given)[0]
-        wanted = {**thaw(self.bound), **value}
-        if self.made_anew:
-            was, received = (from_json(text) for text in (before.raw, before.received))
-            wanted = with_made_anew(wanted, was, received, self.made_anew)
+        wanted = {**thaw(self.defaults), **thaw(self.bound), **self._object(name, given)[0]}
         try:
             made = self.restored(name, wanted)
-            beyond = self.beyond_defaults(made)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        if (altered := first_altered(wanted, from_json(made.raw), beyond, names=self.made_anew)) is not None:
-            path, *both = altered
-            was, becomes = ("left out" if one is ABSENT else show(one) for one in both)
-            hidden = path[:1] and path[0] in self.hidden
-            change = " would become something else" if hidden else f"={was} would become {becomes}"
-            raise Invalid(f"{path_text(path)}{change}")
-        made.received = dumps(value)
+        if (altered := first_unlike(wanted, from_json(made.raw))) is not None:
+            raise Invalid(f"{altered!r} would come out otherwise than it was given")
         return made
 
     def restored(self, name: str, judged: JsonObject) -> Arguments:

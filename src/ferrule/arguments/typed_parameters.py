@@ -15,8 +15,6 @@ from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
 from ferrule.arguments.closing import (
-    CLOSABLE,
-    MAKES_EMPTY,
     all_nodes,
     direct,
     root_fields,
@@ -66,7 +64,7 @@ class TypedParameters(Parameters):
         self.exact = is_exact(core)
         if self.exact and spelled(nodes):
             self._exactly = _validator(spelled_exactly(core))
-        self.made_anew = _filled_by_factories(nodes)
+        _check_judgeable(nodes)
         if SECRET_STARS in dumps(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         fields = root_fields(core)
@@ -111,7 +109,6 @@ class TypedParameters(Parameters):
         if self.exact:
             return Arguments(text, values, self)
         judged = Arguments(self._dump.text(values, text), values, self)
-        judged.received = text
         if judged.raw != text:  # else they are made of what is judged
             try:
                 judged.validated = self.again(judged)
@@ -119,11 +116,6 @@ class TypedParameters(Parameters):
                 name = next(iter(wrong.errors[0].path), None) if wrong.errors else None
                 raise NoJudgedForm(self._dump.not_read(name)) from None
         return judged
-
-    def beyond_defaults(self, judged: Arguments) -> Any:
-        if self.exact:
-            return super().beyond_defaults(judged)
-        return from_json(self._dump.text(judged.validated, judged.raw, defaults=False))
 
     def again(self, judged: Arguments) -> Any:
         values = self.values(judged.raw)
@@ -190,26 +182,21 @@ def _validator(core: dict[str, Any]) -> SchemaValidator:
     return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
 
 
-def _filled_by_factories(nodes: list[dict[str, Any]]) -> frozenset[str]:
-    """The names of the fields that a factory fills.
+def _check_judgeable(nodes: list[dict[str, Any]]) -> None:
+    """Refuse what no JSON would say.
 
     Raises:
-        DefinitionError: for what could not be judged.
+        DefinitionError: with the way out.
     """
-    filled: set[str] = set()
     for node in nodes:
         kind, default = node["type"], node.get("default")
         if kind in {"model", "dataclass"} and issubclass(node["cls"], os.PathLike):
             raise DefinitionError(f"the class {node['cls'].__name__!r} has fields and is a path; take a Path")
-        if kind == "default" and hasattr(default, "get_secret_value"):
+        if hasattr(default, "get_secret_value"):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
-        if kind == "default" and isinstance(default, float) and not isfinite(default):
+        if isinstance(default, float) and not isfinite(default):
             raise DefinitionError(f"the default {default!r} has no JSON form; take None for it")
-        fields = node.get("fields", ()) if kind in CLOSABLE else ()
-        named = fields.items() if isinstance(fields, dict) else [(field["name"], field) for field in fields]
-        for name, field in named:
-            if field.get("init_only"):
-                raise DefinitionError(f"{name!r} is an InitVar, which no object keeps to be judged by: make it a field")
-            if field["schema"].get("default_factory") not in (None, *MAKES_EMPTY):
-                filled.add(field.get("validation_alias") or name)
-    return frozenset(filled)
+        if node.get("init_only"):
+            raise DefinitionError(
+                f"{node['name']!r} is an InitVar, which no object keeps to be judged by: make it a field"
+            )

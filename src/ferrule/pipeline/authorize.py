@@ -185,9 +185,8 @@ def _with_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> Tool
         Exception: `Invalid` where they do not fit; a mapping of somebody's own may raise anything when it is read.
     """
     plan.check_input(arguments)
-    before = state.call.arguments
-    made = plan.parameters.changed(plan.name, arguments, before)
-    return None if same(thaw(made), thaw(before)) else judged_call(state.call, made)
+    made = plan.parameters.changed(plan.name, arguments)
+    return None if same(thaw(made), thaw(state.call.arguments)) else judged_call(state.call, made)
 
 
 def _misfit(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:

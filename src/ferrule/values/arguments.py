@@ -70,16 +70,14 @@ class Arguments(_Mapping):
     Attributes:
         raw: What came: text, a mapping, or nothing; once judged, the text that is judged.
         validated: The values of that text, for the handler's first run.
-        received: The text that `validated` were first read from.
     """
 
-    __slots__ = ("_json", "_places", "_shape", "raw", "received", "validated")
+    __slots__ = ("_json", "_places", "_shape", "raw", "validated")
     raw: Any
-    received: Any
     validated: Any
 
     def __init__(self, raw: str | JsonObject | None, validated: Any = None, shape: Shape | None = None) -> None:
-        self.raw = self.received = raw
+        self.raw = raw
         self.validated = validated
         self._shape = shape
         self._json: FrozenDict | None = None
