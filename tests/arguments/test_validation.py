@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Union
 from uuid import UUID
@@ -29,7 +28,6 @@ import probe
 from ferrule import Runner, Tool, ToolCall, ToolHandler, ToolResult, Toolset, build_tool, tool
 from ferrule.arguments.argument_errors import explain, from_pydantic
 from ferrule.arguments.parameters import Invalid
-from ferrule.values.arguments import Arguments
 from steps import lines
 
 
@@ -1035,7 +1033,7 @@ class Broken(Mapping[str, Any]):
 def test_arguments_that_raise_when_they_are_read_are_invalid(error: Exception) -> None:
     for one in (order, flat, raw({"value": {}})):
         parameters = probe.parameters(one)
-        for read in (parameters.decode, parameters.read_ahead, partial(parameters.changed, before=Arguments({}))):
+        for read in (parameters.decode, parameters.read_ahead, parameters.changed):
             for arguments in (Broken(error), {"value": Broken(error)}):
                 with pytest.raises(Invalid, match="cannot be read"):
                     read("take", arguments)

@@ -70,7 +70,14 @@ class Place:
         return self.text
 
 
-Own = Annotated[Place, PlainValidator(Place, json_schema_input_type=str), PlainSerializer(lambda place: place.text)]
+def own(said: Any) -> Any:
+    """The type of such paths, whose schema is that of another type."""
+    return Annotated[
+        Place, PlainValidator(Place, json_schema_input_type=said), PlainSerializer(lambda place: place.text)
+    ]
+
+
+Own = own(Named)
 
 
 class Held(BaseModel):
@@ -100,8 +107,6 @@ FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "recursion": (Tree, {"at": "a", "below": [{"at": "b"}]}, [("at",), ("below", 0, "at")]),
     "a branch with its tag": (Local | Remote, {"kind": "local", "where": "a"}, [("where",)]),
     "the other branch": (Local | Remote, {"kind": "remote", "where": "a"}, []),
-    "made by a validator": (Annotated[Any, AfterValidator(lambda v: {"x": Path(v["x"])})], {"x": "a"}, [("x",)]),
-    "a set made by a validator": (Annotated[Any, AfterValidator(lambda v: set(map(Path, v)))], ["a"], [(0,)]),
     "a path of somebody's own": (Own, "a", [()]),
     "in a model of somebody's own": (Held, {"own": ["a"]}, [("own", 0)]),
 }
@@ -224,6 +229,25 @@ Written_otherwise = Annotated[
     PlainValidator(Elsewhere, json_schema_input_type=str),
     PlainSerializer(lambda path: path.text),
 ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (own(str), "a"),
+        (list[tuple[own(str)]], [["a"]]),  # type: ignore[misc]
+        (Annotated[Any, AfterValidator(lambda v: {"x": Path(v["x"])})], {"x": "a"}),
+        (Annotated[Any, AfterValidator(lambda v: set(map(Path, v)))], ["a"]),
+    ],
+    ids=["of somebody's own", "in a tuple", "made by a validator", "a set made by a validator"],
+)
+def test_a_path_that_no_schema_says_denies_where_somebody_asks_for_paths(kind: Any, value: Any) -> None:
+    @tool
+    def use(value: kind) -> str:
+        return "done"
+
+    looking = Runner([use], guards=[lambda call, context: context.paths and None])
+    assert go(looking.decide(ToolCall("1", "use", {"value": value}))).kind == "deny"
 
 
 def test_a_path_that_is_written_otherwise_denies_where_somebody_asks_for_paths() -> None:

@@ -22,8 +22,9 @@ def without_optional_nulls(value: object, schema: Schema) -> Any:
 
 def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
     if isinstance(value, list):
+        forms = forms_of(nodes, root)
         return [
-            _without(item, below, root) for item, below in zip(value, _of_each_item(value, nodes, root), strict=True)
+            _without(item, [one for form in forms for one in of_item(form, at)], root) for at, item in enumerate(value)
         ]
     if not isinstance(value, dict):
         return value
@@ -33,12 +34,6 @@ def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
         for key, item in value.items()
         if item is not None or not _is_absent(key, forms, root)
     }
-
-
-def _of_each_item(value: list[Any], nodes: Sequence[Schema], root: Schema) -> list[list[Any]]:
-    """What the nodes say of each item of a list."""
-    forms = forms_of(nodes, root)
-    return [[below for form in forms for below in of_item(form, at)] for at in range(len(value))]
 
 
 def _object_forms(value: dict[str, Any], nodes: Sequence[Schema], root: Schema) -> list[Schema]:

@@ -197,38 +197,28 @@ def _default(node: CoreSchema) -> CoreSchema:
 
 
 def _literal(node: CoreSchema) -> CoreSchema:
-    """Also takes the values of enum members, of which strict JSON mode wants the members themselves."""
-    members = [member for member in node["expected"] if isinstance(member, Enum)]
-    exact = _number_of(node, node["expected"])
-    if not members:
-        return exact
-
-    def member(value: object) -> Any:
-        fitting = (one for one in members if type(one.value) is type(value) and one.value == value)
-        return next(fitting, value)
-
-    return _before(exact, member)
+    return _exactly(node, node["expected"])
 
 
 def _enum(node: CoreSchema) -> CoreSchema:
-    return _number_of(node, [member.value for member in node["members"]])
+    return _exactly(node, [member.value for member in node["members"]])
 
 
-def _number_of(node: CoreSchema, allowed: Iterable[Any]) -> CoreSchema:
-    """A node that takes no `true` for 1 and no `false` for 0."""
-    values = [value.value if isinstance(value, Enum) else value for value in allowed]
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if not numbers:
+def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
+    """A node that takes no `true` for 1 and no `false` for 0, which Python calls equal; and for a member of an enum its
+    value, for which strict JSON mode wants the member itself."""
+    if not any(isinstance(one, Enum | int | float) for one in allowed):
         return node
+    values = [one.value if isinstance(one, Enum) else one for one in allowed]
     expected = " or ".join(map(repr, values))
 
     def exactly(value: object) -> Any:
-        if not isinstance(value, int | float):
-            return value
-        for number in numbers:  # of 0 and False, which Python calls equal, the one that was sent
-            if same(value, number):
-                return number
-        raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        for one, known in zip(allowed, values, strict=True):
+            if same(value, known):
+                return one
+        if isinstance(value, int | float):
+            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        return value
 
     return _before(node, exactly)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -27,18 +27,16 @@ def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: object
     Args:
         schema: Of all parameters.
         arguments: The JSON that is judged.
-        values: What runs, where code of an author's may have made paths of anything: each is looked for in the JSON.
+        values: What runs, where code of an author's may have made paths of anything.
 
     Raises:
-        NoJudgedForm: where a path is written otherwise.
+        NoJudgedForm: where a path runs that the schema does not call one, or that is written otherwise.
         LookupError: for a reference that leads out of the schema.
     """
     search = _PathSearch(schema)
     search.by_schema([schema], arguments, ())
-    if others := frozenset(_paths_in(values)) - search.texts():
-        search.by_text(others, arguments, ())
-        if unwritten := others - search.texts():
-            raise NoJudgedForm(f"the path {min(unwritten)!r} is written down otherwise")
+    if others := frozenset(_paths_in(values)) - {path.text for path in search.found.values()}:
+        raise NoJudgedForm(f"the path {min(others)!r} stands where the schema has none: give it the format 'path'")
     return Places(tuple(search.found.values()), frozenset(search.unnamed))
 
 
@@ -69,24 +67,6 @@ class _PathSearch:
 
     def add(self, place: Place, text: str, *, is_key: bool = False) -> None:
         self.found[place, is_key] = FoundPath(place, text, is_key)
-
-    def texts(self) -> set[str]:
-        return {path.text for path in self.found.values()}
-
-    def by_text(self, texts: Collection[str], value: object, place: Place) -> None:
-        """Go through JSON for strings and keys that are one of these."""
-        if isinstance(value, str) and value in texts:
-            self.add(place, value)
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                if key in texts:
-                    self.add((*place, key), key, is_key=True)
-                self.by_text(texts, item, (*place, key))
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                self.by_text(texts, item, (*place, index))
-
-    # -- what the schema says -----------------------------------------------------------------------------------------
 
     def by_schema(self, nodes: Iterable[object], value: object, place: Place) -> None:
         """Go through a value and the parts of the schema that speak of it."""
