@@ -40,12 +40,10 @@ _KEY = "[key]"
 """What Pydantic calls the place of a key that is wrong."""
 
 _SHOULD = re.compile(r"(Input|String|List|Value|Tuple|Set|Data) should ")
-_WORD = re.compile(r"[^\w\s]*\w+[^\w\s]*|[^\w\s]+")
 MOST_ERRORS = 20_000
 """That are looked at, of values of about as many: each takes some hundredths of a millisecond."""
-_MOST_WORDS = 32
-_MOST_CHARACTERS = 320
-"""For one value that is wrong; its place and what came have half as much each."""
+_BRIEF = 60
+"""Characters of the place of a value and of what came; of what is wanted there may be three times as many."""
 
 
 class ArgumentError(NamedTuple):
@@ -128,7 +126,7 @@ def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> A
         return ArgumentError(path, "is not known", got=got, kind="unknown")
     context = item.get("ctx") or {}
     if kind in {"literal_error", "enum"} and "expected" in context:
-        expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 240)}"
+        expected = f"must be one of {_shortened(str(context['expected']).replace(' or ', ', '), 2 * _BRIEF)}"
     else:
         expected = _expectation(str(item["msg"]))
     return ArgumentError(path, expected, got=got, wants=_WANTS.get(kind), sure=sure)
@@ -189,14 +187,14 @@ def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError
 def _listed(values: Sequence[Any]) -> str:
     shown = ", ".join(show(value) for value in values[:20])
     more = f", … ({len(values)} in all)" if len(values) > 20 else ""
-    return _shortened(shown, 240) + more
+    return _shortened(shown, 2 * _BRIEF) + more
 
 
 _encode_shown = json.JSONEncoder(ensure_ascii=False, default=str).encode
 """`json.dumps` makes an encoder for each value."""
 
 
-def show(value: object, limit: int = 60) -> str:
+def show(value: object, limit: int = _BRIEF) -> str:
     """`value` as short JSON."""
     try:
         text = _encode_shown(value)
@@ -209,25 +207,14 @@ def _shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def _brief(text: str, share: int = 1) -> str:
-    """`text` in the words and characters that an error may take, or in one of so many shares of them."""
-    words, limit = _MOST_WORDS // share, _MOST_CHARACTERS // share
-    if len(text) < 2 * words:  # each word but the last has two characters, or a blank behind it
-        return text
-    for place, word in enumerate(_WORD.finditer(text[: limit + 1])):
-        if place == words:
-            return f"{text[: word.start()].rstrip()}…"
-    return _shortened(text, limit)
-
-
 def path_text(path: Path) -> str:
     """`items[3].price`."""
     text = ""
-    if len(path) == 1 and type(path[0]) is str and len(path[0]) <= 80:  # most are
+    if len(path) == 1 and type(path[0]) is str and len(path[0]) <= _BRIEF:  # most are
         return path[0] or "the arguments"
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
-    return _shortened(text, 80) or "the arguments"
+    return _shortened(text, _BRIEF) or "the arguments"
 
 
 def explain(name: str, errors: Sequence[ArgumentError], properties: JsonObject) -> str:
@@ -246,22 +233,22 @@ def explain(name: str, errors: Sequence[ArgumentError], properties: JsonObject) 
 
 def _line(path: Path, group: Sequence[ArgumentError], properties: JsonObject) -> str:
     first = group[0]
-    place = _brief(path_text(path), 2)
+    place = path_text(path)
     if first.kind == "unknown":
         return _unknown(path, tuple(properties))
     if first.kind == "missing":
         node = properties.get(str(path[0])) if len(path) == 1 else None
-        return f"{place!r} is required and was not given{_brief(_wanted(node))}"
-    got = "" if first.got is _NO_VALUE else f", got {_brief(_came(first.got), 2)}"
+        return f"{place!r} is required and was not given{_wanted(node)}"
+    got = "" if first.got is _NO_VALUE else f", got {_came(first.got)}"
     return f"{place!r} {_expected(group)}{got}"
 
 
 def _expected(group: Sequence[ArgumentError]) -> str:
     """What all errors of one place together want, each in its share."""
     if len(group) == 1:
-        return _brief(group[0].expected)
+        return _shortened(group[0].expected, 3 * _BRIEF)
     texts = list(dict.fromkeys(error.expected for error in group))[:4]
-    first, *more = (_brief(text, len(texts)) for text in texts)
+    first, *more = (_shortened(text, 3 * _BRIEF // len(texts)) for text in texts)
     return " or ".join([first, *(text.removeprefix("must be ").removeprefix("must ") for text in more)])
 
 
@@ -283,11 +270,11 @@ _names_among = lru_cache(64)(Names)
 
 
 def _unknown(path: Path, known: tuple[str, ...]) -> str:
-    place = _brief(path_text(path), 2)
+    place = path_text(path)
     if len(path) > 1:
         return f"{place!r} is not known there"
     near = _names_among(known).nearest(str(path[0]))
     if near:
-        return f"{place!r} is not a parameter (did you mean {_brief(near[0])!r}?)"
+        return f"{place!r} is not a parameter (did you mean {_shortened(near[0], _BRIEF)!r}?)"
     names = ", ".join(map(repr, known[:12])) or "none"
-    return f"{place!r} is not a parameter; the parameters are: {_brief(names)}"
+    return f"{place!r} is not a parameter; the parameters are: {_shortened(names, 2 * _BRIEF)}"

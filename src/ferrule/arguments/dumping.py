@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from pathlib import PurePath
 from typing import Any
 from uuid import UUID
@@ -162,7 +162,7 @@ class Dump:
             by_alias=True,
             round_trip=True,
             warnings="error" if checked else "none",
-            context={} if sent is None else {_SENT_TEXT: _Sent(sent)},
+            context={} if sent is None else {_SENT: cache(lambda: frozenset(_leaves(from_json(sent))))},
             **options,
         )
         text = to_json(from_json(written, allow_inf_nan=False)).decode()
@@ -185,22 +185,10 @@ def first_unlike(one: JsonObject, other: JsonObject) -> str | None:
 
 
 _ABSENT = object()
-_SENT_TEXT = "ferrule"
-"""In the serializer's context, which an author's serializers may read, too."""
+_SENT = "ferrule"
+"""In the serializer's context, which an author's serializers may read, too: what gives the texts and numbers that were
+sent, read when a secret is written."""
 _NOT_SENT = "a secret that was not sent as it is"
-
-
-class _Sent:
-    """The texts and numbers that were sent, read when a secret is written."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._leaves: frozenset[str] | None = None
-
-    def hold(self, secret: object) -> bool:
-        if self._leaves is None:
-            self._leaves = frozenset(_leaves(from_json(self._text)))
-        return self._leaves.issuperset(_leaves(from_json(dumps(secret))))
 
 
 def _leaves(value: Any) -> Iterator[str]:
@@ -262,7 +250,7 @@ def _sent_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
     secret = unveiled(value)
-    if _SENT_TEXT in info.context and not info.context[_SENT_TEXT].hold(secret):
+    if _SENT in info.context and not info.context[_SENT]().issuperset(_leaves(from_json(dumps(secret)))):
         raise ValueError(_NOT_SENT)
     return secret
 

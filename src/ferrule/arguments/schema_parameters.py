@@ -42,10 +42,8 @@ class SchemaParameters(Parameters):
             value, written = loads_and_rewrite(text)
         except Malformed as malformed:
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
-        errors: list[ArgumentError] = []
-        if not self._validator.is_valid(value):
-            errors = self._errors(value)
-            errors = [e for e in errors if not (e.kind == "missing" and e.path[:1] and e.path[0] in self.hidden)]
+        errors = self._errors(value)
+        errors = [e for e in errors if not (e.kind == "missing" and e.path[0] in self.hidden)]
         if not errors and (_FRACTION.search(written) or _EXPONENT.search(written)):
             errors = self._floats_for_integers(value)
         if errors:
