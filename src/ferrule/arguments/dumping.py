@@ -162,7 +162,7 @@ class Dump:
             by_alias=True,
             round_trip=True,
             warnings="error" if checked else "none",
-            context={} if sent is None else {_SENT: cache(lambda: frozenset(_leaves(from_json(sent))))},
+            context={} if sent is None else {_SENT_LEAVES: cache(lambda: frozenset(_leaves(from_json(sent))))},
             **options,
         )
         text = to_json(from_json(written, allow_inf_nan=False)).decode()
@@ -185,7 +185,7 @@ def first_unlike(one: JsonObject, other: JsonObject) -> str | None:
 
 
 _ABSENT = object()
-_SENT = "ferrule"
+_SENT_LEAVES = "ferrule"
 """In the serializer's context, which an author's serializers may read, too: what gives the texts and numbers that were
 sent, read when a secret is written."""
 _NOT_SENT = "a secret that was not sent as it is"
@@ -250,7 +250,7 @@ def _sent_secret(value: Any, info: Any) -> Any:
     if value is None:
         return None
     secret = unveiled(value)
-    if _SENT in info.context and not info.context[_SENT]().issuperset(_leaves(from_json(dumps(secret)))):
+    if _SENT_LEAVES in info.context and not info.context[_SENT_LEAVES]().issuperset(_leaves(from_json(dumps(secret)))):
         raise ValueError(_NOT_SENT)
     return secret
 

@@ -182,9 +182,12 @@ class Parameters:
     def check_bound(self, name: str) -> None:
         """Raise a `DefinitionError` where a bound value does not fit."""
         for key, value in self.bound.items():
-            reason = self.refusal(name, key, value)
-            if reason:
-                raise DefinitionError(f"bind({key}=…): {reason}")
+            try:
+                self.values(dumps({key: value}))
+            except ArgumentErrors as wrong:
+                if errors := [error for error in wrong.errors if error.path[:1] == (key,)]:
+                    reason = self._explained(name, errors).partition(". Nothing was run")[0]
+                    raise DefinitionError(f"bind({key}=…): {reason}") from None
 
     def check_examples(self, name: str, examples: Iterable[JsonObject]) -> None:
         """Raise a `DefinitionError` where a model could not make a call with one of these arguments."""
@@ -195,15 +198,6 @@ class Parameters:
                 reason = str(wrong).partition(". Nothing was run")[0]
             if reason:
                 raise DefinitionError(f"tool {name!r}: the example {dict(example)!r} does not fit: {reason}")
-
-    def refusal(self, name: str, key: str, value: object) -> str:
-        """Why the JSON of `value` is not taken for one parameter; empty where it is."""
-        try:
-            self.values(dumps({key: value}))
-        except ArgumentErrors as wrong:
-            errors = [error for error in wrong.errors if error.path[:1] == (key,)]
-            return self._explained(name, errors).partition(". Nothing was run")[0] if errors else ""
-        return ""
 
     def _received(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         """What a model sent, without what is dropped and with what is bound, and the repairs of the text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -51,7 +51,9 @@ def keep_defaults(
                 f"the default of {key!r}, {default!r:.80}, has no JSON form to be judged by; write "
                 "None, and fill it in the function"
             )
-        elif not is_constant(default) and _is_hashable(default):  # of what is not hashable, Pydantic makes a copy
+        elif not is_constant(default) and isinstance(
+            default, Hashable
+        ):  # of what is not hashable, Pydantic makes a copy
             del node["default"]
             node["default_factory"] = partial(deepcopy, default)
         if default is not None and key not in private:
@@ -68,11 +70,3 @@ def _check_types(core: CoreSchema, given: dict[str, Any]) -> None:
     except ValidationError as error:
         wrong = from_pydantic(error, given)[0]
         raise DefinitionError(f"the default of {wrong.path[0]!r} does not fit its type: it {wrong.expected}") from None
-
-
-def _is_hashable(value: object) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
