@@ -196,14 +196,6 @@ def _default(node: CoreSchema) -> CoreSchema:
     return {**node, "schema": {"type": "nullable", "schema": inner, "metadata": _exported_as(inner)}}
 
 
-def _literal(node: CoreSchema) -> CoreSchema:
-    return _exactly(node, node["expected"])
-
-
-def _enum(node: CoreSchema) -> CoreSchema:
-    return _exactly(node, [member.value for member in node["members"]])
-
-
 def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
     """A node that takes no `true` for 1 and no `false` for 0, which Python calls equal; and for a member of an enum its
     value, for which strict JSON mode wants the member itself."""
@@ -228,8 +220,8 @@ _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
     "any": _finite,
     "function-plain": _finite,
     "generator": _list,
-    "literal": _literal,
-    "enum": _enum,
+    "literal": lambda node: _exactly(node, node["expected"]),
+    "enum": lambda node: _exactly(node, [member.value for member in node["members"]]),
     "date": _written,
     "datetime": _written,
     "time": _written,

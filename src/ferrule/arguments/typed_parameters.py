@@ -102,8 +102,8 @@ class TypedParameters(Parameters):
             return self.values(text), text
         with suppress(ValidationError):
             return self._validating(self._exactly)(text), text
-        values = self.values(text)
-        return values, self._dump.text(values, text)
+        written = self._dump.text(self.values(text), text)
+        return self.values(written), written
 
     def judged(self, text: str, values: Any) -> Arguments:
         if self.exact:
