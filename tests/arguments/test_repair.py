@@ -543,6 +543,22 @@ def test_a_null_that_may_be_data_of_another_form_is_not_left_out(how: str) -> No
             decoded(how, {"shape": shape}, sum_up)
 
 
+@pytest.mark.parametrize(
+    ("node", "kept"),
+    [
+        ({"allOf": [{"type": "array"}, {"title": "T"}]}, False),
+        ({"allOf": [{"title": "T"}, {"description": "D"}]}, True),
+        ({"anyOf": [{"type": "array"}, {"title": "T"}]}, True),
+        ({"$ref": "#/$defs/some", "title": "T"}, False),
+    ],
+)
+def test_null_is_left_out_where_one_part_of_a_schema_refuses_it(node: dict[str, Any], kept: bool) -> None:
+    schema = {"type": "object", "properties": {"x": node, "n": {"type": "integer"}}}
+    one, seen = raw_tool("pick", {**schema, "$defs": {"some": {"type": "array"}}})
+    run(one, "pick", '{"x": null, "n": "1"}')
+    assert seen == [{"x": None, "n": 1} if kept else {"n": 1}]
+
+
 def test_of_several_readings_the_one_that_leaves_out_least_is_taken() -> None:
     first = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
     second = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["b"]}

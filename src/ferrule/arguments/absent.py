@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.arguments.schema_walk import IN_PLACE, Schema, forms_of, of_item, of_property
+from ferrule.arguments.schema_walk import Schema, forms_of, in_place, of_item, of_property
 
+_DEEPEST = 10
+_JOINED = {"$ref": all, "allOf": all, "anyOf": any, "oneOf": any}
 _OBJECT = {"properties", "patternProperties", "additionalProperties"}
 
 
@@ -55,12 +57,16 @@ def _is_absent(key: str, forms: Sequence[Schema], root: Schema) -> bool:
     return not required and not others and not all(_allows_null(node, root) for node in declared)
 
 
-def _allows_null(node: object, root: Schema) -> bool:
+def _allows_null(node: object, root: Schema, depth: int = 0) -> bool:
     """Whether null may be a value; where that is hard to tell, it may."""
-    return not isinstance(node, Mapping) or any(_takes_null(form) for form in forms_of([node], root))
-
-
-def _takes_null(form: Schema) -> bool:
-    if "enum" in form or "const" in form:
-        return None in form.get("enum", (form.get("const"),))
-    return "null" in form["type"] if "type" in form else not form.keys() & IN_PLACE
+    if not isinstance(node, Mapping) or depth > _DEEPEST:
+        return True
+    if "enum" in node or "const" in node:
+        return None in node.get("enum", (node.get("const"),))
+    if "type" in node:
+        return "null" in node["type"]
+    return all(
+        _JOINED[key](_allows_null(one, root, depth + 1) for one in ones)
+        for key, ones in in_place(node, root)
+        if key in _JOINED
+    )

@@ -10,7 +10,7 @@ from ferrule.values.frozen import JsonObject
 _BY_PROPERTY = frozenset({"dependentSchemas", "dependencies"})
 _TESTS = frozenset({"not", "if"})
 """What only says which values are meant."""
-IN_PLACE = (
+_IN_PLACE = (
     _BY_PROPERTY | _TESTS | {*("$ref", "$dynamicRef", "$recursiveRef", "then", "else", "allOf", "anyOf", "oneOf")}
 )
 _OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
@@ -21,7 +21,7 @@ Schema = JsonObject
 
 def in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]:
     """The schemas that a node applies to its own value, by keyword."""
-    for key in IN_PLACE & node.keys():
+    for key in _IN_PLACE & node.keys():
         applied = node[key]
         if isinstance(applied, str):
             yield key, [resolved(root, applied)]
