@@ -25,10 +25,9 @@ _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
 _STRING_OR_NUMBER = re.compile(_QUOTED + r"|[0-9][0-9.eE+-]*", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_OPENING, _CLOSING = re.compile(r"[\[{]"), re.compile(r"[\]}]")
 SHORT = 200
 """Characters of a text that is looked at whole."""
-_MOST_LOOKED_AT = 1_000
+_MOST_LOOKED_AT = 500
 _JSON_TYPES = {
     type(None): "null",
     bool: "boolean",
@@ -60,8 +59,10 @@ def check_repeated_keys(text: str, values: JsonObject) -> None:
     flat = text
     if len(text) > SHORT:
         most = min(len(text) // 2, _MOST_LOOKED_AT)
-        begin, end = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
-        flat = _OPENING.split(begin, 1)[0] + _CLOSING.split(end)[-1]
+        head, tail = text[:most].lstrip()[1:], text[-most:].rstrip()[:-1]
+        for opening, closing in ("{}", "[]"):
+            head, tail = head.partition(opening)[0], tail.rpartition(closing)[2]
+        flat = head + tail
     if any(flat.count(f'"{name}"') > 1 for name in values):
         _compare_repeated_keys(text)
 
