@@ -11,7 +11,20 @@ from isolated_tools import tells_its_secret
 from pydantic import SecretStr
 from watched import Watch, go
 
-from ferrule import Runner, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, Toolset, deny, tool
+from ferrule import (
+    InputRequired,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    Toolset,
+    ask,
+    deny,
+    tool,
+)
 
 TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "7788"
 STARS = "**********"
@@ -189,6 +202,19 @@ def test_each_line_of_a_secret_is_one(caplog: pytest.LogCaptureFixture) -> None:
     go(Runner([fails], secrets={"key": "\n".join(lines)}).run("fails", {}))
     assert "ValueError" in caplog.text
     assert [line for line in lines if line in caplog.text] == []
+
+
+def test_what_a_handler_asks_is_told_and_recorded_without_what_is_known_to_be_secret() -> None:
+    @tool
+    async def asking(context: ToolContext) -> Any:
+        return InputRequired(f"the code for {TOKEN}", {"type": "object"})
+
+    events: list[Any] = []
+    runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), observers=[events.append])
+    result = asyncio.run(runner.run("asking", {}))
+    told = [str(event.data) for event in events] + [str(result.record()), str(result.pending)]
+    assert result.status == "suspended" and STARS in str(result.pending)
+    assert not any(TOKEN in text for text in told)
 
 
 def test_what_a_handler_returns_is_its_own() -> None:

@@ -220,6 +220,7 @@ async def ask_and_judge(
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
+    decision = hide_reason(state, decision)  # what is asked may be a handler's own words
     by = state.attempt.answered_by
     state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
     if decision.kind == "ask":
