@@ -836,6 +836,8 @@ def test_values_are_made_of_what_was_judged_whoever_looks(watched: bool) -> None
     guards = [lambda c, _: None] if watched else []
     assert run(take, "take", {"value": " a"}, guards=guards)[0].success
     assert (made, got) == ([" a", "a"], ["a"])
+    assert run(take, "take", '{ "value": "\\u0061" }', guards=guards)[0].success
+    assert (made, got) == ([" a", "a", "a"], ["a", "a"]), "what is the very JSON that was sent is not made again"
 
 
 def test_a_guard_of_an_instance_sees_the_values_and_changes_them_in_judged_terms() -> None:
@@ -966,7 +968,7 @@ def item(judged: Any, **changes: Any) -> dict[str, Any]:
             lambda order: {"items": [item(order["items"][0], to="eve"), item(order["items"][1])]},
             "5 eve, 7 bob, 9 ada / a,b -",
         ),
-        (lambda order: {"items": [{"cents": 5}]}, None),
+        (lambda order: {"items": [{"cents": 5, "id": order["items"][0]["id"]}]}, "5 nobody, 9 ada / a,b -"),
         (lambda order: {"items": [{"cents": 5, "to": "eve"}]}, None),
         (lambda order: {"items": [{"cents": 5, "to": "Eve"}]}, None),
         (lambda order: {"items": [{"cents": 5, "to": None}]}, None),
@@ -1025,13 +1027,7 @@ def test_what_is_taken_out_and_put_back_by_a_validator_does_not_run(way: str, wh
     sent = {"name": "a", "reason": "so"}
     result, _ = run(taking(Forces, way, got), "take", {"value": sent}, **options)
     assert (result.status, got) == ("denied", [])
-    assert run(taking(Forces, way, got), "take", {"value": {"name": "a", "force": True}}, **options)[0].success is False
-
-    def unforced(call: ToolCall, *rest: Any) -> Decision:
-        return allow({**call.arguments, "value": {"name": "a", "force": False, "reason": None}})
-
-    options = {"guards": [unforced]} if who == "guard" else {**asking, "approve": unforced}
-    assert run(taking(Forces, way, got), "take", {"value": sent}, **options)[0].success
+    assert run(taking(Forces, way, got), "take", {"value": {"name": "a", "force": True}}, **options)[0].success
     assert got[0].force is False
 
 
@@ -1175,19 +1171,66 @@ def test_a_change_that_is_none_is_made_as_often_as_a_guard_likes() -> None:
     assert asked == ["-", "fixed"]
 
 
-def test_what_a_guard_leaves_out_is_its_default_and_what_it_leaves_out_of_a_model_denies() -> None:
+def test_what_a_guard_leaves_out_is_its_default_and_what_a_factory_made_is_not_to_be_left_out() -> None:
     @tool
     async def take(value: Defaults, note: str = "-") -> str:
         """Take it."""
         return f"{value.name} {value.mode} {value.tags} {note}"
 
+    shown: list[Any] = []
+
     def taken(given: Any) -> Any:
-        guards = [lambda c, _: None if c.arguments["value"]["name"] == "b" else {"value": given}]
+        guards = [
+            lambda c, _: None if c.arguments["value"]["name"] == "b" else {"value": given},
+            lambda c, _: shown.append(dict(c.arguments)["value"]),
+        ]
         return run(take, "take", {"value": {"name": "a"}, "note": "x"}, guards=guards)[0]
 
-    assert taken({"name": "b", "mode": "w", "tags": ["made"]}).output == "b w ['made'] -"
+    assert taken({"name": "b", "tags": ["made"]}).output == "b w ['made'] -"
+    assert shown == [{"name": "b", "mode": "w", "tags": ["made"]}]
     refused = taken({"name": "b"})
     assert refused.status == "denied" and "'value' would come out otherwise" in str(refused.error)
+    assert len(shown) == 1
+
+
+class Forced(BaseModel):
+    """Puts back what was taken out, past what Pydantic knows to be set."""
+
+    model_config = ConfigDict(frozen=True)
+    name: Path
+    force: bool = False
+
+    @model_validator(mode="after")
+    def put_back(self) -> Forced:
+        object.__setattr__(self, "force", True)
+        return self
+
+
+@dataclasses.dataclass
+class Sent:
+    to: Path
+    copies: int = 1
+    sizes: tuple[int, ...] = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "sent", "left", "expected"),
+    [
+        (Forced, {"name": "a", "force": False}, {"name": "a"}, None),
+        (Sent, {"to": "a", "copies": 3}, {"to": "a"}, Sent(Path("a"))),
+        (list[Sent], [{"to": "a", "copies": 3}], [{"to": "a", "sizes": [5]}], [Sent(Path("a"), sizes=(5,))]),
+        (dict[str, Sent], {"k": {"to": "a"}}, {}, {}),
+        (list[Sent], [{"to": "a"}, {"to": "b"}], [{"to": "b"}], [Sent(Path("b"))]),
+        (Sent, {"to": "a"}, {"to": "a", "sizes": [1]}, Sent(Path("a"), sizes=(1,))),
+        (Sent, {"to": "a"}, {"to": "a", "size": 1}, None),
+        (Sent, {"to": "a"}, {"copies": 1}, None),
+    ],
+)
+def test_what_a_person_leaves_out_is_its_default_at_every_depth(
+    annotation: Any, sent: Any, left: Any, expected: Any
+) -> None:
+    result, got = answered(annotation, sent, lambda arguments: {"value": left})
+    assert (result.status, got) == (("denied", []) if expected is None else ("ok", [expected])), result.error
 
 
 class Renamed(ToolHandler):

@@ -1,12 +1,12 @@
 """How validated values are written as JSON, and of which parameters that is judged.
 
 Two kinds: exact ones, of which every node of the closed core schema is known to keep what it reads, are judged by what
-was sent; of all others the dump is judged, and what runs is made of it.
+was sent; of all others the dump is judged, and what runs is made of it, unless it was made of that very JSON already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -131,19 +131,20 @@ class Dump:
         written = rewritten(core, partial(_for_writing, checks=checks))
         self._serializer = SchemaSerializer(written, _writing_config({}), _use_prebuilt=False)
 
-    def text(self, values: Any, sent: str | None, *, checked: bool = True) -> str:
+    def text(self, values: Any, sent: str | None, *, checked: bool = True, defaults: bool = True) -> str:
         """The JSON text of validated values, each key once.
 
         Args:
             sent: What they were read from. A secret that does not stand in it was made here, and is not written; for
                 `None` all are.
             checked: Whether each value has to be of its declared type.
+            defaults: Whether what is as its declared default is written too.
 
         Raises:
             NoJudgedForm: where there is none.
         """
         try:
-            return self._text(values, sent, checked)
+            return self._text(values, sent, checked, exclude_defaults=not defaults)
         except Exception as error:  # whatever a type of the author's own raises; its text may quote what is bound
             if _NOT_SENT in str(error):
                 what = f"its arguments hold {_NOT_SENT}"
@@ -165,7 +166,7 @@ class Dump:
             context={} if sent is None else {_SENT_LEAVES: cache(lambda: frozenset(_leaves(from_json(sent))))},
             **options,
         )
-        text = to_json(from_json(written, allow_inf_nan=False)).decode()
+        text = rewritten_text(written)
         if sent is not None and SECRET_STARS in text and text.count(SECRET_STARS) > sent.count(SECRET_STARS):
             raise ValueError(_NOT_SENT)
         return text
@@ -179,9 +180,27 @@ class Dump:
         return "its arguments have"
 
 
-def first_unlike(one: JsonObject, other: JsonObject) -> str | None:
+def rewritten_text(text: str | bytes) -> str:
+    """The text of the JSON that is read from a text, each key once.
+
+    Raises:
+        ValueError: for NaN and infinities.
+    """
+    return to_json(from_json(text, allow_inf_nan=False)).decode()
+
+
+def first_unlike(one: JsonObject, other: JsonObject, alike: Callable[[Any, Any], bool] = same) -> str | None:
     """The first key by which two JSON objects differ."""
-    return next((key for key in {**one, **other} if not same(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
+    return next((key for key in {**one, **other} if not alike(one.get(key, _ABSENT), other.get(key, _ABSENT))), None)
+
+
+def is_within(part: Any, whole: Any) -> bool:
+    """Whether JSON is the same but for keys that only `whole` has."""
+    if isinstance(part, dict) and isinstance(whole, dict):
+        return all(is_within(item, whole.get(key, _ABSENT)) for key, item in part.items())
+    if isinstance(part, list) and isinstance(whole, list):
+        return len(part) == len(whole) and all(map(is_within, part, whole))
+    return part is _ABSENT or same(part, whole)
 
 
 _ABSENT = object()

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, explain
-from ferrule.arguments.dumping import NoJudgedForm, first_unlike
+from ferrule.arguments.dumping import NoJudgedForm, first_unlike, is_within
 from ferrule.arguments.places import find_places
 from ferrule.arguments.repair import repair
 from ferrule.arguments.schema_walk import declared
@@ -134,8 +134,8 @@ class Parameters:
         return self.values(judged.raw)
 
     def changed(self, name: str, given: JsonObject) -> Arguments:
-        """The arguments that a guard or a person gave instead of others; hidden parameters may be among them. A
-        parameter that is left out gets its declared default; all has to come out as it was given.
+        """The arguments that a guard or a person gave instead of others; hidden parameters may be among them. What is
+        left out gets its declared default; all has to come out as it was given, and nothing else beside it.
 
         Raises:
             Invalid: with a text that says what does not fit.
@@ -143,11 +143,17 @@ class Parameters:
         wanted = {**thaw(self.defaults), **thaw(self.bound), **self._object(name, given)[0]}
         try:
             made = self.restored(name, wanted)
+            beyond = self.beyond_defaults(made)
         except NoJudgedForm as error:
             raise Invalid(f"{name} could not be run: {error}. Nothing was run.") from error
-        if (altered := first_unlike(wanted, from_json(made.raw))) is not None:
+        altered = first_unlike(wanted, from_json(made.raw), is_within) or first_unlike(beyond, wanted, is_within)
+        if altered is not None:
             raise Invalid(f"{altered!r} would come out otherwise than it was given")
         return made
+
+    def beyond_defaults(self, judged: Arguments) -> JsonObject:
+        """The JSON that is judged, without what may have been filled in as a declared default."""
+        return from_json(judged.raw)  # type: ignore[no-any-return]
 
     def restored(self, name: str, judged: JsonObject) -> Arguments:
         """What is judged of JSON that was judged before, with what is bound now.

@@ -22,7 +22,7 @@ from ferrule.arguments.closing import (
     spelled_exactly,
     stop_at_first,
 )
-from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact
+from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_TOLD, Ways, measured
 from ferrule.errors import DefinitionError
@@ -109,13 +109,18 @@ class TypedParameters(Parameters):
         if self.exact:
             return Arguments(text, values, self)
         judged = Arguments(self._dump.text(values, text), values, self)
-        if judged.raw != text:  # else they are made of what is judged
+        if judged.raw not in (text, rewritten_text(text)):  # else they are made of what is judged
             try:
                 judged.validated = self.again(judged)
             except ArgumentErrors as wrong:
                 name = next(iter(wrong.errors[0].path), None) if wrong.errors else None
                 raise NoJudgedForm(self._dump.not_read(name)) from None
         return judged
+
+    def beyond_defaults(self, judged: Arguments) -> JsonObject:
+        if self.exact:
+            return super().beyond_defaults(judged)
+        return from_json(self._dump.text(judged.validated, judged.raw, defaults=False))  # type: ignore[no-any-return]
 
     def again(self, judged: Arguments) -> Any:
         values = self.values(judged.raw)
