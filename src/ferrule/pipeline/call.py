@@ -158,7 +158,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     try:
         try:
             if state.observers and origin.answered is None:
-                state.tell("tool:pre")
+                emit(state.observers, "tool:pre", state.told if plan.hidden else call, None, fields)
             if plan.around is not None:
                 found: Any = await plan.around(call, state.context)
             elif plan.hooked:
@@ -180,7 +180,8 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         if runner.idle is not None:
             runner.tell_idle()
     if state.observers:
-        state.tell(_END_KINDS.get(result.status, "tool:error"), result)
+        told = state.told if plan.hidden else state.call
+        emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields)
     if origin.entry is not None:
         state.origin = NO_ORIGIN  # no cycle is left for the collector
         origin.entry.end(result)  # which the batch keeps, should the rest be cut off
@@ -362,7 +363,7 @@ async def _admit_and_invoke(
             raise asyncio.CancelledError  # somebody on the way here made nothing of it
         state.holdings = holdings
         if state.observers:
-            state.tell("tool:started")
+            emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
