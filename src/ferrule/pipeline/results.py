@@ -114,6 +114,11 @@ def what_ran(executed: bool | None, *, running: bool = False) -> str:
     return _STILL if running else _MAY_HAVE
 
 
+def _short(state: CallState, text: str) -> str:
+    """A text of somebody's own, as it may leave the call; cut before, it could end with half of a secret."""
+    return cut(clean(hide(state, text)), 500)
+
+
 def _failed(state: CallState, why: str, executed: bool | None) -> str:
     what = "could not be run" if executed is False else "failed"
     return f"{state.plan.name} {what}: {why}. {what_ran(executed)}"
@@ -195,7 +200,7 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         shaped: Shaped = value if plan.shaped else plan.output.shape(value)
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
-            text = cut(clean(f"{plan.name} was run, but {shaped.problem}"), 500)
+            text = _short(state, f"{plan.name} was run, but {shaped.problem}")
             return unsuccessful(state, "failed", text, executed=True, output=output, keep_chunks=False)
         assert shaped.result is not None
         status: Status = "ok" if shaped.result.error is None else "failed"
@@ -208,9 +213,9 @@ def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> Tool
     try:
         SchemaParameters(wanted.schema)
     except DefinitionError as error:
-        why = cut(clean(f"it asked for input that no schema describes: {error}"), 500)
+        why = _short(state, f"it asked for input that no schema describes: {error}")
         return unsuccessful(state, "failed", _failed(state, why, None), executed=None)
-    text = cut(clean(f"{plan.name} waits for input: {wanted.reason}"), 500)
+    text = _short(state, f"{plan.name} waits for input: {wanted.reason}")
     return unsuccessful(state, "suspended", text, executed=None)
 
 
@@ -236,9 +241,9 @@ def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
     """A middleware that raised: a fault of the program, told to the model without its inside."""
     log_raised(state, "a middleware of tool %r raised", state.plan.name, error=error)
     meant = isinstance(error, ToolError) and origin_of(error) is error
-    text = hide(state, text_of(error)) if meant else f"{type(error).__name__} outside the tool itself"
+    text = _short(state, text_of(error) if meant else f"{type(error).__name__} outside the tool itself")
     executed = state.attempt.executed
-    text = _failed(state, cut(clean(text), 500), executed)
+    text = _failed(state, text, executed)
     return unsuccessful(state, "failed", text, executed=executed, exception=error)
 
 
