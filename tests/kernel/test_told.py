@@ -155,11 +155,12 @@ def breaks(call: ToolCall, context: ToolContext) -> None:
 
 def test_a_decision_says_which_rule_spoke() -> None:
     async def main() -> list[Decision]:
-        runner = Runner([add], guards=[no_sevens, named])
+        runner = Runner([add], guards=[no_sevens, named, lambda call, context: ask("sure?", rule="policy.toml:9")])
         return [await runner.decide(ToolCall("", "add", {"n": n})) for n in (7, 1)]
 
     denied, asked = go(main())
-    assert "no_sevens" in str(denied.rule) and asked.rule == "policy.toml:3"
+    assert "no_sevens" in str(denied.rule) and asked.rule == "policy.toml:3; policy.toml:9"
+    assert asked.reason == "really?; sure?"
 
 
 def test_every_guard_is_explained_whatever_the_others_say() -> None:
