@@ -235,7 +235,7 @@ def test_every_function_that_is_taken_can_be_called_with_all_that_fits(
 
 @pytest.mark.parametrize(
     "taken",
-    [Weather.forecast, functools.partial(Weather.forecast), Tool("execute", Weather.execute, input_schema=PLACE)],
+    [Weather.forecast, Tool("execute", Weather.execute, input_schema=PLACE)],
 )
 def test_a_toolset_refuses_a_method_that_was_taken_off_its_class(taken: Any) -> None:
     with pytest.raises(DefinitionError, match=r"taken off its class; take it off an instance"):

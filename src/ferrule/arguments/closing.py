@@ -27,7 +27,7 @@ MAKES_EMPTY = (list, tuple, set, frozenset, dict)
 """What makes the same default each time; another factory may make another one at the next attempt."""
 READ_AS = {"json-or-python": "json_schema", "lax-or-strict": "strict_schema"}
 """Which part of a node validates strict JSON."""
-CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
+_CLOSABLE = frozenset({"model-fields", "typed-dict", "dataclass-args"})
 _CONFIGURED = {"model", "dataclass", "typed-dict"}
 _UNIONS = {"union", "tagged-union"}
 _GIVE_PYTHON = {"function-before", "function-wrap"}
@@ -83,9 +83,9 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
         copy["strict"] = kind not in _UNIONS
     if read and kind in _WRITTEN_AS_OTHERS:
         copy["strict"] = False
-    if kind in CLOSABLE or kind == "arguments":
+    if kind in _CLOSABLE or kind == "arguments":
         _check_distinct(copy)
-    if kind in CLOSABLE:
+    if kind in _CLOSABLE:
         copy["extra_behavior"] = extra or ("allow" if "extras_schema" in copy else "forbid")
         if extra == "allow" and kind != "dataclass-args":
             copy.setdefault("extras_schema", _finite({"type": "any"}))

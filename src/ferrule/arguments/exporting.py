@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from typing import Any
 
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from ferrule.arguments.closing import CLOSABLE, MAKES_EMPTY, CoreSchema
+from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema
 
 UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
 """What Pydantic raises for an annotation that it cannot take."""
@@ -35,6 +34,12 @@ class _Generator(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
+
+    def model_fields_schema(self, schema: core_schema.ModelFieldsSchema) -> JsonSchemaValue:
+        return _refusing_extra(super().model_fields_schema(schema), schema)
+
+    def dataclass_args_schema(self, schema: core_schema.DataclassArgsSchema) -> JsonSchemaValue:
+        return _refusing_extra(super().dataclass_args_schema(schema), schema)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _without_title(super().model_schema(schema), schema)
@@ -63,29 +68,19 @@ class _Generator(GenerateJsonSchema):
         return dft if type(dft) in _AS_IT_IS else super().encode_default(dft)
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
-        exported = super().enum_schema(schema)
-        if exported.get("title") == schema["cls"].__name__:
-            del exported["title"]
-        if exported.get("description") == Enum.__doc__:
-            del exported["description"]
-        return exported
+        return _without_title(super().enum_schema(schema), schema)
 
 
 def _without_title(exported: JsonSchemaValue, schema: Mapping[str, object]) -> JsonSchemaValue:
     if "title" in exported and exported["title"] == getattr(schema.get("cls"), "__name__", None):
         del exported["title"]
-    if exported.get("type") == "object" and "additionalProperties" not in exported and _refuses_extra(schema):
-        exported["additionalProperties"] = False
     return exported
 
 
-def _refuses_extra(schema: Mapping[str, object]) -> bool:
-    inner: object = schema
-    while isinstance(inner, Mapping):
-        if inner.get("type") in CLOSABLE:
-            return inner.get("extra_behavior") == "forbid"
-        inner = inner.get("schema")
-    return False
+def _refusing_extra(exported: JsonSchemaValue, schema: Mapping[str, object]) -> JsonSchemaValue:
+    if schema.get("extra_behavior") == "forbid":
+        exported["additionalProperties"] = False
+    return exported
 
 
 def json_schema_of_output(adapter: Any) -> dict[str, Any]:

@@ -73,10 +73,13 @@ def _typed(
     options: ToolOptions,
 ) -> tuple[TypedParameters, dict[str, str]]:
     """The parameters, and their names in JSON by those in Python."""
-    whole = close(_arguments_core(declared))
+    try:
+        whole = close(_arguments_core(declared))
+        schema = json_schema(whole)
+    except UNEXPORTABLE as error:
+        raise DefinitionError(_why(declared, error)) from error
     call = whole["schema"] if whole["type"] == "definitions" else whole
     arguments = call["arguments_schema"]
-    schema = exported_schema(whole, declared)
     private = frozenset(options.get("private", ()))
     fields: dict[str, dict[str, Any]] = {}
     names: dict[str, str] = {}
@@ -123,10 +126,7 @@ def _arguments_core(declared: list[inspect.Parameter]) -> dict[str, Any]:
     ]
     shim.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     shim.__annotations__ = {p.name: p.annotation for p in keyword}
-    try:
-        return dict(_adapter(shim).core_schema)
-    except UNEXPORTABLE as error:
-        raise DefinitionError(_why(keyword, error)) from error
+    return dict(_adapter(shim).core_schema)
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
@@ -150,10 +150,3 @@ def _why(parameters: Sequence[inspect.Parameter], error: BaseException) -> str:
             reason = f"parameter {parameter.name!r}: {str(inner).partition(chr(10))[0]}"
             break
     return f"{reason}; use types that JSON can carry"
-
-
-def exported_schema(core: dict[str, Any], declared: Sequence[inspect.Parameter] = ()) -> dict[str, Any]:
-    try:
-        return json_schema(core)
-    except UNEXPORTABLE as error:
-        raise DefinitionError(_why(declared, error)) from error

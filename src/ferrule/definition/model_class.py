@@ -7,10 +7,9 @@ import inspect
 from pydantic import BaseModel, TypeAdapter
 
 from ferrule.arguments.closing import close
-from ferrule.arguments.exporting import UNEXPORTABLE
+from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
-from ferrule.definition.function import exported_schema
 from ferrule.definition.handler import UNKNOWN, Handler
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import is_context, type_hints
@@ -53,9 +52,9 @@ def model_parameters(model: type[BaseModel], options: ToolOptions) -> TypedParam
     """
     try:
         core = close(dict(TypeAdapter(model).core_schema))
+        schema = json_schema(core)
     except UNEXPORTABLE as error:
-        raise DefinitionError(str(error)) from error
-    schema = exported_schema(core)
+        raise DefinitionError(f"{error}; use types that JSON can carry") from error
     schema.pop("description", None)
     private = frozenset(options.get("private", ()))
     required = [key for key, field in model.model_fields.items() if key in private and field.is_required()]

@@ -69,12 +69,11 @@ def is_context(hint: object) -> bool:
 
 def unfilled_self(function: object) -> bool:
     """Whether the function is a method that was taken off its class: nobody fills its `self`."""
-    plain = whole(function)
-    if not inspect.isfunction(plain):
+    if not inspect.isfunction(function):
         return False
-    if not plain.__dict__ and _FILLED_BY_PYTHON.isdisjoint(plain.__code__.co_varnames):
+    if not function.__dict__ and _FILLED_BY_PYTHON.isdisjoint(function.__code__.co_varnames):
         return False  # without a signature, which would be most of the work of making a toolset
-    first = next(iter(signature_of(function).parameters.values()), None)  # type: ignore[arg-type]
+    first = next(iter(signature_of(function).parameters.values()), None)
     return first is not None and first.name in _FILLED_BY_PYTHON and first.annotation is first.empty
 
 

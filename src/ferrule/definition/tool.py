@@ -32,6 +32,7 @@ from ferrule.definition.options import (
     refuse_unknown,
 )
 from ferrule.definition.output import Output
+from ferrule.definition.signature import unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.types import Guard, Isolation, Middleware
@@ -137,7 +138,6 @@ class Tool(Generic[P, R_co]):
     """What was done to its handler, and is done again wherever the handler is made anew."""
     in_this_thread: local
     """Where the runner keeps what `await some_tool(...)` runs on."""
-    _is_method = False
 
     def __init__(
         self: Tool[..., Any],
@@ -290,11 +290,6 @@ class Tool(Generic[P, R_co]):
 
         return run_directly(self, arguments, context, options)
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        within = getattr(self.handler, "__qualname__", "").rpartition(".")[0]
-        if within == owner.__qualname__:  # defined there, and not only kept there
-            vars(self)["_is_method"] = True
-
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R_co]: ...
     @overload
@@ -305,7 +300,7 @@ class Tool(Generic[P, R_co]):
     def __get__(self, instance: object, owner: type | None = None) -> Tool[P, R_co]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Tool:
         """The tool bound to `instance`, where it was defined on a method."""
-        if instance is None or not self._is_method or not inspect.isfunction(self.handler):
+        if instance is None or not unfilled_self(self.handler):
             return self
         return self.replace(handler=self.handler.__get__(instance, owner))
 
