@@ -678,13 +678,11 @@ def nested(levels: int) -> dict[str, Any]:
     return found if levels % 2 else {"not": found}
 
 
-@pytest.mark.parametrize("levels", [201, 400, 5_000, 100_001])
+@pytest.mark.parametrize("levels", [202, 400, 5_000, 100_001])
 def test_a_schema_that_nests_too_deep_is_a_wrong_definition(levels: int) -> None:
     for key in ("input_schema", "output_schema"):
         schema = {"type": "object", "properties": {"x": nested(levels - 2)}}
-        with pytest.raises(
-            DefinitionError, match=f"{key.replace('_', '.')} (nests more than 200 deep|has no JSON form)"
-        ):
+        with pytest.raises(DefinitionError, match=f"{key.replace('_', '.')} has no JSON form"):
             build_tool({"name": "x", "execute": add_payload, key: schema})
 
 

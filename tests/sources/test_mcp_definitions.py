@@ -40,7 +40,7 @@ HOSTILE = {
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
     "wrong pattern": (of_property({"type": "string", "pattern": "("}), "not a valid JSON Schema"),
-    "too deep": (deep(205), "nests more than"),
+    "too deep": (deep(205), "recursion limit"),
     "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
     "hidden name of a property": ({"type": "object", "properties": {"a\u200b": {}}}, "hidden characters"),
     "hidden value": (of_property({"enum": ["a\U000e0041"]}), "hidden characters"),

@@ -13,8 +13,6 @@ from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema
 
 UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
 """What Pydantic raises for an annotation that it cannot take."""
-MOST_DEPTH = 200
-"""So many objects and arrays may stand in each other in a schema, which is read at whatever depth of the stack."""
 _AS_IT_IS = {str, int, float, bool, type(None)}
 """What is its own JSON; Pydantic makes an adapter for each default."""
 
@@ -133,14 +131,3 @@ def _require(node: dict[str, Any], tag: str) -> None:
     if tag in node.get("properties", {}) and tag not in node.get("required", ()):
         node["required"] = [tag, *node.get("required", ())]
         node["properties"][tag].pop("default", None)
-
-
-def too_deep(schema: Any) -> bool:
-    """Whether more than `MOST_DEPTH` objects and arrays stand in each other."""
-    level = [schema]
-    for _ in range(MOST_DEPTH):
-        items = (item for node in level for item in (node.values() if isinstance(node, Mapping) else node))
-        level = [item for item in items if isinstance(item, Mapping | list | tuple)]
-        if not level:
-            return False
-    return True

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, from_json_schema
-from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
@@ -82,14 +81,7 @@ def _with_fractions(value: object) -> Any:
 
 def _root(schema: JsonObject) -> dict[str, Any]:
     """The schema as a tool's: an object, closed where it names properties and says nothing on other keys."""
-    if not isinstance(schema, Mapping):
-        raise DefinitionError(f"the input schema must be a JSON Schema object, not {type(schema).__name__}")
-    try:
-        root: dict[str, Any] = loads(dumps(schema))
-    except (ValueError, RecursionError) as error:
-        raise DefinitionError(f"the input schema has no JSON form: {error}") from None
-    if too_deep(root):
-        raise DefinitionError(f"the input schema nests more than {MOST_DEPTH} deep")
+    root = plain_schema(schema, "the input schema")
     kind = root.setdefault("type", "object")
     if kind != "object":
         raise DefinitionError(
@@ -103,6 +95,20 @@ def _root(schema: JsonObject) -> dict[str, Any]:
         root["unevaluatedProperties" if composed else "additionalProperties"] = False
     root.setdefault("properties", {})
     return root
+
+
+def plain_schema(schema: object, what: str) -> dict[str, Any]:
+    """A plain copy of a JSON Schema.
+
+    Raises:
+        DefinitionError: for `what` is no object, and no JSON, which nests at most 200 deep.
+    """
+    if not isinstance(schema, Mapping):
+        raise DefinitionError(f"{what} must be a JSON Schema object, not {schema!r}")
+    try:
+        return loads(dumps(schema))  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise DefinitionError(f"{what} has no JSON form: {error}") from None
 
 
 def schema_validator(schema: dict[str, Any]) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from ferrule.arguments.exporting import MOST_DEPTH, json_schema_of_output, too_deep
-from ferrule.arguments.schema_parameters import schema_validator
+from ferrule.arguments.exporting import json_schema_of_output
+from ferrule.arguments.schema_parameters import plain_schema, schema_validator
 from ferrule.arguments.ways import Ways
 from ferrule.definition.handler import UNKNOWN
 from ferrule.errors import DefinitionError
@@ -60,12 +59,9 @@ class Output:
         self._schema: FrozenDict | None = None
         self._validator: Any = None
         if given is not None:
-            if not isinstance(given, Mapping):
-                raise DefinitionError(f"output_schema must be a JSON Schema object, not {given!r}")
-            if too_deep(given):
-                raise DefinitionError(f"output_schema nests more than {MOST_DEPTH} deep")
-            self._schema = freeze(given)
-            self._validator = schema_validator(dict(given))
+            plain = plain_schema(given, "output_schema")
+            self._schema = freeze(plain)
+            self._validator = schema_validator(plain)
             try:
                 self._ways = Ways(self._schema)
             except DefinitionError as error:

@@ -10,10 +10,10 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ferrule import Answer, InputRequired, ToolError
-from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.sources._mcp_text import has_hidden, visible, visible_schema
 from ferrule.values.content import cut
 from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.json_text import dumps, loads
 
 _MOST_TEXT = 4000
 Responses = types.InputResponses
@@ -83,9 +83,7 @@ def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
     """
     if isinstance(params, types.ElicitRequestURLParams):
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    schema: dict[str, Any] = {"type": "object", **params.requested_schema}
-    if too_deep(schema):
-        raise ValueError(f"its schema nests more than {MOST_DEPTH} deep")
+    schema = loads(dumps({"type": "object", **params.requested_schema}))
     shown: dict[str, Any] = visible_schema(schema, _MOST_TEXT)[0]
     return shown
 

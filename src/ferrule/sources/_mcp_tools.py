@@ -10,8 +10,8 @@ from typing import Any
 import mcp_types as types
 
 from ferrule import DefinitionError, Tool
-from ferrule.arguments.exporting import MOST_DEPTH, too_deep
 from ferrule.arguments.names import as_seen
+from ferrule.arguments.schema_parameters import plain_schema
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
@@ -119,8 +119,7 @@ def _check_schemas(definition: types.Tool) -> None:
         DefinitionError: naming the schema and the bound.
     """
     for what, schema in (("inputSchema", definition.input_schema), ("outputSchema", definition.output_schema)):
-        if too_deep(schema or {}):
-            raise DefinitionError(f"its {what} nests more than {MOST_DEPTH} deep")
+        plain_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
             raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
 
