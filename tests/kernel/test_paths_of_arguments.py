@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     FilePath,
@@ -58,6 +59,11 @@ class Local(BaseModel):
 class Remote(BaseModel):
     kind: Literal["remote"]
     where: str
+
+
+class Written(BaseModel):
+    kind: Annotated[Literal["written"], BeforeValidator(str.lower), PlainSerializer(str.upper)]
+    where: Named
 
 
 class Place:
@@ -107,6 +113,7 @@ FOUND: dict[str, tuple[Any, Any, list[tuple[Any, ...]]]] = {
     "recursion": (Tree, {"at": "a", "below": [{"at": "b"}]}, [("at",), ("below", 0, "at")]),
     "a branch with its tag": (Local | Remote, {"kind": "local", "where": "a"}, [("where",)]),
     "the other branch": (Local | Remote, {"kind": "remote", "where": "a"}, []),
+    "a branch whose tag is written otherwise": (Written | Copy, {"kind": "written", "where": "a"}, [("where",)]),
     "a path of somebody's own": (Own, "a", [()]),
     "in a model of somebody's own": (Held, {"own": ["a"]}, [("own", 0)]),
 }
@@ -168,6 +175,9 @@ def test_a_path_has_the_text_that_the_guard_sees_there() -> None:
 
 PATH = {"type": "string", "format": "path"}
 TEXT = {"type": "string"}
+CLOSED = {"additionalProperties": False}
+UNTAGGED = {"anyOf": [CLOSED | {"properties": {"w": PATH, "a": {}}}, CLOSED | {"properties": {"w": TEXT, "b": {}}}]}
+REQUIRING = {"anyOf": [{"properties": {"w": PATH}, "required": ["a"]}, {"properties": {"w": TEXT}}]}
 TAGGED = {"oneOf": [{"properties": {"t": {"const": 1}, "w": PATH}}, {"properties": {"t": {"const": 2}}}]}
 SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
     "a reference": ({"$ref": "#/$defs/p"}, "a", [()]),
@@ -183,6 +193,11 @@ SCHEMAS: dict[str, tuple[dict[str, Any], Any, list[tuple[Any, ...]]]] = {
     "anyOf": ({"anyOf": [{"type": "integer"}, PATH]}, "a", [()]),
     "oneOf": (TAGGED, {"t": 1, "w": "a"}, [("w",)]),
     "not that branch": (TAGGED, {"t": 2, "w": "a"}, []),
+    "not a branch that refuses a key": (UNTAGGED, {"b": 1, "w": "a"}, []),
+    "a branch that may be": (UNTAGGED, {"w": "a"}, [("w",)]),
+    "not a branch that requires another key": (REQUIRING, {"w": "a"}, []),
+    "a branch with what it requires": (REQUIRING, {"w": "a", "a": 1}, [("w",)]),
+    "a test": ({"if": {"properties": {"w": PATH}}, "then": {"properties": {"n": PATH}}}, {"w": "a"}, []),
     "then": ({"if": {"type": "string"}, "then": PATH}, "a", [()]),
     "dependentSchemas": ({"dependentSchemas": {"a": {"properties": {"b": PATH}}}}, {"a": 1, "b": "x"}, [("b",)]),
     "a path that is an object": ({"format": "path"}, {"k": ["v"]}, [("k", "key"), ("k", 0)]),

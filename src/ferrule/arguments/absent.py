@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ferrule.arguments.schema_walk import Schema, forms_of, in_place, of_item, of_property
+from ferrule.arguments.schema_walk import Schema, forms_of, in_place, meant, of_item, of_property
 
 _DEEPEST = 10
 _JOINED = {"$ref": all, "allOf": all, "anyOf": any, "oneOf": any}
-_OBJECT = {"properties", "patternProperties", "additionalProperties"}
 
 
 def without_optional_nulls(value: object, schema: Schema) -> Any:
@@ -30,23 +29,12 @@ def _without(value: object, nodes: Sequence[Schema], root: Schema) -> Any:
         ]
     if not isinstance(value, dict):
         return value
-    forms = _object_forms(value, nodes, root)
+    forms = meant(value, forms_of(nodes, root))
     return {
         key: _without(item, [below for form in forms for below in of_property(form, key)], root)
         for key, item in value.items()
         if item is not None or not _is_absent(key, forms, root)
     }
-
-
-def _object_forms(value: dict[str, Any], nodes: Sequence[Schema], root: Schema) -> list[Schema]:
-    """The forms of an object that may be meant by the nodes; all where none may."""
-    forms = [form for form in forms_of(nodes, root) if form.keys() & _OBJECT]
-    return [form for form in forms if _may_be(value, form)] or forms
-
-
-def _may_be(value: dict[str, Any], form: Schema) -> bool:
-    closed = form.get("additionalProperties") is False and "patternProperties" not in form
-    return value.keys() >= set(form.get("required", ())) and not (closed and value.keys() - form.get("properties", {}))
 
 
 def _is_absent(key: str, forms: Sequence[Schema], root: Schema) -> bool:

@@ -14,11 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from ferrule.arguments.dumping import NoJudgedForm
-from ferrule.arguments.schema_walk import forms_of, of_item, of_property, resolved
+from ferrule.arguments.schema_walk import Schema, forms_of, in_place, meant, of_item, of_property
 from ferrule.values.arguments import FoundPath, Place, Places
 from ferrule.values.frozen import JsonObject
-
-_UNIONS = ("anyOf", "oneOf")
 
 
 def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: object) -> Places:
@@ -34,7 +32,7 @@ def find_places(schema: JsonObject, arguments: Mapping[str, Any], values: object
         LookupError: for a reference that leads out of the schema.
     """
     search = _PathSearch(schema)
-    search.by_schema([schema], arguments, ())
+    search.by_schema([schema], arguments, (), False)
     if others := frozenset(_paths_in(values)) - {path.text for path in search.found.values()}:
         raise NoJudgedForm(f"the path {min(others)!r} stands where the schema has none: give it the format 'path'")
     return Places(tuple(search.found.values()), frozenset(search.unnamed))
@@ -63,73 +61,42 @@ class _PathSearch:
         self.schema = schema
         self.found: dict[tuple[Place, bool], FoundPath] = {}
         self.unnamed: set[Place] = set()
-        self.known: dict[tuple[int, ...], list[Mapping[str, Any]]] = {}
+        self.known: dict[tuple[int, ...], list[Schema]] = {}
 
     def add(self, place: Place, text: str, *, is_key: bool = False) -> None:
         self.found[place, is_key] = FoundPath(place, text, is_key)
 
-    def by_schema(self, nodes: Iterable[object], value: object, place: Place) -> None:
-        """Go through a value and the parts of the schema that speak of it."""
-        nodes = self._all_about(nodes, value)
-        if _is_path(nodes):
-            self._everything(value, place)
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                inner = (*place, key)
-                if not any(key in node.get("properties", ()) for node in nodes):
-                    self.unnamed.add(inner)
-                names = (node["propertyNames"] for node in nodes if "propertyNames" in node)
-                if _is_path(self._all_about(names, key)):
-                    self.add(inner, key, is_key=True)
-                self.by_schema([below for node in nodes for below in of_property(node, key)], item, inner)
-        elif isinstance(value, list):
-            for index, item in enumerate(value):
-                self.by_schema([below for node in nodes for below in of_item(node, index)], item, (*place, index))
-
-    def _all_about(self, nodes: Iterable[object], value: object) -> list[Mapping[str, Any]]:
-        """`nodes` with those that they refer to and are made of, each once; of a union the branches that may be meant,
-        and all where none is."""
-        nodes = list(nodes)
-        ids = tuple(map(id, nodes))
-        if ids in self.known:
-            return self.known[ids]
-        tags = value if isinstance(value, Mapping) else {}
-
-        def meant(key: str, applied: list[Any]) -> list[Any]:
-            if None in applied:
-                raise LookupError(f"the schema has a {key} to what is no part of it")
-            return [one for one in applied if key not in _UNIONS or self._may_fit(one, tags)] or applied
-
-        about = forms_of(nodes, self.schema, meant)
-        if not any(key in node for node in about for key in _UNIONS):  # the same for all values
-            self.known[ids] = about
-        return about
-
-    def _may_fit(self, branch: Any, value: Mapping[str, Any]) -> bool:
-        """Whether a branch of a union may be meant, by its tags. To check it whole would take time that doubles with
-        each level of a union in a union, and the judged form need not fit the schema."""
-        if isinstance(branch, Mapping) and "$ref" in branch:
-            branch = resolved(self.schema, branch["$ref"])
-        named = branch.get("properties", {}) if isinstance(branch, Mapping) else {}
-        return all(
-            value[key] in (node["enum"] if "enum" in node else [node["const"]])
-            for key, node in named.items()
-            if key in value and isinstance(node, Mapping) and ("enum" in node or "const" in node)
-        )
-
-    def _everything(self, value: object, place: Place) -> None:
-        """All text in a value that the schema calls a path, whatever its shape."""
-        if isinstance(value, str):
+    def by_schema(self, nodes: list[Any], value: object, place: Place, is_path: bool) -> None:
+        """Go through a value and the parts of the schema that speak of it; all text in what the schema calls a path
+        is one, whatever its shape."""
+        forms = self._forms(nodes)
+        is_path = is_path or _is_path(forms)
+        if isinstance(value, str) and is_path:
             self.add(place, value)
         elif isinstance(value, Mapping):
+            forms = meant(value, forms)
             for key, item in value.items():
-                self.add((*place, key), key, is_key=True)
-                self._everything(item, (*place, key))
+                inner = (*place, key)
+                if not any(key in form.get("properties", ()) for form in forms):
+                    self.unnamed.add(inner)
+                names = [form["propertyNames"] for form in forms if "propertyNames" in form]
+                if is_path or _is_path(self._forms(names)):
+                    self.add(inner, key, is_key=True)
+                self.by_schema([below for form in forms for below in of_property(form, key)], item, inner, is_path)
         elif isinstance(value, list):
             for index, item in enumerate(value):
-                self._everything(item, (*place, index))
+                below = [below for form in forms for below in of_item(form, index)]
+                self.by_schema(below, item, (*place, index), is_path)
+
+    def _forms(self, nodes: list[Any]) -> list[Schema]:
+        ids = tuple(map(id, nodes))
+        if ids not in self.known:
+            forms = self.known[ids] = forms_of(nodes, self.schema)
+            if any(None in applied for form in forms for _, applied in in_place(form, self.schema)):
+                raise LookupError("the schema refers to what is no part of it")
+        return self.known[ids]
 
 
-def _is_path(nodes: Iterable[Mapping[str, Any]]) -> bool:
+def _is_path(forms: Iterable[Schema]) -> bool:
     """Whether one of these has a format of Pydantic's for paths: `path`, `file-path`, `directory-path` and so on."""
-    return any(str(node.get("format")).rpartition("-")[2] == "path" for node in nodes)
+    return any(str(node.get("format")).rpartition("-")[2] == "path" for node in forms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ferrule.values.frozen import JsonObject
@@ -13,6 +13,7 @@ _TESTS = frozenset({"not", "if"})
 _IN_PLACE = (
     _BY_PROPERTY | _TESTS | {*("$ref", "$dynamicRef", "$recursiveRef", "then", "else", "allOf", "anyOf", "oneOf")}
 )
+_OF_TAGS = {"enum", "const"}
 _OTHER_KEYS = ("additionalProperties", "unevaluatedProperties")
 _OTHER_ITEMS = ("items", "additionalItems", "unevaluatedItems")
 
@@ -31,15 +32,9 @@ def in_place(node: Schema, root: Schema) -> Iterator[tuple[str, list[Any]]]:
             yield key, list(applied.values()) if key in _BY_PROPERTY else [applied]
 
 
-def _but_tests(key: str, applied: list[Any]) -> list[Any]:
-    return [] if key in _TESTS else applied
-
-
-def forms_of(
-    nodes: Iterable[object], root: Schema, meant: Callable[[str, list[Any]], list[Any]] = _but_tests
-) -> list[Schema]:
-    """The schemas that nodes are made of, with those that they apply in place, of each keyword the ones that are
-    `meant`. Each once: in a recursive union there would be twice as many at every level."""
+def forms_of(nodes: Iterable[object], root: Schema) -> list[Schema]:
+    """The schemas that nodes are made of, with those that they apply in place. Each once: in a recursive union there
+    would be twice as many at every level."""
     found: dict[int, Schema] = {}
     waiting = list(nodes)
     while waiting:
@@ -47,8 +42,25 @@ def forms_of(
         if isinstance(node, Mapping) and id(node) not in found:
             found[id(node)] = node
             for key, applied in in_place(node, root):
-                waiting.extend(meant(key, applied))
+                waiting.extend(() if key in _TESTS else applied)
     return list(found.values())
+
+
+def meant(value: JsonObject, forms: list[Schema]) -> list[Schema]:
+    """The forms that an object may have, of several: all that they require is there, nothing that they refuse, and no
+    other tag. All where it may have none of them."""
+    may_be = [form for form in forms if _may_be(value, form)]
+    return may_be if any("properties" in form for form in may_be) else forms
+
+
+def _may_be(value: JsonObject, form: Schema) -> bool:
+    named = form.get("properties", {})
+    tags = {key for key, node in named.items() if isinstance(node, Mapping) and not _OF_TAGS.isdisjoint(node)}
+    if set(form.get("required", ())) - value.keys() - tags:  # Pydantic takes a tag with a default for granted
+        return False
+    if form.get("additionalProperties") is False and "patternProperties" not in form and value.keys() - named.keys():
+        return False
+    return all(value[key] in named[key].get("enum", [named[key].get("const")]) for key in tags & value.keys())
 
 
 def declared(schema: Schema) -> frozenset[str] | None:
