@@ -134,11 +134,6 @@ def test_ask_is_true_false_or_a_reason(wrong: Any) -> None:
         pay.replace(ask=wrong)
 
 
-def test_an_option_that_looks_like_ask_is_told_so() -> None:
-    with pytest.raises(DefinitionError, match="did you mean 'ask'"):
-        tool(pay.handler, asks=True)  # type: ignore[call-overload]
-
-
 # preview
 
 
@@ -253,9 +248,8 @@ def test_examples_are_part_of_what_a_model_is_shown() -> None:
     [
         ("anthropic", "provider must be a dict"),
         (["anthropic"], "provider must be a dict"),
-        ({"antropic": {}}, "'antropic': …} names no provider"),
-        ({"cache_control": {"type": "ephemeral"}}, "'cache_control'.* the providers are anthropic, bedrock, cohere"),
-        ({5: {}}, "provider={5: …} names no provider"),
+        ({"cache_control": {"type": "ephemeral"}}, "no option 'cache_control'.* options are: anthropic, bedrock, coh"),
+        ({5: {}}, "provider: there is no option 5"),
         ({"anthropic": True}, r"provider\['anthropic'\] must be a dict, not True"),
     ],
 )
@@ -264,18 +258,9 @@ def test_what_is_for_one_provider_is_a_dict_for_each(wrong: Any, said: str) -> N
         pay.replace(provider=wrong)
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [("descripton", "description"), ("readonly", "read_only"), ("tag", "tags")],
-)
-def test_an_option_that_is_spelled_wrong_is_told_with_the_nearest_one(written: str, meant: str) -> None:
-    with pytest.raises(DefinitionError, match=f"did you mean '{meant}'"):
-        tool(**{written: "x"})(named)
-
-
-@pytest.mark.parametrize("written", ["strict", "deps", "safe", "permission", "functionDeclarations"])
-def test_an_option_that_looks_like_none_is_told_without_a_guess(written: str) -> None:
-    with pytest.raises(DefinitionError, match=rf"no option '{written}'\. The options are"):
+@pytest.mark.parametrize("written", ["strict", "readonly", "asks"])
+def test_an_option_that_there_is_not_is_told_with_those_that_there_are(written: str) -> None:
+    with pytest.raises(DefinitionError, match=rf"no option '{written}'\. The options are: .*ask, .*read_only, "):
         tool(**{written: "x"})(named)
 
 

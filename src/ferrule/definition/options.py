@@ -186,12 +186,7 @@ def middleware(key: str, value: Iterable[Middleware]) -> tuple[Middleware, ...]:
 def by_provider(key: str, value: object) -> FrozenDict:
     """A dict for each provider, read-only."""
     given = mapping(key, value)
-    for name in given:
-        if name not in PROVIDERS:
-            raise DefinitionError(
-                f"provider={{{name!r}: …}} names no provider; the providers are {', '.join(PROVIDERS)}, and what is "
-                "for one of them stands below its name"
-            )
+    refuse_unknown(given, PROVIDERS, key)
     return FrozenDict((name, mapping(f"{key}[{name!r}]", of_one)) for name, of_one in given.items())
 
 
@@ -285,15 +280,11 @@ def refuse_unknown(given: Iterable[str], known: Collection[str], who: str) -> No
     """Refuse options that there are not.
 
     Raises:
-        DefinitionError: with the nearest one, and all that there are.
+        DefinitionError: with all that there are.
     """
     for key in given:
         if key not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(key, known, 1, 0.75)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise DefinitionError(f"{who}: there is no option {key!r}. {hint}The options are: {', '.join(known)}")
+            raise DefinitionError(f"{who}: there is no option {key!r}. The options are: {', '.join(known)}")
 
 
 class ContextOptions(TypedDict, total=False):
