@@ -463,5 +463,5 @@ def test_after_its_call_and_outside_of_its_handler_a_context_asks_nobody() -> No
 def test_an_output_schema_that_doubles_at_each_level_is_refused_where_it_is_defined(levels: int) -> None:
     twice = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(levels)}
     schema = {"$ref": "#/$defs/a0", "$defs": {**twice, f"a{levels}": {"type": "integer"}}}
-    with pytest.raises(DefinitionError, match="output_schema: the schema is too large"):
+    with pytest.raises(DefinitionError, match="the schema is too large"):
         tool(output_schema=schema)(as_plain)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,37 @@ _EXPONENT = re.compile(rb"e[+0-9](?<=[0-9]e.)")
 it is. Each begins with one letter, so that 2 KB are searched in 1 µs."""
 
 
+class Enforced:
+    """A JSON Schema as `jsonschema_rs` enforces it.
+
+    Raises:
+        DefinitionError: for `what` is none, or too large.
+    """
+
+    def __init__(self, schema: dict[str, Any], what: str) -> None:
+        # Imported on first use: most programs have no tool that comes with a schema.
+        import jsonschema_rs
+
+        self._schema = schema
+        try:
+            self._validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
+            if _REFERENCE.search(dumps(schema)):
+                self._ways  # noqa: B018  # a schema that is too large is refused here
+        except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise DefinitionError(f"{what} is not a valid JSON Schema: {reason}") from None
+
+    @cached_property
+    def _ways(self) -> Ways:
+        return Ways(self._schema)
+
+    def errors(self, value: object) -> Iterable[Any] | None:
+        """What is wrong with a value; `None` where something is that it would take too long to tell."""
+        if self._validator.is_valid(value):
+            return ()
+        return None if self._ways.are_too_many(value) else self._validator.iter_errors(value)
+
+
 class SchemaParameters(Parameters):
     """Parameters that come as a JSON Schema, validated by `jsonschema_rs`."""
 
@@ -30,9 +61,7 @@ class SchemaParameters(Parameters):
         required = [name for name in plain.pop("required", ()) if name not in hidden]
         if required:  # draft 4 takes no empty list
             plain["required"] = required
-        self._validator = schema_validator(plain)
-        if _REFERENCE.search(dumps(plain)):
-            self._ways  # noqa: B018  # a schema that is too large is refused here
+        self._enforced = Enforced(plain, "the input schema")
         if not (hidden or drop_unknown):
             self.quick = self.values
 
@@ -53,15 +82,10 @@ class SchemaParameters(Parameters):
 
     def _errors(self, value: Any) -> list[ArgumentError]:
         """What is wrong, or only that something is."""
-        if self._validator.is_valid(value):
-            return []
-        if self._ways.are_too_many(value):
+        errors = self._enforced.errors(value)
+        if errors is None:
             return [ArgumentError((), "do not fit, and hold too many values to say where")]
-        return from_json_schema(self._validator.iter_errors(value))
-
-    @cached_property
-    def _ways(self) -> Ways:
-        return Ways(self.schema)
+        return from_json_schema(errors)
 
     def _floats_for_integers(self, value: object) -> list[ArgumentError]:
         """Where JSON Schema takes 5.0 for an integer: it is repaired below 2^53, beyond it the digits are not known."""
@@ -109,14 +133,3 @@ def plain_schema(schema: object, what: str) -> dict[str, Any]:
         return loads(dumps(schema))  # type: ignore[no-any-return]
     except ValueError as error:
         raise DefinitionError(f"{what} has no JSON form: {error}") from None
-
-
-def schema_validator(schema: dict[str, Any]) -> Any:
-    # Imported on first use: most programs have no tool that comes with a schema.
-    import jsonschema_rs
-
-    try:
-        return jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
-    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DefinitionError(f"the input schema is not a valid JSON Schema: {reason}") from None

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule.arguments.exporting import json_schema_of_output
-from ferrule.arguments.schema_parameters import plain_schema, schema_validator
-from ferrule.arguments.ways import Ways
+from ferrule.arguments.schema_parameters import Enforced, plain_schema
 from ferrule.definition.handler import UNKNOWN
-from ferrule.errors import DefinitionError
 from ferrule.values.content import Media, NotShowable, Text
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.input import InputRequired
@@ -57,20 +55,16 @@ class Output:
         self.free = given is None and any(returns is kind for kind in _FREE)
         self.ready = frozenset(_NEED_NO_LOOK if self.free else (self.exact,))
         self._schema: FrozenDict | None = None
-        self._validator: Any = None
+        self._enforced: Enforced | None = None
         if given is not None:
             plain = plain_schema(given, "output_schema")
             self._schema = freeze(plain)
-            self._validator = schema_validator(plain)
-            try:
-                self._ways = Ways(self._schema)
-            except DefinitionError as error:
-                raise DefinitionError(f"output_schema: {error}") from None
+            self._enforced = Enforced(plain, "output_schema")
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:
         """Pydantic's adapter of the return type, where that is what is checked."""
-        if self.free or self._validator is not None:
+        if self.free or self._enforced is not None:
             return None
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(self._returns)
@@ -106,12 +100,11 @@ class Output:
         does."""
         if self.free or isinstance(value, ToolResult | Text | Media):
             return ""
-        if self._validator is not None:
-            if self._validator.is_valid(output):
-                return ""
-            if self._ways.are_too_many(output):
+        if self._enforced is not None:
+            errors = self._enforced.errors(output)
+            if errors is None:
                 return "it holds too many values to say where"
-            return without_credentials(next(iter(self._validator.iter_errors(output))).message, 300)
+            return next((without_credentials(error.message, 300) for error in errors), "")
         adapter = self.adapter
         if adapter is None:
             return ""
