@@ -222,10 +222,10 @@ def _lines_of(calls: list[_Recorded]) -> str:
 
 
 def _as_call(name: str, arguments: Mapping[str, object]) -> str:
-    return f"{name}({', '.join(f'{key}={_short(value)}' for key, value in arguments.items())})"
+    return f"{name}({', '.join(f'{key}={_abbreviated(value)}' for key, value in arguments.items())})"
 
 
-def _short(value: object) -> str:
+def _abbreviated(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _MOST_OF_A_VALUE else f"{text[:_MOST_OF_A_VALUE]}…"
 
@@ -234,7 +234,7 @@ def _came_to(result: ToolResult | None) -> str:
     if result is None:
         return "not ended yet"
     ran = ", not run" if result.executed is False else ""
-    why = f": {_short(result.error)}" if result.error is not None else ""
+    why = f": {_abbreviated(result.error)}" if result.error is not None else ""
     return f"{result.status}{ran}{why}"
 
 
