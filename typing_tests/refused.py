@@ -78,7 +78,7 @@ tool(timeout="3")  # type: ignore[call-overload]
 async def offered_by_name() -> None:
     """What is offered is a toolset."""
     runner = Runner([add])
-    await runner.run("add", {"a": 1}, offered=["add"])  # type: ignore[call-overload]
+    await runner.run("add", {"a": 1}, offered=["add"])  # type: ignore[arg-type]
     await runner.run_all([ToolCall("1", "add")], offered=["add"])  # type: ignore[arg-type]
     runner.batch([ToolCall("1", "add")], offered={"add"})  # type: ignore[arg-type]
     await runner.decide(ToolCall("1", "add"), offered=runner.tools)  # type: ignore[call-arg]

@@ -25,8 +25,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio import get_running_loop
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Unpack
 
 from ferrule import own_loop
 from ferrule.definition import options
@@ -52,12 +52,22 @@ from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
 from ferrule.values.decision import Decision, allow
 from ferrule.values.event import emit
+from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
+_toolset: Callable[..., Toolset | None] = options.kind(
+    "a Toolset, such as runner.tools.only('read_*')", lambda value: isinstance(value, Toolset), none=None
+)
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
 _ASKERS = 32  # open questions to an approver that is a plain function, where `concurrency` says nothing
 _CANCELLING = 0.05  # seconds for a handler that was cancelled to come to its end, where there is no grace
+
+
+class CallOptions(RunOptions, total=False):
+    """What `run` takes by name; in its signature, each of these would cost every call 150 instructions."""
+
+    offered: Toolset | None
 
 
 class Runner:
@@ -233,28 +243,14 @@ class Runner:
 
     # -- run ----------------------------------------------------------------------------------------------------------
 
-    @overload
     def run(
         self,
-        call: ToolCall,
+        call: ToolCall | str,
+        given: JsonObject | str | ToolContext | None = None,
         /,
         context: ToolContext | None = None,
-        *,
-        offered: Toolset | None = None,
-        **options: Unpack[RunOptions],
-    ) -> Coro[ToolResult]: ...
-    @overload
-    def run(
-        self,
-        call: str,
-        arguments: Mapping[str, object] | str | None = None,
-        /,
-        context: ToolContext | None = None,
-        *,
-        offered: Toolset | None = None,
-        **options: Unpack[RunOptions],
-    ) -> Coro[ToolResult]: ...
-    def run(self, call: ToolCall | str, *given: Any, **by_name: Any) -> Coro[ToolResult]:
+        **options: Unpack[CallOptions],
+    ) -> Coro[ToolResult]:
         """Run one call: `run(call, context)` or `run("name", {...}, context)`; await the result.
 
         What the call may use is in the context, or given by name: `run("name", {...}, deps=…, principal=…, session=…)`.
@@ -268,44 +264,32 @@ class Runner:
                 and an option that there is not.
             RuntimeError: where the runner is busy on another loop.
         """
-        origin, context = NO_ORIGIN, None
-        if not isinstance(call, ToolCall):
-            if not isinstance(call, str):
-                raise _no_call("run", call)
-            call = ToolCall(new_id(), call, given[0] if given else None)
-            given = given[1:]
-        if given:
-            context = given[0]
-            if len(given) > 1:
-                raise DefinitionError(f"{_RUN} takes no more by position; it was given {list(given[1:])} too")
-        if by_name:
-            origin, context = _options_by_name(context, **by_name)
-        elif context is not None and not isinstance(context, ToolContext):
-            context_of(context, by_name, _RUN)  # says what is right
-        return receive(self._state, call, (context or NO_CONTEXT).fields, origin)
+        if isinstance(call, str):
+            call = ToolCall(new_id(), call, given)  # type: ignore[arg-type]
+        elif not isinstance(call, ToolCall):
+            raise _no_call("run", call)
+        elif given is not None:
+            if context is not None:
+                raise DefinitionError(f"run(ToolCall(…), context) takes one context; it was given {context!r} too")
+            context = given  # type: ignore[assignment]
+        origin = NO_ORIGIN
+        if options:
+            timeout, offered = options.pop("timeout", None), options.pop("offered", None)
+            origin = Origin(timeout=seconds("timeout", timeout), offered=_toolset("offered", offered))
+        if context is None:
+            context = NO_CONTEXT
+        if options or not isinstance(context, ToolContext):
+            context = context_of(context, options, "run('name', {…}, context, deps=…)", ("timeout", "offered"))
+        return receive(self._state, call, context.fields, origin)
 
-    @overload
     def run_sync(
         self,
-        call: ToolCall,
+        call: ToolCall | str,
+        given: JsonObject | str | ToolContext | None = None,
         /,
         context: ToolContext | None = None,
-        *,
-        offered: Toolset | None = None,
-        **options: Unpack[RunOptions],
-    ) -> ToolResult: ...
-    @overload
-    def run_sync(
-        self,
-        call: str,
-        arguments: Mapping[str, object] | str | None = None,
-        /,
-        context: ToolContext | None = None,
-        *,
-        offered: Toolset | None = None,
-        **options: Unpack[RunOptions],
-    ) -> ToolResult: ...
-    def run_sync(self, call: Any, *rest: Any, **given: Any) -> ToolResult:
+        **options: Unpack[CallOptions],
+    ) -> ToolResult:
         """`run` for programs without a loop: the runner has a loop in a thread of its own.
 
         Raises:
@@ -314,8 +298,7 @@ class Runner:
         loop = self._state.loop if running() is not None and self._state.live else None
         if loop is None or loop.is_closed():
             loop = self._own_loop.get()
-        found: ToolResult = own_loop.wait(loop, lambda: self.run(call, *rest, **given))
-        return found
+        return own_loop.wait(loop, lambda: self.run(call, given, context, **options))
 
     # -- batch --------------------------------------------------------------------------------------------------------
 
@@ -358,7 +341,7 @@ class Runner:
         listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
-        _check_offered(offered)
+        offered = _toolset("offered", offered)
         return Batch(self._state, listed, fields, options.observers("observers", observers), offered).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
@@ -555,30 +538,5 @@ class Runner:
         return names
 
 
-_RUN = "run('name', {…}, context, deps=…)"
-
-
-def _options_by_name(
-    positional: Any,
-    *,
-    context: Any = None,
-    timeout: float | None = None,
-    offered: Toolset | None = None,
-    **fields: Any,
-) -> tuple[Origin, ToolContext]:
-    """What `run` takes by name; out of its signature, since each name there costs every call 150 instructions."""
-    seconds("timeout", timeout)
-    _check_offered(offered)
-    given = context_of(context if positional is None else positional, fields, _RUN, ("timeout", "offered"))
-    return Origin(timeout=timeout, offered=offered), given
-
-
 def _no_call(who: str, given: object) -> DefinitionError:
-    name = given.name if isinstance(given, Tool) else "name"
-    by_name = f"run({name!r}, {{…}}), some_tool.run({{…}}) or " if who == "run" else ""
-    return DefinitionError(f"{by_name}{who}(ToolCall('', {name!r}, {{…}})) is right; it was given {given!r}")
-
-
-def _check_offered(given: object) -> None:
-    if given is not None and not isinstance(given, Toolset):
-        raise DefinitionError(f"offered= is a Toolset, such as runner.tools.only('read_*'), not {given!r}")
+    return DefinitionError(f"{who}(ToolCall('', 'name', {{…}})) is right, or run('name', {{…}}); not {given!r}")

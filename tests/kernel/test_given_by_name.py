@@ -134,20 +134,17 @@ def test_what_a_call_that_is_taken_up_again_gets_is_a_context() -> None:
 @pytest.mark.parametrize("wrong", [tell, tell.handler, {"name": "tell"}, [ToolCall("1", "tell")], None], ids=repr)
 def test_what_is_no_call_is_told_with_what_is_one(wrong: Any) -> None:
     runner = Runner([tell])
-    with pytest.raises(DefinitionError, match=r"^run\('\w+', {…}\), some_tool.run.*\(ToolCall.* is right"):
+    with pytest.raises(DefinitionError, match=r"^run\(ToolCall\(''.* is right, or run\('name', {…}\); not "):
         go(runner.run(wrong, {}))
-    with pytest.raises(DefinitionError, match=r"^decide\(ToolCall\(''.*is right; it was given"):
+    with pytest.raises(DefinitionError, match=r"^decide\(ToolCall\(''.* is right, "):
         go(runner.decide(wrong))
 
 
-def test_the_name_of_a_tool_that_was_given_is_in_the_right_form() -> None:
-    with pytest.raises(DefinitionError, match=r"run\('tell', {…}\)"):
-        Runner([tell]).run_sync(tell, {})  # type: ignore[call-overload]
-
-
 def test_what_comes_after_the_context_is_refused_and_not_dropped() -> None:
-    with pytest.raises(DefinitionError, match=r"takes no more by position; it was given \[30\] too"):
-        go(Runner([tell]).run("tell", {}, None, 30))  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="positional arguments"):
+        go(Runner([tell]).run("tell", {}, None, 30))  # type: ignore[call-arg]
+    with pytest.raises(DefinitionError, match="takes one context; it was given"):
+        go(Runner([tell]).run(ToolCall("1", "tell"), {}, ToolContext()))
 
 
 def test_arguments_by_name_are_told_where_they_go() -> None:
@@ -167,7 +164,7 @@ def test_one_tool_that_is_no_list_is_told_as_a_list(wrong: Any) -> None:
 @pytest.mark.parametrize("wrong", [{"dep": 1}, {"working_dir": "x"}])
 def test_another_name_is_told_with_the_ones_that_there_are(wrong: dict[str, Any]) -> None:
     with pytest.raises(DefinitionError, match="The options are: deps, principal, session, timeout"):
-        Runner([tell]).run("tell", {}, **wrong)
+        go(Runner([tell]).run("tell", {}, **wrong))
 
 
 def test_secrets_of_a_runner_are_a_dict() -> None:

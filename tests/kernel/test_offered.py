@@ -108,8 +108,8 @@ def test_where_nothing_was_offered_nothing_can_be_called() -> None:
 
 def test_where_no_name_is_near_twelve_of_many_are_told() -> None:
     runner, _ = made(*(f"read_{number}" for number in range(13)))
-    for options in ({}, {"offered": runner.tools}):
-        error = refused(go(runner.run("zoom", {}, **options)))
+    for offered in (None, runner.tools):
+        error = refused(go(runner.run("zoom", {}, offered=offered)))
         assert error.count("'read_") == 12 and "'read_11'. Nothing was run." in error
 
 
@@ -144,7 +144,7 @@ def test_what_is_no_toolset_is_a_programmers_mistake(wrong: Any) -> None:
     ]
     for way in ways:
         with pytest.raises(
-            DefinitionError, match=r"offered= is a Toolset, such as runner.tools.only\('read_\*'\), not"
+            DefinitionError, match=r"offered must be a Toolset, such as runner.tools.only\('read_\*'\), not"
         ):
             way()
     assert ran == []
