@@ -28,9 +28,6 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     if runner is None:
         runner = tool.in_this_thread.runner = Runner([tool], concurrency=None, expose=(Exception,))
     result = await runner.run(ToolCall(new_id(), tool.name, arguments))
-    state = runner._state
-    if not state.live and not state.abandoned:
-        state.keep_no_loop()
     if result.success:
         return returned(result)
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)

@@ -299,7 +299,7 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
     if approve is None:
         return deny(f"nobody is there to ask ({asked.reason})")
     for one in (state, *ancestors(state)):
-        one.attempt.note_asked()
+        one.attempt.asked = True
     call = starred_call(state.call, plan.parameters.hidden - {asked.into})
     context = bound_context(state.context.fields, state.context.running, 0)
     try:

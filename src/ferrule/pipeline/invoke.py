@@ -77,10 +77,6 @@ class Attempt:
         self.result: ToolResult | None = None
         self.deadline: Deadline | None = None
 
-    def note_asked(self) -> None:
-        """A person is asked."""
-        self.asked = True
-
     def note_answered(self, by: str | None) -> None:
         """Somebody has answered."""
         self.answered_by = by or self.answered_by
@@ -94,12 +90,6 @@ class Attempt:
         self.not_started = error
         self.runs -= 1
         self.executed = None if self.runs else False
-
-    def begin_chunks(self) -> list[object]:
-        """A list for what the handler yields."""
-        chunks: list[object] = []
-        self.chunks = chunks
-        return chunks
 
 
 def begin_attempt(state: CallState) -> Attempt:
@@ -270,7 +260,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         try:
             value = await plan.run(values, state)  # type: ignore[arg-type]
             result = results.handler_returned(plan, state, value)
-            if value.__class__ is InputRequired and result.status == "suspended":
+            if value.__class__ is InputRequired:
                 attempt.wanted = value
         except BaseException as error:
             result = handler_raised(plan, state, error)

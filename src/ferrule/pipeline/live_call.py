@@ -94,7 +94,9 @@ class LiveCall(CallState):
         return handler_raised(self.plan, self, error)
 
     def begin_chunks(self) -> list[object]:
-        return self.attempt.begin_chunks()
+        chunks: list[object] = []
+        self.attempt.chunks = chunks
+        return chunks
 
     def not_started(self, error: NotStarted | None = None) -> None:
         self.attempt.note_not_started(error)

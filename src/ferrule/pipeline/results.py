@@ -10,9 +10,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.output import Shaped
-from ferrule.errors import DefinitionError, RemoteError, ToolError, WorkerDiedError, origin_of
+from ferrule.errors import RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors import NotStarted
 from ferrule.executors.in_loop import joined
 from ferrule.pipeline.hiding import hide, log_raised
@@ -195,7 +194,8 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         BaseException: whatever the methods of the value raise.
     """
     if value.__class__ is InputRequired:
-        return _input_required(plan, state, value)
+        text = _short(state, f"{plan.name} waits for input: {value.reason}")
+        return unsuccessful(state, "suspended", text, executed=None)
     if type(value) not in plan.output.ready:
         shaped: Shaped = value if plan.shaped else plan.output.shape(value)
         if shaped.problem:
@@ -206,17 +206,6 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         status: Status = "ok" if shaped.result.error is None else "failed"
         return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
     return success(value, state.sent, plan.name)
-
-
-def _input_required(plan: Plan, state: CallState, wanted: InputRequired) -> ToolResult:
-    """What stands for a handler that waits for a person, until it is run again."""
-    try:
-        SchemaParameters(wanted.schema)
-    except DefinitionError as error:
-        why = _short(state, f"it asked for input that no schema describes: {error}")
-        return unsuccessful(state, "failed", _failed(state, why, None), executed=None)
-    text = _short(state, f"{plan.name} waits for input: {wanted.reason}")
-    return unsuccessful(state, "suspended", text, executed=None)
 
 
 def timed_out(plan: Plan, state: CallState, seconds: float, *, running: bool) -> ToolResult:

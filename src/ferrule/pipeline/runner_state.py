@@ -100,21 +100,17 @@ class RunnerState:
     views: dict[tuple[int, ...], RunnerState] = field(default_factory=dict)
     closing: bool = False
     drained: bool = False
-    abandoned: dict[Job | asyncio.Task[object], tuple[Callable[[], object], ...]] = field(default_factory=dict)
+    abandoned: dict[Job, tuple[Callable[[], object], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.keep_no_loop()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.timer: Timer = self.clock
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
         self.waiting: set[CallState] = set()
         self.writing: set[asyncio.Task[None]] = set()
         self.batches: set[object] = set()
         self.idle: asyncio.Future[None] | None = None
-
-    def keep_no_loop(self) -> None:
-        """Let the loop go on which calls ran; the next one moves it to its own."""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.timer: Timer = self.clock
 
     def compile(self, tool: Tool) -> Plan:
         """How this runner runs a tool."""

@@ -84,7 +84,7 @@ def resume_keys(given: object) -> tuple[bytes, ...]:
 def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
     """All, as plain JSON, that is needed to take the call up again, sealed."""
     plan, sent, call, fields = state.plan, state.sent, state.call, state.fields
-    decision = suspended.decision
+    decision, offered = suspended.decision, state.origin.offered
     key, asked_at, secret = os.urandom(16).hex(), plan.runner.clock.now(), plan.runner.resume_keys[0]
     judged = without(plan.parameters.hidden, call.arguments)
     kept = {
@@ -101,19 +101,10 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "state": thaw(suspended.kept),
         "asked_at": asked_at,
         "expires_at": asked_at + plan.runner.resume_within,
-        "offered": _offered_names(state),
+        "offered": None if offered is None else [tool.name for tool in offered],
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, "pending", _canonical_json(kept))})  # type: ignore[no-any-return]
-
-
-def _offered_names(state: CallState) -> list[str] | None:
-    """What was offered when the call was made, by name; `None` where that was not said."""
-    if state.origin.answered is not None:  # it is suspended again
-        names: list[str] | None = state.origin.answered.record.get("offered")
-        return names
-    offered = state.origin.offered
-    return None if offered is None else [tool.name for tool in offered]
 
 
 def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:

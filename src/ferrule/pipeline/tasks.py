@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
@@ -31,18 +30,13 @@ ANSWER_SECONDS = 10.0
 
 
 async def within_time(runner: RunnerState, function: Callable[..., Awaitable[object]], *given: object) -> object:
-    """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for, and counted until it
-    ends."""
+    """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for."""
     task = start(_outcome_of(function, given), asyncio.get_running_loop())
     try:
         if not task.done():
             await wait_until(end_of(task), runner.timer.time() + ANSWER_SECONDS, runner.timer)
     finally:
-        if not task.done():
-            task.cancel()
-            ended = partial(runner.abandoned.pop, task, None)
-            runner.abandoned[task] = (ended,)
-            task.add_done_callback(lambda _: ended())
+        task.cancel()
     if not task.done():
         return Raised(TimeoutError(f"it took more than {ANSWER_SECONDS:g} s"))
     return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
