@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ferrule import Runner, Tool
 from ferrule.executors import threads
-from ferrule.executors.threads import ThreadPool
 from ferrule.pipeline.batch import Batch
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
@@ -108,25 +108,19 @@ def is_ready(loop: Any) -> bool:
 # -- threads and processes ---------------------------------------------------------------------------------------------
 
 
-def threads_busy(pool: ThreadPool | None = None) -> int:
+def threads_busy() -> int:
     """Threads that run a job."""
-    pool = pool or threads.shared()
-    return pool._alive - pool._idle
+    started = [thread for thread in threading.enumerate() if thread.name == "ferrule-thread"]
+    return len(started) - len(threads._IDLE)
 
 
-def threads_alive(pool: ThreadPool) -> int:
-    """Threads that were started and have not ended."""
-    return pool._alive
-
-
-def replace_queue(pool: ThreadPool, made: Callable[[Any], Any]) -> None:
-    """Put something round the queue that the threads take from."""
-    pool._queue = made(pool._queue)
-
-
-def jobs_waiting(pool: ThreadPool) -> int:
-    """Jobs that no thread has taken."""
-    return len(pool._jobs)
+@contextmanager
+def no_idle_threads() -> Iterator[None]:
+    """Whoever wants a thread has to start one."""
+    idle = threads._IDLE[:]
+    threads._IDLE.clear()
+    yield
+    threads._IDLE.extend(idle)
 
 
 def workers_idle(pool: Any) -> list[Any]:

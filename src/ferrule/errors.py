@@ -5,7 +5,7 @@ FerruleError
 │   ├── ValidationError     the arguments do not fit; nothing was run
 │   ├── GuardError          a guard, or nobody to ask, refused; nothing was run
 │   ├── HandlerError        the tool was run and raised
-│   ├── NotStartedError     the process for an isolated tool was not to be had; nothing was run
+│   ├── NotStartedError     the thread or process for a tool was not to be had; nothing was run
 │   ├── WorkerDiedError     the process of an isolated tool ended before the tool did
 │   └── ToolTimeoutError    the deadline came before the tool was done
 ├── RemoteError             what an isolated tool raised, where its class is not to be had here
@@ -77,7 +77,15 @@ class ToolTimeoutError(ToolError):
 
 
 class NotStartedError(ToolError):
-    """An isolated handler was not started; nothing was run. See docs/long-work.md."""
+    """The handler was not started, as its executor says; nothing was run. See docs/long-work.md.
+
+    Args:
+        limited: Whether it may go well later.
+    """
+
+    def __init__(self, message: str = "", *, limited: bool = False) -> None:
+        super().__init__(message)
+        self.limited = limited
 
 
 class WorkerDiedError(ToolError):

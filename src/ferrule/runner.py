@@ -56,7 +56,7 @@ from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
-_toolset: Callable[..., Toolset | None] = options.kind(
+_offer: Callable[..., Toolset | None] = options.kind(
     "a Toolset, such as runner.tools.only('read_*')", lambda value: isinstance(value, Toolset), none=None
 )
 EXPOSED: tuple[type[BaseException], ...] = (ValueError, LookupError, OSError)
@@ -159,6 +159,7 @@ class Runner:
             journal=options.journal("journal", journal),
             grace=0.0 if grace == 0 else float(seconds("grace", grace) or 0.0),
             queue_timeout=seconds("queue_timeout", queue_timeout),
+            drain=0.0 if drain == 0 else seconds("drain", drain),
             questions=Limiter(limit or _ASKERS),
             resume_keys=resume_keys(resume_key),
             resume_within=seconds("resume_within", resume_within) or 86_400.0,
@@ -166,7 +167,6 @@ class Runner:
             clock=clock,
             taken_up=TakenUp(clock),
         )
-        self._drain = 0.0 if drain == 0 else seconds("drain", drain)
         self._set_up(state)
 
     def _set_up(self, state: RunnerState) -> None:
@@ -205,7 +205,6 @@ class Runner:
         if tools is not None:
             state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
         made = object.__new__(Runner)
-        made._drain = self._drain
         made._set_up(state)
         if tools is not None:
             emit(state.observers, "tools:changed", ToolCall("", ""), changes(self.tools, state.tools))
@@ -275,7 +274,7 @@ class Runner:
         origin = NO_ORIGIN
         if options:
             timeout, offered = options.pop("timeout", None), options.pop("offered", None)
-            origin = Origin(timeout=seconds("timeout", timeout), offered=_toolset("offered", offered))
+            origin = Origin(timeout=seconds("timeout", timeout), offered=_offer("offered", offered))
         if context is None:
             context = NO_CONTEXT
         if options or not isinstance(context, ToolContext):
@@ -341,7 +340,7 @@ class Runner:
         listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
-        offered = _toolset("offered", offered)
+        offered = _offer("offered", offered)
         return Batch(self._state, listed, fields, options.observers("observers", observers), offered).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
@@ -471,15 +470,15 @@ class Runner:
             state.move_to(get_running_loop())
         self._check_leaving()
         if state.live or state.batches:
-            if not await self._emptied(self._drain):
+            if not await self._emptied(state.drain):
                 state.drained, left = True, set(state.live)
-                log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), self._drain)
+                log.warning("%d calls still ran %s s after the runner was left: cancelled", len(left), state.drain)
                 closed = Rejected("cancelled", f"The runner was closed before the call had ended. {NOTHING_RUN}")
                 for call in left:
                     interrupt(call, closed)
                 await self._emptied(state.grace + _CANCELLING)
         if state.writing:
-            await asyncio.wait(set(state.writing), timeout=self._drain)
+            await asyncio.wait(set(state.writing), timeout=state.drain)
 
     def _check_leaving(self) -> None:
         state, here = self._state, asyncio.current_task()

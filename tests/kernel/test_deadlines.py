@@ -14,8 +14,8 @@ from watched import BOUND, Watch, go, run
 import probe
 from ferrule import Runner, ToolCall, ToolContext, ToolResult, tool
 from ferrule.executors import threads as pool
-from ferrule.executors.threads import ThreadPool
 from ferrule.pipeline.state import RELIABLE_CANCELLING
+from ferrule.scheduling.limiter import Limiter
 
 SOON = 0.02
 
@@ -310,13 +310,9 @@ def test_a_call_that_is_cancelled_while_it_waits_was_not_executed() -> None:
 
 
 @pytest.fixture
-def own_pool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def make(threads: int, abandoned: int) -> ThreadPool:
-        made = ThreadPool(threads, abandoned)
-        monkeypatch.setattr(pool, "_POOL", made)
-        return made
-
-    return make
+def slots(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """So many blocking handlers may run at once."""
+    return lambda count: monkeypatch.setattr(pool.InThread, "limiter", Limiter(count))
 
 
 def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
@@ -337,10 +333,8 @@ def test_a_blocking_handler_sees_the_callers_context_variables() -> None:
     go(main())
 
 
-def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_takes_no_thread_from_others(
-    own_pool: Any,
-) -> None:
-    threads = own_pool(1, 2)
+def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_keeps_its_slots(slots: Any) -> None:
+    slots(2)
     release = threading.Event()
 
     @tool(concurrency=1)
@@ -357,19 +351,19 @@ def test_a_blocking_handler_that_outlives_its_deadline_is_reported_counted_and_t
         result = await runner.run("blocks")
         assert (result.status, result.executed) == ("timeout", None)
         assert "still running" in str(result.error)
-        assert (runner.left_running, threads.abandoned) == (1, 1)
+        assert runner.left_running == 1
         assert (await runner.run("quick", timeout=5)).output == "quick"
         assert (await runner.run("blocks")).status == "limited"  # it keeps its slot
         release.set()
-        await until(lambda: runner.left_running == 0 and threads.abandoned == 0)
+        await until(lambda: runner.left_running == 0)
         assert (await runner.run("blocks", timeout=5)).success
         assert len(watch.ends()) == 4
 
     go(main())
 
 
-def test_so_many_abandoned_threads_and_no_more(own_pool: Any) -> None:
-    own_pool(1, 1)
+def test_so_many_abandoned_threads_and_no_more(slots: Any) -> None:
+    slots(1)
     release = threading.Event()
 
     @tool
@@ -377,10 +371,8 @@ def test_so_many_abandoned_threads_and_no_more(own_pool: Any) -> None:
         release.wait(BOUND)
 
     async def main() -> None:
-        runner = Runner([blocks], timeout=SOON)
-        while (first := await runner.run("blocks")).executed is False:
-            pass  # on a busy machine it may have had no thread by its deadline
-        assert first.status == "timeout"
+        runner = Runner([blocks], timeout=SOON, queue_timeout=SOON)
+        assert (await runner.run("blocks")).status == "timeout"
         refused = await runner.run("blocks", timeout=5)
         assert (refused.status, refused.executed) == ("limited", False)
         release.set()
@@ -390,8 +382,8 @@ def test_so_many_abandoned_threads_and_no_more(own_pool: Any) -> None:
     go(main())
 
 
-def test_a_job_that_never_got_a_thread_was_not_executed(own_pool: Any) -> None:
-    own_pool(1, 4)
+def test_a_call_that_waits_for_a_thread_waits_for_a_slot(slots: Any) -> None:
+    slots(1)
     started, release = threading.Event(), threading.Event()
     ran: list[str] = []
 
@@ -405,11 +397,13 @@ def test_a_job_that_never_got_a_thread_was_not_executed(own_pool: Any) -> None:
         ran.append("work")
 
     async def main() -> None:
-        runner = Runner([blocks, work])
+        runner = Runner([blocks, work], queue_timeout=SOON)
         first = asyncio.create_task(runner.run("blocks"))
         await until(started.is_set)
-        result = await runner.run("work", timeout=SOON)
-        assert (result.status, result.executed) == ("timeout", False)
+        second = asyncio.create_task(runner.run("work", timeout=5))
+        await until(lambda: runner.waiting == 1)
+        result = await second
+        assert (result.status, result.executed) == ("limited", False)
         assert "Nothing was run" in str(result.error)
         release.set()
         assert (await first).success
@@ -419,46 +413,41 @@ def test_a_job_that_never_got_a_thread_was_not_executed(own_pool: Any) -> None:
     go(main())
 
 
-def test_a_second_run_that_never_got_a_thread_does_not_hide_the_first(own_pool: Any) -> None:
-    own_pool(1, 4)
-    started, release = threading.Event(), threading.Event()
+def test_a_blocking_handler_that_calls_blocking_tools_does_not_wait_for_its_own_thread(slots: Any) -> None:
+    slots(1)
 
     @tool
-    def blocks() -> None:
-        started.set()
-        release.wait(BOUND)
+    def leaf() -> str:
+        return "leaf"
 
-    async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        await next(call, context)
-        going.append(asyncio.create_task(runner.run("blocks"), context=contextvars.Context()))  # no child of this call
-        await until(started.is_set)
-        result: ToolResult = await next(call, context)
-        return result
+    @tool
+    async def between(context: ToolContext) -> Any:
+        return [(await context.run("leaf")).output, await leaf()]
 
-    @tool(inside=[twice])
-    def work() -> None:
-        """Work."""
+    @tool
+    def root(context: ToolContext) -> Any:
+        running = asyncio.run_coroutine_threadsafe(ended(context), loops[0])
+        return running.result(BOUND)
 
-    runner, going = Runner([blocks, work]), []
+    async def ended(context: ToolContext) -> Any:
+        return (await context.run("between")).output
+
+    loops: list[asyncio.AbstractEventLoop] = []
 
     async def main() -> None:
-        result = await runner.run("work", timeout=0.2)
-        release.set()
-        assert (result.status, result.executed) == ("timeout", None)
-        assert "Nothing was run" not in str(result.error)
-        assert (await going[0]).success
+        loops.append(asyncio.get_running_loop())
+        assert (await Runner([leaf, between, root]).run("root")).output == ["leaf", "leaf"]
 
     go(main())
 
 
-def test_as_many_functions_run_at_once_as_there_are_threads(own_pool: Any) -> None:
-    """Again and again, because a thread that is just waking up must not be counted as free."""
-    threads = own_pool(8, 8)
+def test_as_many_functions_run_at_once_as_begin() -> None:
+    """Again and again, because a thread that is just coming to its end must not be counted as free."""
 
     async def main() -> None:
         for _ in range(200):
             barrier = threading.Barrier(8)
-            jobs = [threads.submit(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
+            jobs = [pool.begin(lambda barrier=barrier: barrier.wait(BOUND / 2)) for _ in range(8)]
             results = await asyncio.gather(*(job.future for job in jobs))
             assert not any(isinstance(result, pool.Raised) for result in results)
 
@@ -467,14 +456,15 @@ def test_as_many_functions_run_at_once_as_there_are_threads(own_pool: Any) -> No
 
 @pytest.fixture
 def no_more_threads() -> Iterator[None]:
-    """No thread can be started: no machine has room for such a stack."""
-    before = threading.stack_size(2**62)
-    yield
-    threading.stack_size(before)
+    """No thread is there, and none can be started: no machine has room for such a stack."""
+    with probe.no_idle_threads():
+        before = threading.stack_size(2**62)
+        yield
+        threading.stack_size(before)
 
 
-def test_where_no_thread_can_be_started_nothing_runs_then_or_later(own_pool: Any, no_more_threads: None) -> None:
-    threads, ran = own_pool(2, 2), []
+def test_where_no_thread_can_be_started_nothing_runs_then_or_later(no_more_threads: None) -> None:
+    ran = []
 
     @tool
     def work(n: int) -> int:
@@ -483,114 +473,13 @@ def test_where_no_thread_can_be_started_nothing_runs_then_or_later(own_pool: Any
 
     async def main() -> None:
         runner = Runner([work])
-        for n in range(3):  # more than there may be threads
+        for n in range(3):
             refused = await runner.run("work", {"n": n})
             assert (refused.status, refused.executed) == ("limited", False)
             assert "no thread can be started" in str(refused.error) and "Nothing was run" in str(refused.error)
         threading.stack_size(0)
         assert (await runner.run("work", {"n": 9}, timeout=5)).output == 9
-        assert ran == [9] and probe.jobs_waiting(threads) == 0
-
-    go(main())
-
-
-def test_where_no_more_threads_can_be_started_those_that_live_take_what_waits(
-    own_pool: Any, no_more_threads: None
-) -> None:
-    own_pool(2, 2)
-    started, release = threading.Event(), threading.Event()
-
-    @tool
-    def blocks() -> None:
-        started.set()
-        release.wait(BOUND)
-
-    @tool
-    def work() -> str:
-        return "done"
-
-    @tool
-    async def calls(context: ToolContext) -> str:
-        return (await context.run("work")).status
-
-    async def main() -> None:
-        runner = Runner([blocks, work, calls])
-        threading.stack_size(0)
-        first = asyncio.create_task(runner.run("blocks"))
-        await until(started.is_set)
-        threading.stack_size(2**62)
-        second = asyncio.create_task(runner.run("work"))
-        assert (await runner.run("calls")).output == "limited"  # the thread may wait for it
-        assert not second.done()
-        release.set()
-        assert (await first).success and (await second).output == "done"
-
-    go(main())
-
-
-def test_an_abandoned_thread_that_cannot_be_replaced_is_no_fault_of_the_call(
-    own_pool: Any, no_more_threads: None
-) -> None:
-    threads = own_pool(1, 2)
-    release = threading.Event()
-
-    @tool
-    def blocks() -> None:
-        release.wait(BOUND)
-
-    @tool
-    def work() -> str:
-        return "done"
-
-    async def main() -> None:
-        runner = Runner([blocks, work])
-        threading.stack_size(0)
-        first = asyncio.create_task(runner.run("blocks", timeout=SOON))
-        await until(lambda: probe.threads_alive(threads) and not probe.jobs_waiting(threads))
-        threading.stack_size(2**62)
-        second = asyncio.create_task(runner.run("work"))
-        assert (await first).status == "timeout" and runner.left_running == 1
-        assert (await runner.run("work")).status == "limited"
-        release.set()
-        assert (await second).output == "done"
-
-    go(main())
-
-
-def test_a_thread_that_is_waking_up_is_not_counted_as_free() -> None:
-    """The queue hands out a job before its thread can say that it has it."""
-    one_pool = ThreadPool(2, 2)
-    taken, go_on = threading.Event(), threading.Event()
-
-    class SlowToSay:
-        """The pool's queue, whose taker is held up right after it got something."""
-
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def get(self, *args: Any, **options: Any) -> Any:
-            job = self.inner.get(*args, **options)
-            if not taken.is_set():
-                taken.set()
-                go_on.wait(BOUND)
-            return job
-
-    probe.replace_queue(one_pool, SlowToSay)
-
-    async def main() -> None:
-        first = one_pool.submit(lambda: "first")
-        await until(taken.is_set)
-        second = one_pool.submit(lambda: "second")
-        try:
-            both = {first.future, second.future}
-            done, _ = await asyncio.wait(both, timeout=BOUND / 4, return_when=asyncio.FIRST_COMPLETED)
-            assert done
-        finally:
-            go_on.set()
-        assert await first.future == "first"
+        assert ran == [9] and probe.is_at_rest(runner)
 
     go(main())
 

@@ -11,7 +11,8 @@ import pytest
 from watched import Watch, go
 
 from ferrule import DefinitionError, Media, Runner, Text, Tool, ToolCall, ToolContext, ToolResult, deny, tool
-from ferrule.executors import Executor, NotStarted, StartedCall
+from ferrule.errors import NotStartedError
+from ferrule.executors import Executor, StartedCall
 from ferrule.isolation import Recipe, describe, judged_text, make_tool, pack, rebuild, unpack
 from ferrule.testing import ManualClock
 
@@ -105,7 +106,7 @@ class Full:
     limiter = None
 
     async def run(self, values: object, call: StartedCall) -> object:
-        told = NotStarted("the queue is full", "limited")
+        told = NotStartedError("the queue is full", limited=True)
         call.not_started(told)
         raise told
 
@@ -174,7 +175,7 @@ class Queued:
 
     async def run(self, values: object, call: StartedCall) -> object:
         if not await call.wait_for_start(self.started):
-            told = NotStarted("nobody took it", "limited")
+            told = NotStartedError("nobody took it", limited=True)
             call.not_started(told)
             raise told
         return call.context.remaining()

@@ -132,5 +132,5 @@ def test_a_runner_that_was_busy_when_it_was_forked_says_what_to_do_in_the_child(
             busy.work(1)
         return str(told.value)
 
-    assert "fork while it runs nothing" in forked(child)
+    assert "forked while they ran" in forked(child)
     busy.end()

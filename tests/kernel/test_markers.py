@@ -14,13 +14,13 @@ import pytest
 from watched import go, run
 
 from ferrule import Runner, ask, deny, tool
-from ferrule.executors import NotStarted
+from ferrule.errors import NotStartedError
 from ferrule.middleware import retry
 from ferrule.pipeline import tasks
 from ferrule.pipeline.results import Rejected
 
 
-@pytest.mark.parametrize("error", [NotStarted("no", "limited"), Rejected("limited", "Nothing was run.")])
+@pytest.mark.parametrize("error", [NotStartedError("no", limited=True), Rejected("limited", "Nothing was run.")])
 @pytest.mark.parametrize("way", ["async", "thread", "awaited", "chunks"])
 @pytest.mark.parametrize("timeout", [None, 5.0])
 def test_a_handler_that_raises_a_sign_of_the_kernel_has_run_and_failed(

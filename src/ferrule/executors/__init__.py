@@ -12,22 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from ferrule.errors import NotStartedError
 from ferrule.scheduling.limiter import Limiter
 from ferrule.values.context import ContextFields, RunningCall
-
-
-class NotStarted(Exception):
-    """The handler was not started, which only an executor can know. The text says why; `__cause__` may too.
-
-    Args:
-        status: `"limited"` where it may go well later, else `"failed"`.
-    """
-
-    def __init__(self, text: str, status: Literal["limited", "failed"]) -> None:
-        super().__init__(text)
-        self.status: Literal["limited", "failed"] = status
 
 
 class Job(Protocol):
@@ -51,8 +40,8 @@ class StartedCall(RunningCall, Protocol):
         """A list for what the handler yields, which others see."""
         ...
 
-    def not_started(self, error: NotStarted | None = None) -> None:
-        """Say that the handler was not started after all; `error` is then raised, which a handler might raise, too."""
+    def not_started(self, error: NotStartedError | None = None) -> None:
+        """Say that the handler was not started after all; `error` is then raised. A handler might raise its like."""
         ...
 
     async def wait_for_start(self, started: asyncio.Future[float | None]) -> bool:
@@ -81,7 +70,7 @@ class Executor(Protocol):
         """The handler's value.
 
         Raises:
-            NotStarted: where it was not started; `call.not_started` was told.
+            NotStartedError: where it was not started; `call.not_started` was told.
             BaseException: whatever the handler raised.
         """
         ...

@@ -16,7 +16,7 @@ from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeAlias
 
-from ferrule.errors import ToolError
+from ferrule.errors import NotStartedError, ToolError
 from ferrule.executors.threads import in_own_thread
 from ferrule.isolation.protocol import Connection, Kind, Message
 from ferrule.isolation.remote_errors import describe, rebuild
@@ -71,7 +71,7 @@ class Children:
             head["raised"] = describe(error)
         try:
             await in_own_thread(partial(self._reply, head, body))  # the worker may be slow to read it
-        except RuntimeError:  # no thread can be started
+        except NotStartedError:
             self._reply(head, body)
 
 

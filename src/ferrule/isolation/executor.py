@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrule.definition.tool import Tool
 from ferrule.errors import NotStartedError
-from ferrule.executors import Executor, NotStarted, StartedCall
+from ferrule.executors import Executor, StartedCall
 from ferrule.executors.threads import Raised
 from ferrule.isolation.orders import Order
 from ferrule.isolation.pool import SLOTS, shared
@@ -44,10 +44,9 @@ class InProcess(Executor):
                 job.kill()
             value = await job.future
         except NotStartedError as error:
-            late = NotStarted("no process was ready for it in time", "limited")
-            told = NotStarted(str(error), "failed") if in_time else late
+            told = error if in_time else NotStartedError("no process was ready for it in time", limited=True)
             call.not_started(told)
-            raise told from error
+            raise told from None
         except asyncio.CancelledError:
             if job is not None:
                 job.future.cancel()  # nobody waits for it any more

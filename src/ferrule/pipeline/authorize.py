@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
+from ferrule.errors import NotStartedError
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_reason, log_raised
@@ -256,7 +257,8 @@ async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: App
         if asked.schema is not None:
             given = freeze(SchemaParameters(asked.schema).decode("the answer", given or {})[0])
         elif given is not None:
-            given = {name: value for name, value in given.items() if not _is_left(plan, name, value)}
+            left = plan.parameters.hidden  # a person, who was shown stars for these, may have left them
+            given = {name: value for name, value in given.items() if name not in left or value != SECRET_STARS}
             state.call = _with_arguments(plan, state, _edited(plan, state.call, given, asked.into)) or state.call
         return replace(answer, arguments=given)
     except Exception as error:
@@ -275,11 +277,6 @@ async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> D
     if changed and not same(without(free, approved.arguments), without(free, state.call.arguments)):
         return deny("a guard would change the arguments after they were approved")
     return ALLOW
-
-
-def _is_left(plan: Plan, name: str, value: object) -> bool:
-    """Whether a person, who was shown stars for what is hidden, has left them."""
-    return name in plan.parameters.hidden and value == SECRET_STARS
 
 
 def _edited(plan: Plan, call: ToolCall, given: JsonObject, into: str | None) -> dict[str, Any]:
@@ -316,11 +313,9 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
             raise
         log_raised(state, "the approver broke on tool %r", plan.name, error=error)
         return deny("the question could not be asked")
-    if answer is True:
-        return ALLOW
     if isinstance(answer, Decision):
-        return answer if answer.kind != "deny" or answer.reason else deny("refused")
-    return deny("refused by the person who was asked" if answer is False else "refused")
+        return answer
+    return ALLOW if answer is True else deny("refused by the person who was asked")
 
 
 async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:
@@ -336,7 +331,7 @@ async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: Call
 
     try:
         answer = in_own_thread(ask_and_leave)
-    except RuntimeError:  # no thread can be started
+    except NotStartedError:
         places.release()
         raise
     return await answer

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 
-from ferrule.executors import Job, NotStarted
+from ferrule.errors import NotStartedError
+from ferrule.executors import Job
 from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide
@@ -98,7 +99,7 @@ class LiveCall(CallState):
         self.attempt.chunks = chunks
         return chunks
 
-    def not_started(self, error: NotStarted | None = None) -> None:
+    def not_started(self, error: NotStartedError | None = None) -> None:
         self.attempt.note_not_started(error)
 
     def abandon(self, job: Job) -> None:

@@ -11,8 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ferrule.definition.output import Shaped
-from ferrule.errors import RemoteError, ToolError, WorkerDiedError, origin_of
-from ferrule.executors import NotStarted
+from ferrule.errors import NotStartedError, RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors.in_loop import joined
 from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.plan import Plan
@@ -176,15 +175,11 @@ def executed_by(error: BaseException) -> bool | None:
 def not_run(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     """The result of a handler that was not started after all, or says that it has done nothing; an earlier run of it
     stays known."""
-    status: Status = "failed"
-    executed, cause = state.attempt.executed, error if isinstance(error, ToolError) else error.__cause__
-    if isinstance(error, NotStarted):
-        text, status = str(error), error.status
-    else:
-        text = safe_text(error, plan.expose, partial(hide, state))
+    status: Status = "limited" if isinstance(error, NotStartedError) and error.limited else "failed"
+    executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(hide, state))
     log.info("tool %r did nothing: %.500r", plan.name, text)
     text = _failed(state, text, executed)
-    return unsuccessful(state, status, text, executed=executed, exception=cause, keep_chunks=True)
+    return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 
 
 def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 from threading import Lock
 from typing import Any, TypeAlias
 
@@ -31,24 +31,22 @@ Receive: TypeAlias = Callable[["RunnerState", ToolCall, ContextFields, Origin], 
 
 
 class TakenUp:
-    """The records of suspended calls that were taken up, each until it expires. Runners of the same settings share it,
-    perhaps in several threads."""
+    """The records of suspended calls that were taken up, each until it and those before it expire. Runners of the same
+    settings share it, perhaps in several threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._keys: set[str] = set()
-        self._by_expiry: list[tuple[float, str]] = []
+        self._expiries: OrderedDict[str, float] = OrderedDict()
 
     async def take(self, key: str, expires_at: float) -> bool:
         """Note that a record is taken up; whether it had not been."""
         with self._lock:
-            while self._by_expiry and self._by_expiry[0][0] <= self._clock.now():
-                self._keys.discard(heappop(self._by_expiry)[1])
-            if key in self._keys:
+            while self._expiries and next(iter(self._expiries.values())) <= self._clock.now():
+                self._expiries.popitem(last=False)
+            if key in self._expiries:
                 return False
-            self._keys.add(key)
-            heappush(self._by_expiry, (expires_at, key))
+            self._expiries[key] = expires_at
             return True
 
 
@@ -90,6 +88,7 @@ class RunnerState:
     journal: Journal | None
     grace: float
     queue_timeout: float | None
+    drain: float | None
     questions: Limiter
     resume_keys: tuple[bytes, ...]
     resume_within: float
@@ -171,12 +170,9 @@ class RunnerState:
                 forked.
         """
         if self.live or self.batches:  # a batch may be between two calls
-            closed = self.loop is not None and self.loop.is_closed()
             raise RuntimeError(
-                "this runner's calls ended with a loop that was closed under them: make a runner anew"
-                if closed
-                else "this runner is busy on another event loop: await it there, or give this loop a runner of its own "
-                "(in a forked process: make the runner there, or fork while it runs nothing)"
+                "this runner is busy on another event loop: await it there, or make a runner anew here (also where "
+                "that loop was closed under its calls, or this process was forked while they ran)"
             )
         if self.loop is not None and self.loop.is_closed():
             self._end_abandoned()

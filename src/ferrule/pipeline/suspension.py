@@ -117,11 +117,13 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
     if not isinstance(given, Mapping):
         raise DefinitionError("resume takes the .record() of a suspended result, and this is none")
     try:
+        from hmac import compare_digest  # loads OpenSSL, which most programs never need
+
         seal = str(given.get("seal")).encode("utf-8", "replace")
         text = _canonical_json({name: value for name, value in thaw(given).items() if name != "seal"})
     except Exception:  # no JSON, or a mapping of somebody's own that may raise anything
         return None
-    signed_with = [key for key in keys if _same_seal(_mac(key, "pending", text).encode(), seal)]
+    signed_with = [key for key in keys if compare_digest(_mac(key, "pending", text).encode(), seal)]
     if not signed_with:
         return None
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
@@ -137,8 +139,7 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
         Rejected: where the tool has changed since, or they are not what was judged.
     """
     record = answered.record
-    digest = _tool_digest(plan, record["arguments"], record["key"], answered.signed_with)
-    if not _same_seal(digest.encode(), record["tool"].encode()):
+    if _tool_digest(plan, record["arguments"], record["key"], answered.signed_with) != record["tool"]:
         what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
         raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
     try:
@@ -199,13 +200,7 @@ def _canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _same_seal(one: bytes, other: bytes) -> bool:
-    from hmac import compare_digest  # loads OpenSSL, which most programs never need
-
-    return compare_digest(one, other)
-
-
 def _mac(key: bytes, purpose: str, text: str) -> str:
-    from hmac import digest
+    from hmac import digest  # loads OpenSSL, which most programs never need
 
     return digest(key, f"ferrule {purpose} {text}".encode(), "sha256").hex()

@@ -47,20 +47,8 @@ class Limiter:
         """Slots that are taken."""
         return self.limit - len(self._tokens)
 
-    def try_acquire(self) -> bool:
-        """Take a slot if one is free and nobody waits."""
-        if self._waiters:
-            return False
-        try:
-            self._tokens.pop()
-        except IndexError:
-            return False
-        return True
-
     async def acquire(self, until: float | None = None, group: Hashable = None, timer: Timer | None = None) -> bool:
         """Wait for a slot, at most until then by `timer` or the loop; whether there is one."""
-        if self.try_acquire():
-            return True
         waiter = _SlotWaiter(loop=asyncio.get_running_loop())
         with self._lock:
             self._waiters.put(group, waiter)

@@ -106,12 +106,6 @@ class RunningCall(Protocol):
     def failure(self, error: BaseException) -> ToolResult: ...
 
 
-_DESCRIBED = frozenset(
-    [
-        *("name", "description", "title", "version", "tags", "metadata", "private", "hidden", "preview"),
-        *("input_schema", "fingerprint"),
-    ]
-)
 _JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "parallel"))
 
 
@@ -132,9 +126,9 @@ class Traits:
     def __getattr__(self, name: str) -> Any:
         if name in _JUDGED:
             return self.definition.trait(name, self._arguments)
-        if name in _DESCRIBED:
-            return getattr(self.definition, name)
-        raise AttributeError(f"a tool's traits have no {name!r}; they have {', '.join(sorted(_JUDGED | _DESCRIBED))}")
+        if name.startswith("_") or name == "definition":  # while it is copied, there is none
+            raise AttributeError(name)
+        return getattr(self.definition, name)
 
 
 class _ContextFields:
