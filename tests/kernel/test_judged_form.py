@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import enum
+import functools
 import ipaddress
 import json
 import operator
@@ -13,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import InitVar
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
@@ -57,9 +59,12 @@ from watched import run
 from ferrule import (
     Decision,
     DefinitionError,
+    InputRequired,
+    Runner,
     Tool,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolHandler,
     allow,
     ask,
@@ -669,16 +674,169 @@ def test_a_field_that_no_object_keeps_is_refused_when_the_tool_is_defined() -> N
         taking(list[Made], "function", [])
 
 
-def test_keys_that_a_dataclass_does_not_declare_are_shown() -> None:
+def test_a_dataclass_that_takes_any_key_is_refused_when_the_tool_is_defined() -> None:
     @validated_dataclass(config=ConfigDict(extra="allow"))
     class Open:
         x: int
 
+    with pytest.raises(DefinitionError, match="make it a model"):
+        taking(Open, "function", [])
+
+
+class Dated(BaseModel):
+    at: datetime
+    what: str
+    dry_run: bool = True
+
+
+class Loose(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    what: str
+
+
+class Job(ToolHandler):
+    """Do a job."""
+
+    task: Dated | Loose
+    dated: Dated | None = None
+    loose: Loose | None = None
+
+    async def __call__(self, context: ToolContext) -> Any:
+        seen.append(self.task)
+        if context.call.id == "asks" and context.answer is None:
+            return InputRequired("really?", {"type": "object"})
+        if context.call.id == "again" and len(seen) == 2:  # a guard has looked at the first
+            raise ConnectionError
+        return "done"
+
+
+seen: list[Any] = []
+
+
+@pytest.mark.parametrize("way", ["once", "again", "asks"])
+@pytest.mark.parametrize("at", ["2026-01-01 00:00:00Z", "2026-01-01T00:00:00Z"])
+def test_which_of_several_models_is_meant_is_told_once_for_guards_and_every_run(way: str, at: str) -> None:
+    class Looks:
+        def check(self, handler: Any) -> None:
+            seen.append(handler.task)
+
+    seen.clear()
+    options: Any = {"inside": [retry(wait=0.0)]} if way == "again" else {}
+    runner = Runner(
+        [Tool("job", Job, read_only=True)], guards=[Looks()], approve=lambda call, asked, context: allow({}), **options
+    )
+    sent = {"task": {"at": at, "what": "rm", "dry_run": False}}
+    assert asyncio.run(runner.run(ToolCall(way, "job", sent))).success
+    assert len(seen) >= (2 if way == "once" else 3) and all(one == seen[0] and type(one) is Dated for one in seen)
+
+
+class Stay(BaseModel):
+    model_config = ConfigDict(str_strip_whitespace=True, str_to_lower=True, str_max_length=5, regex_engine="python-re")
+    day: date | None = None
+    at: datetime | None = None
+    hour: time | None = None
+
+
+@pytest.mark.parametrize("odd", [" {}", "{} ", "{}\n", "\t{}"])
+@pytest.mark.parametrize(
+    ("field", "text"), [("day", "2026-12-24"), ("at", "2026-12-24T12:30:00Z"), ("hour", "12:30:00")]
+)
+def test_a_date_is_shown_as_it_runs_whatever_its_model_makes_of_strings(field: str, text: str, odd: str) -> None:
     got: list[Any] = []
     shown: list[Any] = []
-    guards = [lambda c, _: shown.append(c.arguments["value"])]
-    assert run(taking(Open, "function", got), "take", {"value": {"x": 1, "y": 2}}, guards=guards)[0].success
-    assert shown == [{"x": 1, "y": 2}] and got[0].y == 2
+    guards = [lambda c, _: shown.append(c.arguments["value"][field])]
+    stay = taking(Stay, "function", got)
+    assert run(stay, "take", {"value": {field: text}}, guards=guards)[0].success
+    result, _ = run(stay, "take", {"value": {field: odd.format(text)}}, guards=guards)
+    assert result.status == "invalid" or shown[-1] == text
+    assert set(shown) == {text} and {getattr(one, field) for one in got} == {getattr(got[0], field)}
+
+
+@pytest.mark.parametrize("raised", [ToolError("down", executed=False), ConnectionError()])
+def test_another_attempt_has_nothing_of_what_the_first_made_of_its_objects(raised: Exception) -> None:
+    sent: list[int] = []
+
+    @tool(read_only=True)
+    async def pay(order: Dated) -> str:
+        """Pay."""
+        sent.append(len(order.what))
+        order.what *= 100
+        if len(sent) == 1:
+            raise raised
+        return "paid"
+
+    args = {"order": {"what": "12345", "at": "2026-01-01T00:00:00Z"}}
+    assert run(pay, "pay", args, guards=[lambda c, _: None], inside=[retry(wait=0.0)])[0].success
+    assert sent == [5, 5]
+
+
+class Patch(ToolHandler):
+    """Change a customer."""
+
+    id: int
+    email: str | None = None
+
+    async def __call__(self) -> Any:
+        return self.model_dump(exclude_unset=True)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_what_guards_are_shown_alike_runs_alike(guarded: bool) -> None:
+    """Declared defaults are shown, so they count as sent."""
+    shown: list[Any] = []
+    guards = [lambda c, _: shown.append(dict(c.arguments))] if guarded else []
+    answers = [run(tool(Patch), "Patch", sent, guards=guards)[0] for sent in ({"id": 1}, {"id": 1, "email": None})]
+    assert [one.output for one in answers] == [{"id": 1, "email": None}] * 2, answers
+    assert shown == [{"id": 1, "email": None}] * len(shown)
+
+
+def test_an_alias_beside_further_keys_is_refused_when_the_tool_is_defined() -> None:
+    class Query(ToolHandler):
+        """Ask."""
+
+        model_config = ConfigDict(extra="allow")
+        tenant: str = Field(alias="tenantId")
+
+        async def __call__(self) -> str:
+            return self.tenant
+
+    with pytest.raises(DefinitionError, match="'tenant' has an alias beside further keys"):
+        tool(Query)
+
+
+def test_what_a_partial_has_filled_no_model_fills() -> None:
+    def pay(to: str, admin: bool = False, **more: str) -> str:
+        return f"{to} {admin} {more}"
+
+    paying = Tool("pay", functools.partial(pay, admin=False), description="Pay.")
+    refused, _ = run(paying, "pay", {"to": "a", "admin": "yes"})
+    assert refused.status == "invalid" and "admin" in str(refused.error)
+    assert run(paying, "pay", {"to": "a", "note": "x"})[0].output == "a False {'note': 'x'}"
+
+
+def test_a_serializer_of_a_field_with_a_factory_writes_it() -> None:
+    class Price(BaseModel):
+        cents: Annotated[int, AfterValidator(lambda euros: euros * 100)] = Field(default_factory=int)
+
+        @field_serializer("cents")
+        def in_euros(self, cents: int) -> int:
+            return cents // 100
+
+    got: list[Any] = []
+    assert run(taking(Price, "function", got), "take", {"value": {"cents": 5}}, guards=[lambda c, _: None])[0].success
+    assert got[0].cents == 500
+
+
+def test_a_key_that_came_twice_is_refused_where_the_arguments_are_a_root_model() -> None:
+    class Body(RootModel[dict[str, int]]):
+        pass
+
+    async def take(body: Body) -> str:
+        return str(body.root)
+
+    taken = Tool("take", take, args_model=Body, description="Take.")
+    result, _ = run(taken, "take", '{"v": 1, "v": 2}')
+    assert result.status == "invalid" and "twice" in str(result.error)
 
 
 def test_two_fields_that_a_model_fills_by_one_name_are_refused_when_the_tool_is_defined() -> None:

@@ -41,6 +41,14 @@ _WRITTEN = {
     "time": (":", "a time, such as 12:30:00"),
 }
 """What a string has that strict JSON takes and that is no time stamp, and what is wanted in words."""
+_TEXT_AS_IT_CAME = {
+    "type": "str",
+    "strict": True,
+    "regex_engine": "rust-regex",
+    "min_length": 0,
+    "max_length": 100,
+} | dict.fromkeys(("strip_whitespace", "to_lower", "to_upper", "coerce_numbers_to_str"), False)
+"""A string as it came, whatever the model round it makes of strings."""
 _TIME = (
     r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.([0-9]{5}[1-9]|[0-9]{4}[1-9]0|[0-9]{3}[1-9]00|[0-9]{2}[1-9]000|[0-9][1-9]0000|[1-9]00000))?"
     r"(Z|[+-](0[1-9]|[1-9][0-9]):[0-9]{2}|[+-]00:(0[1-9]|[1-9][0-9]))?$"
@@ -87,7 +95,9 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
         _check_distinct(copy)
     if kind in _CLOSABLE:
         copy["extra_behavior"] = extra or ("allow" if "extras_schema" in copy else "forbid")
-        if extra == "allow" and kind != "dataclass-args":
+        if extra == "allow" and kind == "dataclass-args":
+            raise DefinitionError("a dataclass with extra='allow' keeps what nobody checks; make it a model")
+        if extra == "allow":
             copy.setdefault("extras_schema", _finite({"type": "any"}))
     replace = _REPLACED.get(kind)
     return copy if replace is None else replace(copy)
@@ -156,7 +166,7 @@ def _written(node: CoreSchema) -> CoreSchema:
     pattern, expected = _WRITTEN[node["type"]]
     text = {
         "type": "custom-error",
-        "schema": {"type": "str", "strict": True, "pattern": pattern},
+        "schema": {**_TEXT_AS_IT_CAME, "pattern": pattern},
         "custom_error_type": f"{node['type']}_written",
         "custom_error_message": f"Input should be {expected}",
     }
@@ -184,7 +194,7 @@ def spelled_exactly(node: CoreSchema) -> CoreSchema:
 def _spelled_exactly(node: CoreSchema) -> CoreSchema:
     if (node.get("metadata") or {}).get("ferrule") is SPELLED:
         moment = node["steps"][1]
-        node["steps"] = [{"type": "str", "strict": True, "pattern": _SPELLING[moment["type"]]}, moment]
+        node["steps"] = [{**_TEXT_AS_IT_CAME, "pattern": _SPELLING[moment["type"]]}, moment]
     return node
 
 
@@ -300,8 +310,5 @@ def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> C
     core: CoreSchema = {"type": "typed-dict", "fields": dict(fields), "extra_behavior": "forbid"}
     core["config"] = {"strict": True}
     if extras is not None:
-        for name, field in fields.items():
-            if field.get("validation_alias", name) != name:  # the handler would get a further key of that name for it
-                raise DefinitionError(f"the parameter {name!r} has an alias beside **; give it the alias as its name")
         core |= {"extra_behavior": "allow", "extras_schema": extras}
     return core

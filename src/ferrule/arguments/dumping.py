@@ -64,18 +64,20 @@ _OF_SEQUENCE = ("pydantic._internal._serializers", "serialize_sequence_via_list"
 _WAY_OUT = "give the type a PlainSerializer whose JSON its validator reads"
 
 
-def is_exact(node: CoreSchema, config: Mapping[str, object] | None = None) -> bool:
+def is_exact(node: CoreSchema, config: Mapping[str, object] | None = None, *, dated: bool) -> bool:
     """Whether what is sent for a node is what runs. What it refers to is looked at where it is defined, in the same
-    core."""
+    core, which may be `dated`: with dates and times that have several spellings."""
     config = {**(config or {}), **own} if (own := node.get("config")) else config or {}
     kind: str = node["type"]
     ours = (node.get("metadata") or {}).get("ferrule")
     if kind == "chain" and ours in (KEEPS, SPELLED):
         return "serialization" not in node["steps"][-1]
-    if kind in {"union", "tagged-union"} and spelled(all_nodes(node)):
-        return False  # the dump of one alternative may be read as another
+    if dated and kind in {"union", "tagged-union"}:
+        below = all_nodes(node)  # the dump of one alternative may be read as another
+        if spelled(below) or any(one["type"] == "definition-ref" for one in below):
+            return False
     inner = [node[READ_AS[kind]]] if kind in READ_AS else nodes_below(node)
-    return (ours is KEEPS or _keeps(node, config)) and all(is_exact(below, config) for below in inner)
+    return (ours is KEEPS or _keeps(node, config)) and all(is_exact(below, config, dated=dated) for below in inner)
 
 
 def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
@@ -228,7 +230,8 @@ def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
     """
     kind, is_plain = node["type"], "serialization" not in node
     if kind == "default" and node.get("default_factory", list) not in MAKES_EMPTY:
-        return node["schema"]  # type: ignore[no-any-return]  # no factory is called to see whether it makes the same
+        own = {key: node[key] for key in ("serialization",) if key in node}
+        return {**node["schema"], **own}  # no factory is called to see whether it makes the same
     for key in ("serialization_alias", "serialization_exclude", "serialization_exclude_if"):
         node.pop(key, None)
     if "validation_alias" in node:

@@ -189,7 +189,7 @@ class Parameters:
         """Raise a `DefinitionError` where a bound value does not fit."""
         for key, value in self.bound.items():
             try:
-                self.values(dumps({key: value}))
+                self.read(dumps({key: value}))
             except ArgumentErrors as wrong:
                 if errors := [error for error in wrong.errors if error.path[:1] == (key,)]:
                     reason = self._explained(name, errors).partition(". Nothing was run")[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import cached_property, partial
 from math import isfinite
@@ -56,38 +57,46 @@ class TypedParameters(Parameters):
         self._core = core
         nodes = all_nodes(core)
         self._stops = stop_at_first(nodes, True)
-        self._validator = _validator(core)
-        self._exactly = self._validator
+        self._reader = self._validator = _validator(core)
         written_out = core["type"] == "definitions" or len(nodes) > _LITTLE
         self._copies = written_out and bool(self._ways.recursive or self._ways.most > _FEW)
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
-        self.exact = is_exact(core)
-        if self.exact and spelled(nodes):
-            self._exactly = _validator(spelled_exactly(core))
+        dated = spelled(nodes)
+        self.exact = is_exact(core, dated=dated)
+        if self.exact and dated:
+            self._validator = _validator(spelled_exactly(core))
         _check_judgeable(nodes)
         if SECRET_STARS in dumps(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         fields = root_fields(core)
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
+        self._make = self._validating(self._validator)
+        renamed = {name: wire for name, wire in wire_names.items() if wire != name}
+        if renamed and self.schema.get("additionalProperties") is not False:
+            name = next(iter(renamed))  # an extra key of that name would be another value for it
+            raise DefinitionError(f"{name!r} has an alias beside further keys; give it the alias as its name")
         root = core["schema"] if core["type"] == "definitions" else core
         if root["type"] == "typed-dict":
             self.direct = frozenset(
                 name for name, wire in wire_names.items() if wire == name and direct(fields[name]["schema"])
             )
-        if not (hidden or drop_unknown):
-            self.quick = self._quick({name: wire for name, wire in wire_names.items() if wire != name})
+        elif not root.get("root_model"):
+            filled = {name for name, wire in wire_names.items() if wire in self.defaults}
+            self._make = partial(_with_set, self._make, filled)
+        if not (hidden or drop_unknown or root.get("root_model")):
+            self.quick = self._quick(renamed)
 
     @cached_property
     def _dump(self) -> Dump:
         return Dump(self._core)
 
     def _quick(self, renamed: Mapping[str, str]) -> Callable[[str], Any]:
-        validate, exact, least = self._validating(self._exactly), self.keeps_digits, len(self.required)
+        make, exact, least = self._make, self.keeps_digits, len(self.required)
 
         def quick(text: str) -> Any:
             if exact:
                 check_digits(text)
-            values = given = validate(text)
+            values = given = make(text)
             if type(values) is not dict:
                 given = {name: values.__dict__.get(name) for name in values.__pydantic_fields_set__}
             if len(text) > SHORT or text.count(",") >= least:
@@ -98,12 +107,11 @@ class TypedParameters(Parameters):
         return quick
 
     def read(self, text: str) -> tuple[Any, str]:
-        if self._exactly is self._validator:
-            return self.values(text), text
-        with suppress(ValidationError):
-            return self._validating(self._exactly)(text), text
-        written = self._dump.text(self.values(text), text)
-        return self.values(written), written
+        if self._reader is not self._validator:
+            with suppress(ValidationError):
+                return self._make(text), text
+            text = self._dump.text(self._told(self._validating(self._reader), text), text)
+        return self.values(text), text
 
     def judged(self, text: str, values: Any) -> Arguments:
         if self.exact:
@@ -129,8 +137,11 @@ class TypedParameters(Parameters):
         return values
 
     def values(self, text: str) -> Any:
+        return self._told(self._make, text)
+
+    def _told(self, make: Callable[[str], Any], text: str) -> Any:
         try:
-            return self._validating(self._validator)(text)
+            return make(text)
         except ArgumentErrors:
             raise
         except ValidationError as error:
@@ -185,6 +196,13 @@ class TypedParameters(Parameters):
 
 def _validator(core: dict[str, Any]) -> SchemaValidator:
     return SchemaValidator(core, CoreConfig(strict=True), _use_prebuilt=False)
+
+
+def _with_set(make: Callable[[str], Any], names: AbstractSet[str], text: str) -> Any:
+    """The model that is made of a text; fields of these names count as set, since guards are shown their defaults."""
+    made = make(text)
+    made.__pydantic_fields_set__.update(names)
+    return made
 
 
 def _check_judgeable(nodes: list[dict[str, Any]]) -> None:

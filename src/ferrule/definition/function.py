@@ -18,7 +18,7 @@ from ferrule.definition.defaults import keep_defaults
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import caller_locals, is_context, signature_of, type_hints
+from ferrule.definition.signature import caller_locals, fixed_names, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
 
 _NO_HINT = inspect.Parameter.empty
@@ -53,7 +53,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=hint))
-    parameters, names = _typed(declared, texts, frozenset(contexts), options)
+    parameters, names = _typed(declared, texts, fixed_names(function) | frozenset(contexts), options)
     return Handler(
         function=function,
         parameters=parameters,
@@ -69,7 +69,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
 def _typed(
     declared: list[inspect.Parameter],
     texts: Mapping[str, str],
-    contexts: frozenset[str],
+    filled: frozenset[str],
     options: ToolOptions,
 ) -> tuple[TypedParameters, dict[str, str]]:
     """The parameters, and their names in JSON by those in Python."""
@@ -93,7 +93,7 @@ def _typed(
     hidden = {wire for key, wire in names.items() if key in private}
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
-        hidden |= contexts  # **kwargs would take a key of the context's name
+        hidden |= filled  # **kwargs would take a key of the name that is filled already
     core = core if call is whole else {**whole, "schema": core}
     drop_unknown = options.get("unknown") == "drop"
     own = {parameter.name: parameter.default for parameter in named}

@@ -20,12 +20,16 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
         raise DefinitionError(f"{function!r} has no signature ({error}); wrap it in a function") from None
-    fixed: set[str] = set()
-    while isinstance(function, functools.partial):
-        fixed |= function.keywords.keys()
-        function = function.func
+    fixed = fixed_names(function)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in fixed]
     return signature.replace(parameters=kept)
+
+
+def fixed_names(function: Callable[..., object]) -> frozenset[str]:
+    """The parameters that a `functools.partial` has filled by name."""
+    if not isinstance(function, functools.partial):
+        return frozenset()
+    return fixed_names(function.func) | function.keywords.keys()
 
 
 def type_hints(function: Callable[..., object]) -> dict[str, object]:

@@ -250,7 +250,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             if state.is_cancelled(None):  # a middleware inside made nothing of it
                 raise asyncio.CancelledError
             judged = state.call.arguments
-            values = plan.parameters.again(judged) if attempt.runs else judged.validated
+            given_out = attempt.runs or attempt.result is not None
+            values = plan.parameters.again(judged) if given_out else judged.validated
         if attempt.runs or attempt.result is not None:
             if not state.may_run_again:
                 return reject(state, results.stopped(plan))
