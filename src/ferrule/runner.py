@@ -37,6 +37,7 @@ from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
+from ferrule.pipeline.hiding import hide_question
 from ferrule.pipeline.invoke import Attempt, interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
@@ -394,7 +395,7 @@ class Runner:
         try:
             note_judged(plan, state, *validate(plan, named, state))
         except Rejected as rejection:
-            return Decision("deny", rejection.error)
+            return hide_question(state, Decision("deny", rejection.error))
         return state
 
     async def resume(

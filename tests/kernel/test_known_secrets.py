@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 from typing import Any
+from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 from isolated_tools import tells_its_secret
-from pydantic import SecretStr
+from pydantic import SecretStr, model_validator
 from watched import Watch, go
 
 from ferrule import (
@@ -19,8 +22,10 @@ from ferrule import (
     ToolCall,
     ToolContext,
     ToolError,
+    ToolHandler,
     ToolResult,
     Toolset,
+    allow,
     ask,
     deny,
     tool,
@@ -232,6 +237,97 @@ def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind:
     runner = Runner([asking], secrets=SECRETS, approve=lambda call, asked, context: ask(""), around=around)
     error = str(asyncio.run(runner.run("asking", {})).error)
     assert "xxx" in error and TOKEN[:3] not in error
+
+
+def test_what_a_handler_asks_by_a_schema_is_shown_told_and_kept_without_what_is_known_to_be_secret() -> None:
+    schema = {"type": "object", "description": TOKEN, "properties": {"code": {"enum": [TOKEN, "x"], "title": TOKEN}}}
+    shown: list[Any] = []
+
+    @tool
+    async def asking(kind: str, context: ToolContext) -> Any:
+        wanted = InputRequired(f"the code for {TOKEN}", schema)
+        return wanted if kind == "returned" else str(await context.ask(wanted))
+
+    def approve(call: ToolCall, asked: Any, context: ToolContext) -> Any:
+        shown.append((asked.reason, asked.schema))
+        return ask("")
+
+    events: list[Any] = []
+    runner = Runner([asking], secrets=SECRETS, approve=approve, observers=[lambda event: events.append(event.data)])
+    results = [asyncio.run(runner.run("asking", {"kind": kind})) for kind in ("returned", "asked")]
+    told = str((shown, events, results[0].record(), results[0].pending))
+    assert len(shown) == 2 and STARS in told and TOKEN not in told
+
+
+class Refusing(ToolHandler):
+    """Refuses, and quotes what is bound or private."""
+
+    api: str = ""
+    amount: int = 1
+
+    @model_validator(mode="after")
+    def refuse(self) -> Any:
+        if self.amount > 5:
+            raise ValueError(f"not with {self.api}")
+        return self
+
+    async def __call__(self) -> str:
+        return "ran"
+
+
+def test_what_decide_and_explain_give_holds_nothing_that_is_bound_or_private() -> None:
+    refusing = Toolset([Tool("act", Refusing)]).bind(api=TOKEN)
+    runner = Runner(refusing, guards=[lambda call, context: allow({**call.arguments, "amount": 2})])
+    calls = [ToolCall("", "act", {"amount": amount}) for amount in (1, 9)]
+
+    async def main() -> list[Any]:
+        return [[await runner.decide(call), *await runner.explain(call)] for call in calls]
+
+    allowed, denied = go(main())
+    assert [one.arguments["api"] for one in allowed] == [STARS, STARS]
+    assert [one.kind for one in denied] == ["deny", "deny"] and STARS in denied[0].reason
+    assert TOKEN not in str((allowed, denied))
+
+
+def test_what_a_guard_gives_for_a_private_parameter_is_not_in_the_log_where_it_is_refused(caplog: Any) -> None:
+    private = Tool("act", Refusing, private=("api",))
+    guards = [lambda call, context: allow({"api": TOKEN, "amount": 9})]
+    result = asyncio.run(Runner([private], guards=guards).run("act", {}))
+    assert result.status == "denied" and STARS in caplog.text and TOKEN not in caplog.text + str(result.error)
+
+
+def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() -> None:
+    @tool
+    async def works(context: ToolContext) -> None:
+        context.progress(1, 2, "-" * 490 + TOKEN * 3)
+
+    events: list[Any] = []
+    runner = Runner([works], secrets=SECRETS, observers=[lambda event: events.append(event.data)])
+    assert asyncio.run(runner.run("works", {})).success
+    said = [data["message"] for data in events if "message" in data]
+    assert [len(text) for text in said] == [500] and TOKEN[:3] not in str(said)
+
+
+@pytest.mark.parametrize("secret", ["correct horse battery", "a/b c+d", 'Gänse "füße" sind süß', "line\none and two"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda text: urlencode({"q": text}),
+        lambda text: "https://x.example/" + quote(text),
+        lambda text: re.sub("%..", lambda found: found[0].lower(), quote(text, safe="")),
+        lambda text: re.sub("%..", lambda found: found[0].lower(), quote_plus(text)),
+        lambda text: json.dumps({"q": text}, ensure_ascii=False),
+        lambda text: json.dumps({"q": text}),
+        repr,
+    ],
+)
+def test_a_secret_is_stars_as_urls_and_json_write_it(secret: str, write: Any) -> None:
+    @tool
+    async def fails() -> None:
+        raise ToolError(f"no answer from {write(secret)}")
+
+    error = str(asyncio.run(Runner([fails], secrets={"password": secret}).run("fails", {})).error)
+    assert STARS in error and secret.split()[0][-4:] not in error and secret.split()[-1] not in error
 
 
 def test_what_a_handler_returns_is_its_own() -> None:

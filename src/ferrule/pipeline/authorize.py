@@ -21,13 +21,14 @@ from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
-from ferrule.pipeline.hiding import hide, hide_reason, log_raised
+from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
 from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
+from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall, judged_call, starred_call
 from ferrule.values.context import bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
@@ -123,9 +124,9 @@ async def explain(plan: Plan, state: CallState) -> list[Decision]:
     said = []
     for function, guard in plan.guards:
         found = next_found(((function, guard),), state)
-        said.append(
-            Decision("allow", rule=name_of(guard)) if found is None else await _decision(plan, guard, found[1], state)
-        )
+        one = Decision("allow", rule=name_of(guard)) if found is None else await _decision(plan, guard, found[1], state)
+        arguments = one.arguments and starred(one.arguments, plan.parameters.hidden)
+        said.append(replace(one, arguments=arguments))
     return said
 
 
@@ -144,7 +145,7 @@ async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
             try:
                 changed = _with_arguments(plan, state, one.arguments)
             except Exception as error:
-                return _misfit(plan, state, "a guard's", error)
+                return _misfit(plan, state, "a guard's", one.arguments, error)
             if changed is not None:
                 rounds += 1
                 if rounds == ROUNDS:
@@ -169,7 +170,7 @@ async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState)
         raised, verdict = verdict.error, broken(verdict.error, partial(hide, state))
         if verdict in (BROKEN, LATE):
             log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=raised)
-    return hide_reason(state, replace(verdict, rule=verdict.rule or name_of(guard)))
+    return hide_question(state, replace(verdict, rule=verdict.rule or name_of(guard)))
 
 
 def _both(one: Decision, other: Decision) -> Decision:
@@ -190,12 +191,12 @@ def _with_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> Tool
     return None if same(thaw(made), thaw(state.call.arguments)) else judged_call(state.call, made)
 
 
-def _misfit(plan: Plan, state: CallState, whose: str, error: Exception) -> Decision:
+def _misfit(plan: Plan, state: CallState, whose: str, given: JsonObject, error: Exception) -> Decision:
     """The deny for arguments that a guard or a person gave; with nothing of a value that the model is not to see."""
     if not isinstance(error, Invalid):
         log_raised(state, "%s arguments for tool %r cannot be read", whose, plan.name, error=error)
         return deny(f"{whose} arguments cannot be read")
-    text = hide(state, str(error))
+    text = hide(state, str(error), given)
     log.error("%s arguments for tool %r do not fit: %r", whose, plan.name, text)
     misfit = "" if plan.hidden else f": {text.partition(' Nothing was run')[0]}"
     return deny(f"{whose} arguments do not fit{misfit}")
@@ -221,7 +222,7 @@ async def ask_and_judge(
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
-    decision = hide_reason(state, decision)  # what is asked may be a handler's own words
+    decision = hide_question(state, decision)  # what is asked may be a handler's own words
     by = state.attempt.answered_by
     state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
     if decision.kind == "ask":
@@ -235,15 +236,15 @@ async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> Js
     approve = plan.runner.approve
     if approve is None:
         return None
-    answer = await _answer_to(plan, state, question_of(wanted), approve)
+    answer = await _answer_to(plan, state, question_of(state, wanted), approve)
     allowed = answer.kind == "allow"
     state.tell("tool:decided", ALLOW if allowed else deny(answer.reason))
     return answer.arguments if allowed else None
 
 
-def question_of(wanted: InputRequired) -> Decision:
+def question_of(state: CallState, wanted: InputRequired) -> Decision:
     """What a handler wants to know, as whoever is asked sees it."""
-    return Decision("ask", wanted.reason, schema=wanted.schema)
+    return hide_question(state, Decision("ask", wanted.reason, schema=wanted.schema))
 
 
 async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: Approver | None) -> Decision:
@@ -251,7 +252,7 @@ async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: App
     the question describes. What does not fit denies."""
     answer = await _ask_approver(plan, approve, asked, state)
     if answer.kind != "allow":
-        return hide_reason(state, answer)
+        return hide_question(state, answer)
     given = answer.arguments
     try:
         if asked.schema is not None:
@@ -262,7 +263,7 @@ async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: App
             state.call = _with_arguments(plan, state, _edited(plan, state.call, given, asked.into)) or state.call
         return replace(answer, arguments=given)
     except Exception as error:
-        return _misfit(plan, state, "the answer's", error)
+        return _misfit(plan, state, "the answer's", given or FrozenDict(), error)
 
 
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:

@@ -386,7 +386,7 @@ async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
         raise Rejected("failed", f"{plan.name} asked for input {runs} times. {NOTHING_RUN}")
     if not plan.judged:
         note_judged(plan, state, *validate(plan, call, state))
-    return await ask_and_judge(plan, state, question_of(wanted), plan.runner.approve, wanted.state)
+    return await ask_and_judge(plan, state, question_of(state, wanted), plan.runner.approve, wanted.state)
 
 
 def _check_changed(plan: Plan, call: ToolCall, state: CallState) -> None:

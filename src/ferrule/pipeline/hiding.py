@@ -13,6 +13,7 @@ from logging import ERROR, getLogger
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
 
 if TYPE_CHECKING:
@@ -24,21 +25,25 @@ if TYPE_CHECKING:
 Json = TypeVar("Json")
 log = getLogger("ferrule")
 _WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
+_NOTHING: JsonObject = FrozenDict()
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
 
 
-def hide(call: AnyCall, value: Json) -> Json:
-    """A text, or JSON data, with stars in the place of what the call knows to be secret."""
-    hiding = _hiding(call)
+def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
+    """A text, or JSON data, with stars in the place of what the call knows to be secret, and of what is bound or
+    private in arguments that somebody has given for it."""
+    hiding = _hiding(call, given)
     return value if hiding is str else _each_text(value, hiding)
 
 
-def hide_reason(call: AnyCall, decision: Decision) -> Decision:
-    """The decision with its reason as it may leave the call."""
-    reason = hide(call, decision.reason)
-    return decision if reason == decision.reason else replace(decision, reason=reason)
+def hide_question(call: AnyCall, decision: Decision) -> Decision:
+    """The decision with its reason and its schema as they may leave the call."""
+    reason, schema = hide(call, decision.reason), decision.schema
+    if schema is not None:
+        schema = freeze(hide(call, schema))
+    return replace(decision, reason=reason, schema=schema)
 
 
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
@@ -50,10 +55,10 @@ def log_raised(call: AnyCall, message: str, *about: object, error: BaseException
         log.log(level, f"{message}\n%s", *about, hiding("".join(traceback.format_exception(error)).rstrip()))
 
 
-def _hiding(call: AnyCall) -> Callable[[str], str]:
+def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:
     """What puts the stars; `str` where nothing is known."""
     try:
-        known = list(filter(None, _known_secrets(call)))  # mostly nothing: 1 µs, and 10 where one looks into it
+        known = list(filter(None, _known_secrets(call, given)))  # mostly nothing: 1 µs, and 10 where one looks into it
         secrets = sorted(set(_secret_texts(known)), key=len, reverse=True) if known else ()
     except Exception:  # of a mapping of somebody's own
         return lambda text: SECRET_STARS
@@ -68,14 +73,14 @@ def _each_text(value: Any, hiding: Callable[[str], str]) -> Any:
     return [_each_text(inner, hiding) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _known_secrets(call: AnyCall | None) -> Iterator[object]:
+def _known_secrets(call: AnyCall | None, given: JsonObject) -> Iterator[object]:
     """The secrets, and what is bound and private, of a call and of those that made it; in a worker, of what it runs."""
     while call is not None:
         tool: Any = call.tool
         parameters = tool.handling.parameters
         yield call.context.secrets
         yield parameters.bound
-        yield [call.call.arguments.get(name) for name in parameters.hidden]
+        yield [arguments.get(name) for arguments in (call.call.arguments, given) for name in parameters.hidden]
         call = call.parent
 
 
@@ -99,10 +104,13 @@ def _secret_texts(value: Any) -> Iterator[str]:
 
 
 def _ways_of_writing(text: str) -> list[str]:
-    from urllib.parse import quote  # 3 ms
+    from urllib.parse import quote, quote_plus  # 3 ms
 
     lines = [line for line in text.splitlines() if len(line) >= _SHORTEST_ANYWHERE]
-    return [text, repr(text)[1:-1], json.dumps(text)[1:-1], quote(text, safe=""), *lines]
+    json_texts = [json.dumps(text, ensure_ascii=plain)[1:-1] for plain in (True, False)]
+    quoted = [quote(text), quote(text, safe=""), quote_plus(text)]
+    lower = [re.sub("%..", lambda escape: escape[0].lower(), one) for one in quoted]
+    return [text, repr(text)[1:-1], *json_texts, *quoted, *lower, *lines]
 
 
 def _expression(secret: str) -> str:

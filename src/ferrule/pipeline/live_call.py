@@ -23,6 +23,9 @@ from ferrule.values.frozen import JsonObject, freeze
 from ferrule.values.input import InputRequired
 from ferrule.values.result import ToolResult
 
+_MOST_SAID = 500
+"""Characters of what a handler says of its progress."""
+
 
 class LiveCall(CallState):
     """The `RunningCall` of a context, and the `StartedCall` of an executor."""
@@ -77,7 +80,10 @@ class LiveCall(CallState):
         loop = self.plan.runner.loop
         if not self.observers or self.ended or loop is None:
             return
-        told = freeze(hide(self, jsonable(data)))  # the handler may change a chunk, and no observer may
+        shown = hide(self, jsonable(data))
+        if isinstance(message := shown.get("message"), str):  # cut before, it could end with half of a secret
+            shown = {**shown, "message": message[:_MOST_SAID]}
+        told = freeze(shown)  # the handler may change a chunk, and no observer may
 
         def tell() -> None:
             if not self.ended:

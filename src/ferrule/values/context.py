@@ -287,7 +287,7 @@ class ToolContext(_ContextFields, Generic[Deps]):
         """Say how far the work is: `done` of `total`, in any unit. May be called from any thread; costs nothing
         where nobody observes, and says nothing once the call has ended."""
         if self.running is not None:
-            self.running.announce({"done": done, "total": total, "message": clean(str(message))[:500]})
+            self.running.announce({"done": done, "total": total, "message": clean(str(message))})
 
     def announce(self, data: Mapping[str, Any]) -> None:
         """Emit a `tool:progress` with `data`, for a middleware that has something of its own to say."""
