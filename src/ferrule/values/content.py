@@ -343,22 +343,17 @@ _WORTH_SHOWING = 48
 
 def _fit(value: object, limit: int) -> str:
     """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
-    for, by a few guesses and then by halves, until next to all of the room is used."""
+    for, found by halves, until next to all of the room is used."""
     found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
-    fits, too_much, most, guesses = -1, _ITEM * limit + 1, limit // 4, 4
-    while too_much - fits > 1:
-        most = min(max(most, fits + 1), too_much - 1)
-        text = ""
+    fits, too_much = -1, _ITEM * limit + 1
+    while too_much - fits > 1 and len(found) <= limit - limit // 32:
+        most = (fits + too_much) // 2
         with suppress(OverflowError):
             text = to_json(_abridged(value, most, [limit]), inf_nan_mode="strings").decode()
-        if text and len(text) <= limit:
-            fits, found = most, text
-            if len(text) > limit - limit // 32:
-                break
-        else:
-            too_much = most
-        guesses -= 1
-        most = most * limit // len(text) if text and guesses > 0 else (fits + too_much) // 2
+            if len(text) <= limit:
+                fits, found = most, text
+                continue
+        too_much = most
     return found
 
 
@@ -390,8 +385,5 @@ def _abridged(value: Any, most: int, room: list[int]) -> Any:
         return items + rest
     found = {key: _abridged(item, most, room) for key, item in islice(value.items(), shown)}
     if len(value) > shown:
-        note = "[cut]"
-        while note in found:
-            note = f"[{note}]"
-        found[note] = f"{len(value) - shown} more"
+        found["[cut]"] = f"{len(value) - shown} more"
     return found
