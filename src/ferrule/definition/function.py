@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, get_origin
 
 import typing_extensions
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
 
 from ferrule.arguments.closing import CoreSchema, close, typed_dict
 from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
@@ -73,11 +72,7 @@ def _typed(
     options: ToolOptions,
 ) -> tuple[TypedParameters, dict[str, str]]:
     """The parameters, and their names in JSON by those in Python."""
-    try:
-        whole = close(_arguments_core(declared))
-        schema = json_schema(whole)
-    except UNEXPORTABLE as error:
-        raise DefinitionError(_why(declared, error)) from error
+    whole, schema = closed(_by_keyword(declared))
     call = whole["schema"] if whole["type"] == "definitions" else whole
     arguments = call["arguments_schema"]
     private = frozenset(options.get("private", ()))
@@ -111,12 +106,9 @@ def _field(parameter: inspect.Parameter, argument: dict[str, Any], private: froz
     return field
 
 
-def _arguments_core(declared: list[inspect.Parameter]) -> dict[str, Any]:
-    """Pydantic's core schema of a call with these parameters, all by keyword.
-
-    A function made for it carries the resolved hints: the developer's own may have parameters that a model never
-    sees, and hints that only a type checker resolves.
-    """
+def _by_keyword(declared: list[inspect.Parameter]) -> Callable[[], None]:
+    """A function with these parameters, all by keyword, that carries the resolved hints: the developer's own may have
+    parameters that a model never sees, and hints that only a type checker resolves."""
 
     def shim() -> None: ...
 
@@ -126,27 +118,22 @@ def _arguments_core(declared: list[inspect.Parameter]) -> dict[str, Any]:
     ]
     shim.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     shim.__annotations__ = {p.name: p.annotation for p in keyword}
-    return dict(_adapter(shim).core_schema)
+    return shim
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Pydantic's adapter; what is not defined for it is looked up where the tool is defined."""
-    adapter: TypeAdapter[Any] = TypeAdapter(kind)
+def closed(kind: Any) -> tuple[CoreSchema, dict[str, Any]]:
+    """Pydantic's core schema of a type, closed, and the JSON Schema of that. What is not defined for it is looked up
+    where the tool is defined.
+
+    Raises:
+        DefinitionError: for what JSON cannot carry.
+    """
     try:
-        len(adapter.core_schema)
-    except PydanticUserError as error:
-        if error.code != "class-not-fully-defined":
-            raise
-        adapter.rebuild(_types_namespace=caller_locals())
-    return adapter
-
-
-def _why(parameters: Sequence[inspect.Parameter], error: BaseException) -> str:
-    reason = str(error).partition("\n")[0]
-    for parameter in parameters:
-        try:
-            json_schema(_adapter(parameter.annotation).core_schema)  # type: ignore[arg-type]
-        except UNEXPORTABLE as inner:
-            reason = f"parameter {parameter.name!r}: {str(inner).partition(chr(10))[0]}"
-            break
-    return f"{reason}; use types that JSON can carry"
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        if not adapter.pydantic_complete:
+            adapter.rebuild(_types_namespace=caller_locals())
+        core = close(dict(adapter.core_schema))
+        return core, json_schema(core)
+    except UNEXPORTABLE as error:
+        reason = str(error).partition("\n")[0]
+        raise DefinitionError(f"{reason}; use types that JSON can carry") from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from ferrule.arguments.closing import close
-from ferrule.arguments.exporting import UNEXPORTABLE, json_schema
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.docstring import parse
+from ferrule.definition.function import closed
 from ferrule.definition.handler import UNKNOWN, Handler
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import is_context, type_hints
@@ -50,11 +49,7 @@ def model_parameters(model: type[BaseModel], options: ToolOptions) -> TypedParam
     Raises:
         DefinitionError: where JSON cannot carry one, or what is private has no default.
     """
-    try:
-        core = close(dict(TypeAdapter(model).core_schema))
-        schema = json_schema(core)
-    except UNEXPORTABLE as error:
-        raise DefinitionError(f"{error}; use types that JSON can carry") from error
+    core, schema = closed(model)
     schema.pop("description", None)
     private = frozenset(options.get("private", ()))
     required = [key for key, field in model.model_fields.items() if key in private and field.is_required()]
