@@ -277,6 +277,12 @@ def test_references_by_anchor_and_into_lists_are_followed() -> None:
         schema_tool({"$ref": "#/$defs/all/allOf/0"}, all={"allOf": [*listed, {}]})
 
 
+def test_a_schema_is_refused_whose_references_lead_on_longer_than_anybody_can_follow() -> None:
+    chain = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3000)}
+    with pytest.raises(DefinitionError, match="written out"):
+        schema_tool({"$ref": "#/$defs/d0"}, **chain, d3000={})
+
+
 def test_models_that_double_at_every_level_are_refused() -> None:
     below: Any = int
     for level in range(12):

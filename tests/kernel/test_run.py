@@ -471,6 +471,19 @@ def test_an_output_that_does_not_fit_its_schema_fails_and_says_that_it_ran() -> 
     assert "output schema" in str(result.error)
 
 
+class Unknown:
+    """A class that Pydantic does not know."""
+
+
+@pytest.mark.parametrize(("returns", "value"), [(list[int], (1, 2)), (Unknown, Unknown())])
+def test_a_value_fits_whose_json_is_the_same_and_any_fits_a_type_without_json(returns: Any, value: Any) -> None:
+    async def give():  # type: ignore[no-untyped-def]
+        return value
+
+    give.__annotations__["return"] = returns
+    assert go(Runner([tool(give)]).run("give")).success
+
+
 @pytest.mark.parametrize(("hint", "value"), [(int, "5"), (int, True), (str, 5), (list[int], ["5"]), (bool, 1)])
 def test_an_output_is_checked_strictly(hint: Any, value: Any) -> None:
     async def give() -> Any:

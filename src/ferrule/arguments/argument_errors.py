@@ -177,8 +177,6 @@ def _from_branches(path: Path, got: object, branches: Any) -> list[ArgumentError
     here = [one for one in inner if one.path == path]
     if here and all(one.wants for one in here):
         return here
-    if len(inner) == 1:
-        return inner
     wanted = _shortened("; ".join(sorted({one.expected for one in inner})), 160)
     expected = "fits none of the forms it may have" + (f" ({wanted})" if wanted else "")
     return [ArgumentError(path, expected, got), *(one._replace(sure=False) for one in here)]
@@ -196,11 +194,7 @@ _encode_shown = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 def show(value: object, limit: int = _BRIEF) -> str:
     """`value` as short JSON."""
-    try:
-        text = _encode_shown(value)
-    except (TypeError, ValueError, RecursionError):
-        text = repr(value)
-    return _shortened(text, limit)
+    return _shortened(_encode_shown(value), limit)
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -94,15 +94,9 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
     """
     exported = _Generator(by_alias=True).generate(schema, mode="validation")
     _require_tags(exported, exported.get("$defs", {}))
-    root = exported.get("$ref")
-    if root is not None:
+    if "$ref" in exported:  # it refers to itself
         definitions = exported["$defs"]
-        name = root.removeprefix("#/$defs/")
-        exported = {**definitions[name], "$defs": definitions}
-        if repr(root) not in str(definitions):
-            exported["$defs"] = {key: item for key, item in definitions.items() if key != name}
-        if not exported["$defs"]:
-            del exported["$defs"]
+        exported = {**definitions[exported["$ref"].removeprefix("#/$defs/")], "$defs": definitions}
     return exported
 
 

@@ -116,6 +116,4 @@ class Output:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return without_credentials(f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip())
-        except ValueError as error:
-            return without_credentials(str(error), 300)
         return ""

@@ -186,8 +186,6 @@ class _Rendering:
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
-        if not self._has_room():
-            return "…"
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if issubclass(kind, Enum):
