@@ -32,7 +32,8 @@ class Enforced:
         # Imported on first use: most programs have no tool that comes with a schema.
         import jsonschema_rs
 
-        self._schema = schema
+        # Draft 4 takes no empty list, and some servers write null for it.
+        self._schema = schema = {key: item for key, item in schema.items() if item or key != "required"}
         try:
             self._validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
             if _REFERENCE.search(dumps(schema)):
@@ -56,12 +57,12 @@ class SchemaParameters(Parameters):
     """Parameters that come as a JSON Schema, validated by `jsonschema_rs`."""
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
-        super().__init__(_root(schema), hidden=hidden, drop_unknown=drop_unknown)
-        plain = thaw(self.schema)
-        required = [name for name in plain.pop("required", ()) if name not in hidden]
-        if required:  # draft 4 takes no empty list
-            plain["required"] = required
-        self._enforced = Enforced(plain, "the input schema")
+        root = _root(schema)
+        self._enforced = Enforced(root, "the input schema")
+        super().__init__(root, hidden=hidden, drop_unknown=drop_unknown)
+        if hidden:  # which nobody may have filled in yet
+            root["required"] = [name for name in root.get("required", ()) if name not in hidden]
+            self._enforced = Enforced(root, "the input schema")
         if not (hidden or drop_unknown):
             self.quick = self.values
 
@@ -111,13 +112,13 @@ def _root(schema: JsonObject) -> dict[str, Any]:
         raise DefinitionError(
             f"the input schema must have type 'object', not {kind!r}: a call's arguments are an object"
         )
-    if not isinstance(root.get("properties", {}), dict):
-        raise DefinitionError("the input schema is not a valid JSON Schema: its 'properties' must be an object")
     others = {"additionalProperties", "patternProperties", "unevaluatedProperties"} & root.keys()
     if "properties" in root and not others:
         composed = {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"} & root.keys()
         root["unevaluatedProperties" if composed else "additionalProperties"] = False
     root.setdefault("properties", {})
+    if root.get("required", ()) is None:
+        del root["required"]
     return root
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
@@ -31,25 +31,9 @@ class Places(NamedTuple):
     """Those of the keys that no schema names: a model has made them up."""
 
 
-class Shape(Protocol):
-    """What `Arguments` need of the parameters that validated them.
-
-    Attributes:
-        direct: The names whose validated value is their JSON value.
-        defaults: The JSON values of what may be left out.
-        hidden: The names that no model sees.
-    """
-
-    direct: frozenset[str]
-    hidden: frozenset[str]
-
-    @property
-    def defaults(self) -> JsonObject: ...
-
-    def places(self, arguments: Arguments) -> Places: ...
-
-
 if TYPE_CHECKING:
+    from ferrule.arguments.parameters import Parameters
+
     _Mapping = JsonObject
 else:
 
@@ -64,22 +48,23 @@ else:
 class Arguments(_Mapping):
     """Read-only JSON values by name, built only when somebody reads them.
 
-    With a `shape`, `raw` is the text that is judged, and `validated` are the values that run; without, it is what came.
-    What is `direct` is read off these, so that a guard which reads one number of a large order does not pay for it.
+    With `parameters`, `raw` is the text that is judged, and `validated` are the values that run; without, it is what
+    came. What is `direct` is read off these, so that a guard which reads one number of a large order does not pay for
+    it.
 
     Attributes:
         raw: What came: text, a mapping, or nothing; once judged, the text that is judged.
         validated: The values of that text, for the handler's first run.
     """
 
-    __slots__ = ("_json", "_places", "_shape", "raw", "validated")
+    __slots__ = ("_json", "_parameters", "_places", "raw", "validated")
     raw: Any
     validated: Any
 
-    def __init__(self, raw: str | JsonObject | None, validated: Any = None, shape: Shape | None = None) -> None:
+    def __init__(self, raw: Any, validated: Any = None, parameters: Parameters | None = None) -> None:
         self.raw = raw
         self.validated = validated
-        self._shape = shape
+        self._parameters = parameters
         self._json: FrozenDict | None = None
         self._places: Places | None = None
 
@@ -90,27 +75,27 @@ class Arguments(_Mapping):
         Raises:
             Exception: where it cannot be told.
         """
-        if self._places is None and self._shape is not None:
-            self._places = self._shape.places(self)
+        if self._places is None and self._parameters is not None:
+            self._places = self._parameters.places(self)
         return self._places
 
     def _read(self) -> FrozenDict:
         """The JSON values, read once."""
         read = self._json
         if read is None:
-            read = self._json = _received(self.raw) if self._shape is None else self._judged(self._shape)
+            read = self._json = _received(self.raw) if self._parameters is None else self._judged(self._parameters)
         return read
 
-    def _judged(self, shape: Shape) -> FrozenDict:
+    def _judged(self, parameters: Parameters) -> FrozenDict:
         """What the judged text says, of keys that came twice the last, as the handler has it; and the defaults."""
         values = from_json(self.raw)
-        for name, value in shape.defaults.items():
-            if name not in values:
-                values[name] = value
+        for name, value in parameters.defaults.items():
+            values.setdefault(name, value)
         return FrozenDict(values)
 
     def __getitem__(self, name: str) -> Any:
-        if self._json is None and self._shape is not None and name in self._shape.direct and name in self.validated:
+        known = self._parameters
+        if self._json is None and known is not None and name in known.direct and name in self.validated:
             return self.validated[name]
         return self._read()[name]
 
@@ -123,7 +108,7 @@ class Arguments(_Mapping):
     @property
     def hidden(self) -> frozenset[str]:
         """The names that no model sees, as far as it is known whose arguments these are."""
-        return frozenset() if self._shape is None else self._shape.hidden
+        return frozenset() if self._parameters is None else self._parameters.hidden
 
     def __repr__(self) -> str:
         return repr(starred(self._read(), self.hidden))
