@@ -77,13 +77,12 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return _with_one_name({key: _closed(item, extra, read) for key, item in node.items()})
+        return {key: _closed(item, extra, read) for key, item in node.items()}
     config = node.get("config") or {}
     if kind in _CONFIGURED:
         extra = config.get("extra_fields_behavior")
     inner = read or kind in _GIVE_PYTHON
     copy = {key: _closed(value, extra, inner) if key in NESTED else value for key, value in node.items()}
-    copy = _with_one_name(copy)
     if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
         by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
         copy["config"] = {**config, "strict": True, **by_name}
@@ -92,7 +91,7 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
     if read and kind in _WRITTEN_AS_OTHERS:
         copy["strict"] = False
     if kind in _CLOSABLE or kind == "arguments":
-        _check_distinct(copy)
+        _name_fields(copy)
     if kind in _CLOSABLE:
         copy["extra_behavior"] = extra or ("allow" if "extras_schema" in copy else "forbid")
         if extra == "allow" and kind == "dataclass-args":
@@ -103,27 +102,20 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
     return copy if replace is None else replace(copy)
 
 
-def _with_one_name(node: CoreSchema) -> CoreSchema:
-    """A field has the one name that is exported: under another a guard would not see it."""
-    for key in ("alias", "validation_alias"):
-        choices = node.get(key)
-        if not isinstance(choices, list) or not choices:
-            continue
-        paths = choices if isinstance(choices[0], list) else [choices]
-        plain = [path[0] for path in paths if len(path) == 1]
-        if not plain:
-            raise DefinitionError(f"the alias path {choices!r} is no name that a model can fill; use a plain alias")
-        node[key] = plain[0]
-    return node
-
-
-def _check_distinct(node: CoreSchema) -> None:
-    """Two fields of one name would be one key of the JSON that a guard is shown."""
+def _name_fields(node: CoreSchema) -> None:
+    """Each field has the one name that is exported, and no two have the same: a guard would not see another one."""
     fields: Any = node.get("fields", node.get("arguments_schema"))
     named = fields.items() if isinstance(fields, dict) else ((field["name"], field) for field in fields)
     seen: set[str] = set()
     for name, field in named:
-        wire = field.get("validation_alias", field.get("alias")) or name
+        key = "alias" if "alias" in field else "validation_alias"
+        wire = field.get(key) or name
+        if isinstance(wire, list):
+            paths = wire if isinstance(wire[0], list) else [wire]
+            plain = [path[0] for path in paths if len(path) == 1]
+            if not plain:
+                raise DefinitionError(f"the alias path {wire!r} is no name that a model can fill; use a plain alias")
+            field[key] = wire = plain[0]
         if wire in seen:
             raise DefinitionError(f"two fields have the name {wire!r} for a model; give each a name of its own")
         seen.add(wire)
@@ -134,11 +126,6 @@ def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
     ref = {"ref": node.pop("ref")} if "ref" in node else {}
     own = {"type": "function-before", "function": {"type": "no-info", "function": function}, "schema": node}
     return {**ref, **own, "metadata": {"ferrule": KEEPS}}
-
-
-def _finite_float(node: CoreSchema) -> CoreSchema:
-    node.setdefault("allow_inf_nan", False)
-    return node
 
 
 def _finite(node: CoreSchema) -> CoreSchema:
@@ -153,11 +140,6 @@ def _only_finite(value: object) -> Any:
         except ValueError:
             raise PydanticCustomError("finite_number", "Input should hold finite numbers only") from None
     return value
-
-
-def _list(node: CoreSchema) -> CoreSchema:
-    """An iterable is checked before anything runs, not while the handler reads it."""
-    return {**node, "type": "list"}
 
 
 def _written(node: CoreSchema) -> CoreSchema:
@@ -226,10 +208,10 @@ def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
 
 
 _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
-    "float": _finite_float,
+    "float": lambda node: {"allow_inf_nan": False, **node},
     "any": _finite,
     "function-plain": _finite,
-    "generator": _list,
+    "generator": lambda node: {**node, "type": "list"},  # checked before anything runs, not while it is read
     "literal": lambda node: _exactly(node, node["expected"]),
     "enum": lambda node: _exactly(node, [member.value for member in node["members"]]),
     "date": _written,
