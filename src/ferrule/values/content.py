@@ -146,9 +146,7 @@ class _Rendering:
         except KeyboardInterrupt:
             raise
         except BaseException:  # whatever the author's methods raise: a `SystemExit` here ends nothing
-            # A `__repr__` that Pydantic or `dataclass` made has no bound, and shows what was excluded.
-            is_record = hasattr(kind, "__pydantic_serializer__") or hasattr(kind, "__dataclass_fields__")
-            return f"<{kind.__name__}>" if is_record else text_of(value)
+            return f"<{kind.__name__}>"  # a `__repr__` may have no bound, and shows what was excluded
 
     def _has_room(self) -> bool:
         self.values -= 1
