@@ -82,6 +82,7 @@ class White(BaseModel):
     from_: int = Field(0, alias="from")
 
 
+Day = TypeAliasType("Day", date)
 Pet = Annotated[Cat | Dog, Field(discriminator="kind")]
 Coloured = Annotated[Black | White, Field(discriminator="colour")]
 
@@ -132,6 +133,7 @@ KINDS: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "keys of days": (dict[date, int], [{"2026-03-01": 1}], [{"0": 1}, {"86400": 1}]),
     "union": (datetime | int, ["2026-03-01T12:00:00Z", 5], ["5", "1700000000", 1.5]),
     "union of two": (date | timedelta, ["2026-03-01", "P1D"], ["5", 5, "86400"]),
+    "a name for a date": (tuple[Day, Day], [["2026-03-01", "2026-03-02"]], [["86400", "2026-03-02"]]),
     "address": (IPv4Address, ["127.0.0.1"], [2130706433, "2130706433", "127.1"]),
     "a model that would be lax": (
         Lax,

@@ -94,7 +94,7 @@ def from_pydantic(error: ValidationError, value: object) -> list[ArgumentError]:
 def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path, list[_Label], object]:
     """The path within `value`, the labels that Pydantic put between its parts, and what is there."""
     parts = tuple(loc)
-    if len(parts) == 1 and isinstance(value, dict) and (parts[0] in value or (missing and _lacks(value, parts[0]))):
+    if len(parts) == 1 and isinstance(value, dict) and (parts[0] in value or missing):
         return parts, [], value.get(parts[0])
     path: list[str | int] = []
     labels: list[_Label] = []
@@ -103,7 +103,7 @@ def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path
             value = value[part]
         elif isinstance(value, list) and isinstance(part, int) and part < len(value):
             value = value[part]
-        elif missing and position == len(parts) - 1 and _lacks(value, part):
+        elif missing and position == len(parts) - 1:
             value = None
         else:
             labels.append((tuple(path), str(part)))
@@ -111,11 +111,6 @@ def _place(loc: Iterable[str | int], value: object, missing: bool) -> tuple[Path
         path.append(part)
     got = path[-1] if path and labels and labels[-1][1] == _KEY else _NO_VALUE if value is None and not path else value
     return tuple(path), labels, got
-
-
-def _lacks(value: object, part: str | int) -> bool:
-    """Whether `part` would be a key of the object, or an item of the array, that `value` is."""
-    return isinstance(value, dict | list) and isinstance(part, str if isinstance(value, dict) else int)
 
 
 def _from_pydantic(item: ErrorDetails, path: Path, got: object, sure: bool) -> ArgumentError:

@@ -20,8 +20,7 @@ from ferrule.values.masking import without_credentials
 from ferrule.values.result import ToolResult, rendered
 
 _FREE = (UNKNOWN, Any, object, ToolResult, Text, Media, InputRequired)
-_SCALARS = (str, int, float, bool)
-_NEED_NO_LOOK = (*_SCALARS, types.NoneType)
+_SCALARS = (str, int, float, bool, types.NoneType)
 
 
 class Shaped(NamedTuple):
@@ -49,11 +48,9 @@ class Output:
         if get_origin(returns) in (Union, types.UnionType):  # an `InputRequired` is no output
             returns = Union[tuple(kind for kind in get_args(returns) if kind is not InputRequired)]  # noqa: UP007
         self._returns = returns
-        self.exact: type | None = None
-        if given is None and (returns is None or returns in _SCALARS):
-            self.exact = types.NoneType if returns is None else returns
+        self.exact: type | None = returns if given is None and returns in _SCALARS else None
         self.free = given is None and any(returns is kind for kind in _FREE)
-        self.ready = frozenset(_NEED_NO_LOOK if self.free else (self.exact,))
+        self.ready = frozenset(_SCALARS if self.free else (self.exact,))
         self._schema: FrozenDict | None = None
         self._enforced: Enforced | None = None
         if given is not None:
