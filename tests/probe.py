@@ -45,7 +45,7 @@ def slots_taken_of(runner: Runner) -> int:
 
 def waits_for_slot(limiter: Limiter) -> int:
     """How many wait at a limit."""
-    return len(limiter._waiters)
+    return sum(map(len, limiter._waiting.values()))
 
 
 def locked(limiter: Limiter) -> AbstractContextManager[Any]:

@@ -26,8 +26,8 @@ ROOMS = (
     "runner",
     "direct_calls",
 )
-"""The kernel: each imports those before it. Behind `executors`, one module alone imports `isolation`."""
-SEAM = "ferrule.executors.processes"
+"""The kernel: each imports those before it. One module of the kernel alone imports `isolation`."""
+SEAM = "ferrule.pipeline.plan"
 BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool": "ferrule.direct_calls"}
 """The two edges back, each imported where it is used: to the forms of others, around the kernel, and to the runner of a
 tool that is called by itself."""
@@ -236,7 +236,7 @@ def test_an_import_against_the_order_of_the_rooms_is_reported(tmp_path: Path, mo
     ("module", "text"),
     [
         ("pipeline/state", "from ferrule.executors import threads\nfrom ferrule import types"),
-        ("executors/processes", "def f():\n    from ferrule.isolation import pool"),
+        ("pipeline/plan", "def f():\n    from ferrule.isolation import pool"),
         ("isolation/pool", "from ferrule.executors import threads"),
         ("paths", "from ferrule import errors"),
         ("guards/within", "from ferrule import paths"),
@@ -249,7 +249,7 @@ def test_an_import_in_the_order_of_the_rooms_is_not(tmp_path: Path, module: str,
 def rooms() -> dict[str, str]:
     """A module of each room, and what stands beside them."""
     names = ["errors", "types", "own_loop", "runner", "paths", "values/call", "scheduling/locks", "definition/tool"]
-    names += ["executors/threads", "executors/processes", "isolation/__init__", "isolation/pool", "pipeline/state"]
+    names += ["executors/threads", "isolation/__init__", "isolation/pool", "pipeline/plan", "pipeline/state"]
     return dict.fromkeys([*names, "guards/within"], "")
 
 

@@ -12,7 +12,7 @@ from watched import go
 
 import probe
 from ferrule import Runner, ToolCall, ToolContext, tool
-from ferrule.scheduling.fair_queue import FairQueue
+from ferrule.scheduling.limiter import Limiter
 
 
 class Steps:
@@ -139,12 +139,23 @@ def test_a_call_that_waits_too_long_is_limited_and_was_counted() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers()), max_size=30))
 def test_groups_take_turns_and_each_keeps_its_order(entries: list[tuple[str, int]]) -> None:
-    queue: FairQueue[tuple[str, int]] = FairQueue()
-    for entry in entries:
-        queue.put(entry[0], entry)
     order = []
-    while queue:
-        order.append(queue.take())
+
+    async def main() -> None:
+        limiter = Limiter(1)
+        limiter.take()
+
+        async def one(entry: tuple[str, int]) -> None:
+            assert await limiter.acquire(None, entry[0])
+            order.append(entry)
+            limiter.release()
+
+        waiting = [asyncio.create_task(one(entry)) for entry in entries]
+        await asyncio.sleep(0)
+        limiter.release()
+        await asyncio.gather(*waiting)
+
+    go(main())
     assert {g: [e for e in order if e[0] == g] for g in "abc"} == {g: [e for e in entries if e[0] == g] for g in "abc"}
     for place, (group, _) in enumerate(order):
         others = {e[0] for e in order[place:]} - {group}

@@ -19,7 +19,7 @@ from ferrule.arguments.parameters import Invalid
 from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.handler import is_async
 from ferrule.errors import NotStartedError
-from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.executors.threads import Raised, begin
 from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
@@ -320,19 +320,13 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
 
 
 async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:
-    """The answer of a plain function, or `Raised`, from a thread of its own; so many at once, and the others wait."""
+    """The answer of a plain function, or `Raised`, from a thread; so many at once, and the others wait."""
     places = plan.runner.questions
     await places.acquire(None, (plan.name, state.fields.principal))
-
-    def ask_and_leave() -> object:
-        try:
-            return question()
-        finally:
-            places.release()
-
     try:
-        answer = in_own_thread(ask_and_leave)
+        job = begin(question)
     except NotStartedError:
         places.release()
         raise
-    return await answer
+    job.when_done(places.release)
+    return await job.future

@@ -161,7 +161,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
                 emit(state.observers, "tool:pre", state.told if plan.hidden else call, None, fields)
             if plan.around is not None:
                 found: Any = await plan.around(call, state.context)
-            elif plan.hooked:
+            elif plan.before_hooks:
                 found = await core(plan, call, state)
             else:  # `core` with nothing to do of its own, for a third of the floor less
                 found = await _admit_and_invoke(plan, call, state)
@@ -303,9 +303,6 @@ async def core(plan: Plan, call: ToolCall, state: CallState) -> ToolResult:
         result = await _admit_and_invoke(plan, call, state)
         if state.attempt.wanted is not None:
             result = await _supplied(plan, call, state, result)
-        if plan.after_hooks:
-            replaced = run_hooks(plan.after_hooks, result, state.context)
-            result = replaced if isinstance(replaced, ToolResult) else await replaced
         return result
     finally:
         if plan.around is not None:

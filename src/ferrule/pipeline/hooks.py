@@ -4,7 +4,7 @@ it, and has no `next`."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ferrule.types import Coro, Middleware, Next
 from ferrule.values.call import ToolCall
@@ -19,8 +19,9 @@ After: TypeAlias = HookFunction[ToolResult]
 
 
 class Hook:
-    """What `before` and `after` make. Anywhere it is a middleware like any other; the innermost ones of a chain are run
-    by the kernel itself, without a coroutine for each, which is an eighth of the whole way of a call."""
+    """What `before` and `after` make. Anywhere it is a middleware like any other; those `before` that are innermost in
+    `around`, and those `after` in `inside`, are run by the kernel itself, without a coroutine for each, which is an
+    eighth of the whole way of a call."""
 
     __slots__ = ("after", "before")
 
@@ -66,13 +67,10 @@ async def _go_on(
 
 
 def split_chain(
-    middleware: Iterable[Middleware],
-) -> tuple[tuple[Middleware, ...], tuple[Before, ...], tuple[After, ...]]:
-    """The chain without the hooks at its inner end, and these: before and after, in the order in which they run."""
-    outer = list(middleware)
-    hooks: list[Hook] = []
-    while outer and isinstance(outer[-1], Hook):
-        hooks.insert(0, outer.pop())  # type: ignore[arg-type]
-    before = tuple(one for hook in hooks for one in hook.before)
-    after = tuple(one for hook in reversed(hooks) for one in hook.after)
-    return tuple(outer), before, after
+    middleware: Iterable[Middleware], side: Literal["before", "after"]
+) -> tuple[list[Middleware], tuple[Any, ...]]:
+    """The chain without the hooks of that side at its inner end, and these, the outermost first."""
+    outer, hooks = list(middleware), ()
+    while outer and isinstance(outer[-1], Hook) and getattr(outer[-1], side):
+        hooks = (*getattr(outer.pop(), side), *hooks)
+    return outer, hooks

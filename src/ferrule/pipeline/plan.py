@@ -14,7 +14,6 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
-from ferrule.executors.processes import in_process
 from ferrule.executors.threads import InThread
 from ferrule.pipeline.guards import ask_always, guard_function
 from ferrule.pipeline.hooks import split_chain
@@ -83,7 +82,7 @@ class Plan:
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
         guards: Each guard as a function, with the guard itself, the runner's first.
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
-        before_hooks, after_hooks: What hooks do next to decode; `handler_hooks` is what they do next to the handler.
+        before_hooks, handler_hooks: What hooks do next to decode, and next to the handler.
         limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
             that who waits for a busy tool holds nothing that others want.
         principal_limits: The limits for each principal, where there are any.
@@ -142,10 +141,10 @@ class Plan:
         around = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.around]
         inside = [_at_level(one, level, tool) for level, owner in enumerate(owners) for one in owner.inside]
         self.has_middleware = bool(around or inside)
-        chain, self.before_hooks, self.after_hooks = split_chain(around)
-        self.hooked = bool(self.before_hooks or self.after_hooks)
+        chain, self.before_hooks = split_chain(around, "before")
         self.around = _linked(chain, partial(core, self))
-        chain, _, self.handler_hooks = split_chain(inside)
+        chain, hooks = split_chain(inside, "after")
+        self.handler_hooks = hooks[::-1]
         self.inside = _linked(chain, partial(handle, self))
         self.journaled = runner.journal is not None and self.changes
         reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
@@ -190,7 +189,9 @@ def executor_for(tool: Tool) -> Executor:
     """
     handler = tool.handling
     if isinstance(tool.isolation, str):
-        return in_process(tool)
+        from ferrule.isolation.executor import InProcess  # 20 ms, for the programs that need it
+
+        return InProcess(tool)
     if tool.isolation is not None:
         made: object = tool.isolation.executor(tool)
         if not isinstance(made, Executor):

@@ -1,1 +1,1 @@
-"""Waiting in turn: limits, locks, a fair queue, a clock. It knows no call."""
+"""Waiting in turn: limits, locks, a clock. It knows no call."""

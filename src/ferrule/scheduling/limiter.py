@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
 from ferrule.scheduling.clock import Timer, wait_until
-from ferrule.scheduling.fair_queue import FairQueue
 from ferrule.scheduling.loops import running_loop, wake
 
 
@@ -31,15 +31,14 @@ class Limiter:
             which another thread hands one on.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_tokens", "_waiters", "_waiting", "limit", "origin", "take")
+    __slots__ = ("__weakref__", "_lock", "_tokens", "_waiting", "limit", "origin", "take")
 
     def __init__(self, limit: int, origin: Limiter | None = None) -> None:
         self.limit = limit
         self.origin = origin
         self._tokens: list[None] = [None] * limit
         self.take: Callable[[], None] = self._tokens.pop
-        self._waiters: FairQueue[_SlotWaiter] = FairQueue()
-        self._waiting = self._waiters.groups  # whether anybody waits is asked at every release
+        self._waiting: dict[Hashable, deque[_SlotWaiter]] = {}  # the group whose turn it is stands first
         self._lock = threading.RLock()  # a collection may close the coroutine of a waiter at any allocation
 
     @property
@@ -51,7 +50,7 @@ class Limiter:
         """Wait for a slot, at most until then by `timer` or the loop; whether there is one."""
         waiter = _SlotWaiter(loop=asyncio.get_running_loop())
         with self._lock:
-            self._waiters.put(group, waiter)
+            self._waiting.setdefault(group, deque()).append(waiter)
         self._hand_out()
         try:
             await wait_until(waiter, until, timer)
@@ -73,25 +72,36 @@ class Limiter:
         self._waiting.clear()
         self._tokens[:] = [None] * self.limit
 
-    def _leave(self, waiter: _SlotWaiter, group: Hashable = None) -> bool:
+    def _leave(self, waiter: _SlotWaiter, group: Hashable) -> bool:
         """It does not wait any more; whether it was handed a slot that nobody has noted yet."""
         with self._lock:
             handed, waiter.handed = waiter.handed, False
-            if not handed:
-                self._waiters.remove(group, waiter)
+            if not handed and waiter in (queue := self._waiting.get(group, deque())):
+                queue.remove(waiter)
+                if not queue:
+                    del self._waiting[group]
         return handed
+
+    def _next(self) -> _SlotWaiter:
+        """The first of the group whose turn it is; the next one is another group's."""
+        group, queue = next(iter(self._waiting.items()))
+        waiter = queue.popleft()
+        del self._waiting[group]
+        if queue:
+            self._waiting[group] = queue
+        return waiter
 
     def _hand_out(self) -> None:
         """Give free slots to the waiters, in their order."""
         while True:
             with self._lock:
-                if not self._waiters:
+                if not self._waiting:
                     return
                 try:
                     self._tokens.pop()
                 except IndexError:
                     return
-                waiter = self._waiters.take()
+                waiter = self._next()
                 if waiter.done():  # given up, and not yet gone: the next one gets it
                     self._tokens.append(None)
                     continue
@@ -103,7 +113,7 @@ class Limiter:
             try:
                 loop.call_soon_threadsafe(wake, waiter)
             except RuntimeError:  # that loop is closed, and its waiter with it
-                if self._leave(waiter):
+                if self._leave(waiter, None):
                     self._tokens.append(None)
 
 
