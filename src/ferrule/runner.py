@@ -38,12 +38,12 @@ from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.hiding import hide_question
-from ferrule.pipeline.invoke import Attempt, interrupt
+from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp, changes
-from ferrule.pipeline.state import NO_ORIGIN, Origin, ancestors
+from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.scheduling.limiter import Limiter, PrincipalLimits
@@ -391,7 +391,7 @@ class Runner:
         named = call if call.name == plan.name else call.replace(name=plan.name)
         above: object = running()
         parent = above if isinstance(above, LiveCall) else None
-        state = LiveCall(plan, fields, call, named, parent, asyncio.current_task(), Attempt())
+        state = LiveCall(plan, fields, call, named, parent)
         try:
             note_judged(plan, state, *validate(plan, named, state))
         except Rejected as rejection:
@@ -462,8 +462,8 @@ class Runner:
         Children of running calls still run. What does not end by its cancellation within `grace` is left running.
 
         Raises:
-            RuntimeError: where a call of the runner leaves it, its calls run on another event loop, or it is being left
-                already. It takes no new calls then.
+            RuntimeError: where a call of the runner leaves it, or its calls run on another event loop. It takes no new
+                calls then.
         """
         state = self._state
         state.closing = True
@@ -484,11 +484,8 @@ class Runner:
     def _check_leaving(self) -> None:
         state, here = self._state, asyncio.current_task()
         inner: Any = running()
-        family = () if inner is None else (inner, *ancestors(inner))
-        if any(call in state.live for call in family) or any(call.task is here for call in state.live):
+        if inner in state.live or any(call.task is here for call in state.live):
             raise RuntimeError("a call cannot leave the runner that runs it: leave it where it was entered")
-        if state.idle is not None:
-            raise RuntimeError("this runner is being left already: await that")
         if (state.live or state.batches or state.writing) and state.loop is not get_running_loop():
             raise RuntimeError("the calls of this runner run on another event loop: leave it there, or once they ended")
 
@@ -497,7 +494,7 @@ class Runner:
         state = self._state
         if not state.live and not state.batches:
             return True
-        state.idle = idle = get_running_loop().create_future()
+        state.idle = idle = state.idle or get_running_loop().create_future()
         try:
             await asyncio.wait({idle}, timeout=seconds)
         finally:

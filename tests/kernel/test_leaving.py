@@ -141,19 +141,18 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
 # -- several -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_leaves_while_another_leaves_gets_an_error_and_the_first_leaves_as_if_alone() -> None:
+def test_who_leaves_while_another_leaves_waits_as_well() -> None:
     async def main() -> None:
         waits = Waits()
         runner = Runner([waits.tool], drain=LONG)
         call = asyncio.ensure_future(runner.run("waits"))
         await waits.started.wait()
         first = asyncio.ensure_future(leave(runner))
+        second = asyncio.ensure_future(leave(runner))
         await turns()
-        with pytest.raises(RuntimeError, match="is being left already: await that"):
-            await leave(runner)
-        assert not first.done()
+        assert not first.done() and not second.done()
         waits.release.set()
-        await first
+        await asyncio.gather(first, second)
         assert (await call).success and probe.is_at_rest(runner)
 
     go(main())

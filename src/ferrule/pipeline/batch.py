@@ -14,7 +14,6 @@ from ferrule.arguments.repair import same_call
 from ferrule.definition.toolset import Toolset
 from ferrule.pipeline.acquire import resource_keys
 from ferrule.pipeline.call import find_plan, receive, reject_at_once
-from ferrule.pipeline.invoke import Attempt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
@@ -246,7 +245,7 @@ class Batch:
         try:
             parallel = tool.trait("parallel", arguments)
             if plan.locks:
-                state = LiveCall(plan, self._fields, call, call, None, asyncio.current_task(), Attempt())
+                state = LiveCall(plan, self._fields, call, call, None)
                 return Lane(keys=tuple(resource_keys(state, arguments)), shared=parallel)
             entry.beside = parallel
             return BESIDE if parallel else ALONE

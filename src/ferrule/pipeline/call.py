@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import current_task, get_running_loop
+from asyncio import get_running_loop
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ from ferrule.pipeline.authorize import ask_and_judge, authorize, question_of, re
 from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import (
-    Attempt,
     begin_attempt,
     enter,
     give_up,
@@ -150,7 +149,7 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
     call = sent
     if parent is not None or sent.raw.__class__ is not str or sent.name != plan.name:
         call = _own_form(plan, sent, parent)
-    state = LiveCall(plan, fields, sent, call, parent, current_task(), Attempt(), origin)
+    state = LiveCall(plan, fields, sent, call, parent, origin)
     if origin is not NO_ORIGIN or call is not sent:
         _note_origin(state, origin)
     ends_task: BaseException | None = None

@@ -16,7 +16,7 @@ from ferrule.pipeline import results
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
-from ferrule.pipeline.state import RELIABLE_CANCELLING, CallState, ancestors, state_of
+from ferrule.pipeline.state import RELIABLE_CANCELLING, Attempt, CallState, ancestors, state_of
 from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import Timer, wait_until
@@ -24,72 +24,10 @@ from ferrule.scheduling.loops import end_of, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.frozen import JsonObject
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 _ENDS_WHAT_GOES_ON = ("timeout", "cancelled")
-
-
-class Attempt:
-    """What is known of one run of the handler; a new one is made for each, so that nothing has to be forgotten.
-
-    Attributes:
-        open: Whether a middleware's `next` is under way.
-        runs: How often the handler of the call was started, which no middleware can say otherwise.
-        executed: Whether it was started (`None`) and has ended (`True`), now or before.
-        result: The result that the kernel made, which nobody else has.
-        refusal: The result that says, in the kernel's words alone, why nothing was run.
-        pending: What it takes to take the call up again, while it is suspended.
-        wanted: What the handler wants to know before it goes on.
-        answer: What it was told, for this run.
-        asked: Whether a person was asked for the call, or for one that it made.
-        answered_by: Who approved it, where that was said.
-        chunks: What it has yielded so far.
-        not_started: What the executor raised when it did not start it.
-        deadline: It, and the task that has it; `None` where there is none.
-        raised: What the handler made of a cancellation from outside.
-        cancels: What earlier runs have left of `cancelling()` of its task, before Python 3.13.
-        given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
-        left_running: Whether something of it went on after that.
-        stop: The answer with which the runner has stopped the call from outside, until that is taken back.
-    """
-
-    # What few calls write is kept at the class. What each writes is not: such stores are not specialised.
-    answer: Answer | None = None
-    answered_by: str | None = None
-    asked: bool = False
-    cancels: int = 0
-    chunks: Any = ()
-    given_up: bool = False
-    left_running: bool = False
-    not_started: BaseException | None = None
-    open: bool = False
-    pending: JsonObject | None = None
-    raised: BaseException | None = None
-    refusal: ToolResult | None = None
-    stop: Rejected | None = None
-    wanted: InputRequired | None = None
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.executed: bool | None = False
-        self.result: ToolResult | None = None
-        self.deadline: Deadline | None = None
-
-    def note_answered(self, by: str | None) -> None:
-        """Somebody has answered."""
-        self.answered_by = by or self.answered_by
-
-    def note_started(self) -> None:
-        """The tool may have its effect from now on."""
-        self.executed = None
-
-    def note_not_started(self, error: BaseException | None) -> None:
-        """The handler was not started after all; earlier runs of it count still."""
-        self.not_started = error
-        self.runs -= 1
-        self.executed = None if self.runs else False
 
 
 def begin_attempt(state: CallState) -> Attempt:
