@@ -37,7 +37,7 @@ from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
-from ferrule.pipeline.hiding import hide_question
+from ferrule.pipeline.hiding import hide, hide_question
 from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
@@ -350,9 +350,10 @@ class Runner:
         self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
     ) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
-        state = self._validated("decide", call, context, given)
-        if isinstance(state, Decision):
-            return state
+        try:
+            state = self._validated("decide", call, context, given)
+        except Rejected as rejection:
+            return Decision("deny", rejection.error)
         plan, validated = state.plan, state.call
         decision = await judge(plan, state, next_found(plan.guards, state))
         state.task = None
@@ -367,27 +368,28 @@ class Runner:
     ) -> list[Decision]:
         """What each guard says of the call as it was sent, with its reason and its `rule`, the runner's guards first;
         of a call that is unknown or invalid the one deny. What comes of it all is said by `decide`."""
-        state = self._validated("explain", call, context, given)
-        if isinstance(state, Decision):
-            return [state]
+        try:
+            state = self._validated("explain", call, context, given)
+        except Rejected as rejection:
+            return [Decision("deny", rejection.error)]
         said = await explain(state.plan, state)
         state.task = None
         return said
 
-    def _validated(
-        self, who: str, call: ToolCall, context: ToolContext | None, given: ContextOptions
-    ) -> LiveCall | Decision:
-        """The call as guards see it; a deny where they do not see it."""
+    def _validated(self, who: str, call: ToolCall, context: ToolContext | None, given: ContextOptions) -> LiveCall:
+        """The call as guards see it.
+
+        Raises:
+            Rejected: where they do not see it.
+        """
         if not isinstance(call, ToolCall):
             raise _no_call(who, call)
         fields = context_of(context, given, who).fields
         plan = find_plan(self._state, call.name)
-        if call.problem is not None:
-            return Decision("deny", call.problem)
-        if plan is None:
-            return Decision("deny", unknown_tool(self._state, call.name))
-        if plan.disabled is not None:
-            return Decision("deny", plan.disabled)
+        wrong = unknown_tool(self._state, call.name) if plan is None else plan.disabled
+        wrong = wrong if call.problem is None else call.problem
+        if plan is None or wrong is not None:
+            raise Rejected("denied", wrong or "")
         named = call if call.name == plan.name else call.replace(name=plan.name)
         above: object = running()
         parent = above if isinstance(above, LiveCall) else None
@@ -395,7 +397,7 @@ class Runner:
         try:
             note_judged(plan, state, *validate(plan, named, state))
         except Rejected as rejection:
-            return hide_question(state, Decision("deny", rejection.error))
+            raise Rejected("denied", hide(state, rejection.error)) from None
         return state
 
     async def resume(
@@ -492,8 +494,6 @@ class Runner:
     async def _emptied(self, seconds: float | None) -> bool:
         """Wait until no call and no batch runs, at most that long; whether that is so."""
         state = self._state
-        if not state.live and not state.batches:
-            return True
         state.idle = idle = state.idle or get_running_loop().create_future()
         try:
             await asyncio.wait({idle}, timeout=seconds)

@@ -102,7 +102,6 @@ class Full:
     def executor(self, tool: Tool) -> Executor:
         return self
 
-    shapes = False
     limiter = None
 
     async def run(self, values: object, call: StartedCall) -> object:
@@ -138,20 +137,10 @@ class Immediate(Executor):
         return self.handler.call(values, call.context)
 
 
-class NoExecutor:
-    def executor(self, tool: Tool) -> Any:
-        return "there"
-
-
 @pytest.mark.parametrize("given", ["thread", Elsewhere, object(), There])
 def test_what_says_no_place_is_refused_when_the_tool_is_defined(given: Any) -> None:
     with pytest.raises(DefinitionError, match=r"isolation must be None, 'process', or an object with executor\(tool\)"):
         tool(tools.add, isolation=given)
-
-
-def test_what_gives_no_executor_is_refused_when_the_runner_is_made() -> None:
-    with pytest.raises(DefinitionError, match="must give an Executor, which has run, shapes and limiter, not 'there'"):
-        Runner([tool(tools.add, isolation=NoExecutor())])
 
 
 def test_a_result_that_a_tool_elsewhere_made_arrives_whole() -> None:
@@ -164,7 +153,6 @@ def test_a_result_that_a_tool_elsewhere_made_arrives_whole() -> None:
 class Queued:
     """One whose handlers begin when somebody says so."""
 
-    shapes = False
     limiter = None
 
     def __init__(self) -> None:

@@ -14,7 +14,6 @@ from watched import Watch, go
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, tool
 from ferrule.middleware import before
-from ferrule.pipeline import suspension
 
 KEY = b"k" * 32
 
@@ -358,15 +357,6 @@ def test_a_list_that_was_changed_breaks_the_seal(change: Callable[[dict[str, Any
     result = go(runner.resume(edited, True))
     assert (result.status, ran) == ("invalid", [])
     assert "was changed" in str(result.error) and go(runner.resume(record, True)).success
-
-
-def test_a_record_that_says_nothing_of_what_was_offered_is_resumed() -> None:
-    runner, ran = asking("read")
-    kept = {
-        name: value for name, value in suspended(runner, "read")["pending"].items() if name not in ("seal", "offered")
-    }
-    seal = suspension._mac(KEY, "pending", suspension._canonical_json(kept))
-    assert go(runner.resume({"pending": {**kept, "seal": seal}}, True)).success and ran == ["read"]
 
 
 # -- any subset and any name -------------------------------------------------------------------------------------------

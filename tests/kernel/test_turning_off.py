@@ -100,6 +100,24 @@ def test_turning_off_denies_at_once_what_waits_for_a_slot_and_lets_finish_what_r
     go(main())
 
 
+def test_what_had_its_slot_in_the_moment_of_turning_off_does_not_begin() -> None:
+    async def main() -> None:
+        gate = Gate()
+
+        def turn_off(event: Any) -> None:
+            if event.kind == "tool:post":  # its slot was handed on already
+                runner.disable("wait", "stop")
+
+        runner = Runner([tool(gate.wait, name="wait", parallel=True)], concurrency=1, observers=[turn_off])
+        both = asyncio.ensure_future(runner.run_all([ToolCall(f"c{n}", "wait", "{}") for n in range(2)]))
+        await until(lambda: runner.waiting == 1 and gate.runs == 1)
+        gate.open.set()
+        assert [result.status for result in await both] == ["ok", "denied"]
+        assert gate.runs == 1
+
+    go(main())
+
+
 @pytest.mark.parametrize("swallows", [False, True])
 def test_turning_off_denies_at_once_what_waits_for_a_person(swallows: bool) -> None:
     async def main() -> None:

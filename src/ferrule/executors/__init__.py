@@ -59,11 +59,9 @@ class Executor(Protocol):
     """Where the handler of one tool runs.
 
     Attributes:
-        shapes: Whether `run` gives `Shaped` for all but the plain values that need no look.
         limiter: Slots of its own that each call takes besides those of tool and runner; `None` for no limit.
     """
 
-    shapes: bool = False
     limiter: Limiter | None = None
 
     def run(self, values: object, call: StartedCall) -> Awaitable[object]:

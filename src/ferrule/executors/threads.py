@@ -49,7 +49,6 @@ class ThreadJob:
         self._function = function
         self._context = copy_context()
         self._loop = asyncio.get_running_loop()
-        self._outcome: object = None
         self._when_done: list[Callable[[], object]] = []
         self.done = False
         self.future: asyncio.Future[object] = self._loop.create_future()
@@ -61,19 +60,17 @@ class ThreadJob:
             self._tell_done()
 
     def run(self) -> None:
-        """Run it in this thread."""
+        """Run it in this thread, and tell the loop of its end."""
         function = self._function
         del self._function  # what it refers to is not kept while others look at the job
+        outcome: object
         try:
-            self._outcome = self._context.run(function)
+            outcome = self._context.run(function)
         except BaseException as error:
-            self._outcome = Raised(error)
+            outcome = Raised(error)
         self.done = True
-
-    def tell(self) -> None:
-        """Tell the loop of its end."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._finish)
+            self._loop.call_soon_threadsafe(self._finish, outcome)
         self._tell_done()
 
     def _tell_done(self) -> None:
@@ -85,9 +82,9 @@ class ThreadJob:
                 except RuntimeError:  # the loop is closed, but slots are to be given back
                     callback()
 
-    def _finish(self) -> None:
+    def _finish(self, outcome: object) -> None:
         if not self.future.done():
-            self.future.set_result(self._outcome)
+            self.future.set_result(outcome)
 
 
 _Inbox: TypeAlias = "queue.SimpleQueue[ThreadJob]"
@@ -118,7 +115,6 @@ def _work(inbox: _Inbox) -> None:
     while True:
         job = inbox.get()
         job.run()
-        job.tell()
         del job
         if len(_IDLE) >= THREADS:
             return
@@ -150,7 +146,6 @@ class InThread(Executor):
         output: What makes of its value what others see, in the same thread.
     """
 
-    shapes = True
     limiter = SLOTS
 
     def __init__(self, handler: Handler, output: Output) -> None:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
-from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, busy, denied
 from ferrule.pipeline.state import CallState, ancestors
@@ -131,11 +130,7 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
 
 def _keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
     """Ask for the keys that the call works on."""
-    try:
-        keys = resource_keys(state, state.call.arguments)
-    except Exception as error:
-        log_raised(state, "resources of tool %r raised", plan.name, error=error)
-        raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
+    keys = resource_keys(state, state.call.arguments)
     shared = plan.tool.trait("parallel", state.call.arguments)
     places: dict[KeyLocks, list[str]] = {}
     for key in keys:

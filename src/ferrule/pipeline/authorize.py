@@ -233,10 +233,7 @@ async def ask_and_judge(
 
 async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
     """What a running handler is told, which keeps all that it has meanwhile; nothing where nobody answers."""
-    approve = plan.runner.approve
-    if approve is None:
-        return None
-    answer = await _answer_to(plan, state, question_of(state, wanted), approve)
+    answer = await _answer_to(plan, state, question_of(state, wanted), plan.runner.approve)
     allowed = answer.kind == "allow"
     state.tell("tool:decided", ALLOW if allowed else deny(answer.reason))
     return answer.arguments if allowed else None

@@ -30,7 +30,6 @@ from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, question_of, resume
-from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import (
     begin_attempt,
@@ -83,7 +82,7 @@ def receive_again(
     runner: RunnerState, answered: Answered, fields: ContextFields, observers: tuple[Observer, ...]
 ) -> Coro[ToolResult]:
     """Take a suspended call in again, where its name was looked up."""
-    call, kept = answered.call, answered.record.get("offered")
+    call, kept = answered.call, answered.record["offered"]
     names = frozenset(kept or ())
     offered = None if kept is None else Toolset(tool for tool in runner.tools if tool.name in names)
     origin = Origin(observers=observers, answered=answered, offered=offered)
@@ -363,8 +362,6 @@ async def _admit_and_invoke(
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
-    except Rejected as rejection:  # a step within may find that it has to wait for somebody
-        return reject(state, rejection)
     finally:
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
@@ -417,9 +414,6 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
         values, text, repairs = plan.parameters.decode(plan.name, call.raw)
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
-    except Exception as error:  # a mapping of the sender's own may raise anything when it is read
-        log_raised(state, "the arguments for tool %r cannot be read", plan.name, error=error)
-        raise Rejected("invalid", f"The arguments for {plan.name} cannot be read. {NOTHING_RUN}") from None
     state.repairs = tuple(dict.fromkeys((*state.repairs, *repairs)))  # `around` may come here twice
     return values, text
 

@@ -15,7 +15,7 @@ from ferrule.errors import DefinitionError
 from ferrule.pipeline import results
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.plan import Plan
-from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
+from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import RELIABLE_CANCELLING, Attempt, CallState, ancestors, state_of
 from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
@@ -66,8 +66,10 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
     attempt = state.attempt
     if isinstance(rejection, Suspended):
         attempt.pending = pending_record(state, rejection)
-    result = attempt.result = results.rejected(state, rejection)
-    if attempt.executed is False and rejection.own_words:
+    executed = attempt.executed
+    error = rejection.error.replace(NOTHING_RUN, results.what_ran(executed))
+    result = attempt.result = results.unsuccessful(state, rejection.status, error, executed=executed)
+    if executed is False and rejection.own_words:
         attempt.refusal = result
     if result.status in _ENDS_WHAT_GOES_ON:
         attempt.given_up = True
@@ -192,7 +194,8 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
             values = plan.parameters.again(judged) if given_out else judged.validated
         if attempt.runs or attempt.result is not None:
             if not state.may_run_again:
-                return reject(state, results.stopped(plan))
+                off = plan.disabled
+                return reject(state, Rejected("cancelled", CANCELLED) if off is None else results.denied(off))
             attempt = _attempt_inside(state)
         attempt.executed = None
         attempt.runs += 1

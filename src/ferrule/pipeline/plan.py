@@ -11,7 +11,6 @@ from weakref import WeakSet
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
-from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.threads import InThread
@@ -77,7 +76,7 @@ class Plan:
     Attributes:
         runner: What its calls share with all others.
         place: Its name there or, where a mounted tool calls it, the place of that one, a level, and its name there.
-        run: The executor's; `shaped` whether what it gives needs no look any more.
+        run: The executor's.
         dumped: Whether what is judged is written from the validated values.
         quick: Strict validation of a text as it is; raises anything where repairs may be needed.
         guards: Each guard as a function, with the guard itself, the runner's first.
@@ -118,7 +117,6 @@ class Plan:
         self.locks = tool.resources is not None
         executor = executor_for(tool)
         self.run = executor.run
-        self.shaped = executor.shapes
         owners: tuple[Settings | Tool, ...] = (*outer_first, tool)
         asked = (ask_always(tool),) if tool.ask else ()
         self.guards: tuple[tuple[GuardFunction, Guard], ...] = tuple(
@@ -193,11 +191,7 @@ def executor_for(tool: Tool) -> Executor:
 
         return InProcess(tool)
     if tool.isolation is not None:
-        made: object = tool.isolation.executor(tool)
-        if not isinstance(made, Executor):
-            right = "an Executor, which has run, shapes and limiter"
-            raise DefinitionError(f"tool {tool.name!r}: isolation={tool.isolation!r} must give {right}, not {made!r}")
-        return made
+        return tool.isolation.executor(tool)
     if handler.streams:
         return InChunks(handler, text=tool.output.exact is str)
     return InLoop(handler) if handler.is_async else InThread(handler, tool.output)

@@ -122,13 +122,6 @@ def _failed(state: CallState, why: str, executed: bool | None) -> str:
     return f"{state.plan.name} {what}: {why}. {what_ran(executed)}"
 
 
-def rejected(state: CallState, rejection: Rejected) -> ToolResult:
-    """The result of a call that was stopped before its handler, or during it, or between two runs of it."""
-    executed = state.attempt.executed
-    error = rejection.error.replace(NOTHING_RUN, what_ran(executed))
-    return unsuccessful(state, rejection.status, error, executed=executed)
-
-
 def problem(call: ToolCall) -> Rejected:
     """The end of a call of which its sender, or a middleware, says why it must not run."""
     text = cut(clean(call.problem or ""), 500)
@@ -144,11 +137,6 @@ def denied(reason: str) -> Rejected:
 def busy(plan: Plan, why: str) -> Rejected:
     """The end of a call that waited too long."""
     return Rejected("limited", f"{plan.name} could not be started in time: {why}. {NOTHING_RUN} Try again later.")
-
-
-def stopped(plan: Plan) -> Rejected:
-    """The end of a call of which there is to be no further attempt."""
-    return denied(plan.disabled) if plan.disabled is not None else Rejected("cancelled", CANCELLED)
 
 
 def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
@@ -192,7 +180,7 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         text = _short(state, f"{plan.name} waits for input: {value.reason}")
         return unsuccessful(state, "suspended", text, executed=None)
     if type(value) not in plan.output.ready:
-        shaped: Shaped = value if plan.shaped else plan.output.shape(value)
+        shaped = value if isinstance(value, Shaped) else plan.output.shape(value)
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
             text = _short(state, f"{plan.name} was run, but {shaped.problem}")

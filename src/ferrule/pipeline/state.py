@@ -215,18 +215,13 @@ class CallState:
     def is_cancelled(self, error: BaseException | None) -> bool:
         """Whether the present task, the call's or its handler's own, was cancelled by the kernel or from outside, as
         far as what its handler raised tells; `None` where it is not started yet."""
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:  # its loop was closed, and it is collected
-            task = None
-        if task is None:
-            return False
+        task: Any = asyncio.current_task()
         deadline = self.attempt.deadline
         if deadline is not None and deadline.stopped and task is deadline.task:
             return True
         if not (RELIABLE_CANCELLING or error is None or isinstance(error, asyncio.CancelledError)):
             return False
-        return task.cancelling() > max(self.cancels if task is self.task else 0, self.attempt.cancels)
+        return bool(task.cancelling() > max(self.cancels if task is self.task else 0, self.attempt.cancels))
 
     def is_closing(self, error: BaseException) -> bool:
         """Whether a `GeneratorExit` closes the call's coroutine, whose loop was left; else somebody has raised it."""

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
@@ -29,6 +28,7 @@ from ferrule.values.json_text import same
 
 log = logging.getLogger("ferrule")
 _VERSION = 1
+_PENDING = f"pending {_VERSION}"
 _NOT_KEPT = ("deps", "secrets")
 _KEY_BYTES = 32
 NOT_SEALED = (
@@ -104,14 +104,14 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "offered": None if offered is None else [tool.name for tool in offered],
         "tool": _tool_digest(plan, judged, key, secret),
     }
-    return freeze({**kept, "seal": _mac(secret, "pending", _canonical_json(kept))})  # type: ignore[no-any-return]
+    return freeze({**kept, "seal": _mac(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
 
 
 def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:
     """The suspended call that a record keeps, with its answer; `None` where none of the keys has sealed it.
 
     Raises:
-        DefinitionError: where it is the record of no suspended call, or of another version.
+        DefinitionError: where it is the record of no suspended call.
     """
     given = record.get("pending") if isinstance(record, Mapping) else None
     if not isinstance(given, Mapping):
@@ -123,12 +123,10 @@ def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool
         text = _canonical_json({name: value for name, value in thaw(given).items() if name != "seal"})
     except Exception:  # no JSON, or a mapping of somebody's own that may raise anything
         return None
-    signed_with = [key for key in keys if compare_digest(_mac(key, "pending", text).encode(), seal)]
+    signed_with = [key for key in keys if compare_digest(_mac(key, _PENDING, text).encode(), seal)]
     if not signed_with:
         return None
     kept = json.loads(text)  # what was sealed, and nothing that only looks like it
-    if kept.get("version") != _VERSION:
-        raise DefinitionError("this call was suspended by another version of Ferrule: resume it there")
     return Answered(kept, signed_with[0], answer, by)
 
 
@@ -147,8 +145,6 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
         arguments = plan.parameters.restored(plan.name, record["arguments"])
     except Invalid as invalid:
         raise Rejected("invalid", str(invalid)) from None
-    except NoJudgedForm as error:
-        raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
     if not same(without(plan.parameters.hidden, arguments), record["arguments"]):
         what = f"{plan.name} could not be run: its arguments come out otherwise than they were judged"
         raise Rejected("failed", f"{what}. {NOTHING_RUN}")

@@ -45,9 +45,6 @@ class _Monotonic(Clock):
     time = staticmethod(time.monotonic)
     sleep = staticmethod(asyncio.sleep)
 
-    def __repr__(self) -> str:
-        return "MONOTONIC"
-
 
 MONOTONIC: Clock = _Monotonic()
 Timer: TypeAlias = Clock | asyncio.AbstractEventLoop
