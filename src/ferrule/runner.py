@@ -37,7 +37,7 @@ from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
-from ferrule.pipeline.hiding import hide, hide_question
+from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
