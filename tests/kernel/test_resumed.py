@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from watched import Watch, go
 
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, tool
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule.pipeline.results import Suspended
 
 SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
 
@@ -114,3 +115,28 @@ def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
     result = go(main())
     assert result.success, result.error
     assert parents == ["o1"]
+
+
+def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def write(path: str) -> str:
+        """Write."""
+        ran.append(path)
+        return "written"
+
+    async def elsewhere(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        if context.answered_by is None:
+            raise Suspended(context.running.plan, ask("is it done elsewhere?"), {"job": 7})  # type: ignore[union-attr]
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    async def main() -> tuple[ToolResult, ToolResult]:
+        runner = Runner([write], inside=[elsewhere], resume_key=KEY, concurrency=1)
+        waiting = await runner.run("write", {"path": "here"})
+        return waiting, await runner.resume(json.loads(json.dumps(waiting.record())), allow(by="ann"))
+
+    waiting, done = go(main())
+    assert (waiting.status, waiting.executed) == ("suspended", False)
+    assert waiting.pending is not None and waiting.pending["state"] == {"job": 7}
+    assert (done.output, ran) == ("written", ["here"])

@@ -362,6 +362,8 @@ async def _admit_and_invoke(
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
         return handling if isinstance(handling, ToolResult) else await handling
+    except Rejected as rejection:  # a step within may find that it has to wait for somebody
+        return reject(state, rejection)
     finally:
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs

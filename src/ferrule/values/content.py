@@ -339,17 +339,22 @@ _WORTH_SHOWING = 48
 
 def _fit(value: object, limit: int) -> str:
     """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
-    for, found by halves, until next to all of the room is used."""
+    for, by a few guesses and then by halves, until next to all of the room is used."""
     found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
-    fits, too_much = -1, _ITEM * limit + 1
-    while too_much - fits > 1 and len(found) <= limit - limit // 32:
-        most = (fits + too_much) // 2
+    fits, too_much, most, guesses = -1, _ITEM * limit + 1, limit // 4, 4
+    while too_much - fits > 1:
+        most = min(max(most, fits + 1), too_much - 1)
+        text = ""
         with suppress(OverflowError):
             text = to_json(_abridged(value, most, [limit]), inf_nan_mode="strings").decode()
-            if len(text) <= limit:
-                fits, found = most, text
-                continue
-        too_much = most
+        if text and len(text) <= limit:
+            fits, found = most, text
+            if len(text) > limit - limit // 32:
+                break
+        else:
+            too_much = most
+        guesses -= 1
+        most = most * limit // len(text) if text and guesses > 0 else (fits + too_much) // 2
     return found
 
 
