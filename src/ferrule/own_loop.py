@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
-from ferrule.scheduling.loops import running_loop
+from ferrule.scheduling.clock import running_loop
 from ferrule.types import Coro
 
 _T = TypeVar("_T")

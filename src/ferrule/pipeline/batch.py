@@ -19,8 +19,8 @@ from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.pipeline.tasks import start
+from ferrule.scheduling.clock import end_of
 from ferrule.scheduling.locks import Hold, KeyLocks
-from ferrule.scheduling.loops import end_of
 from ferrule.types import Coro, Observer
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean, cut

@@ -19,8 +19,7 @@ from ferrule.pipeline.results import CANCELLED, NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import RELIABLE_CANCELLING, Attempt, CallState, ancestors, state_of
 from ferrule.pipeline.suspension import pending_record
 from ferrule.pipeline.tasks import start
-from ferrule.scheduling.clock import Timer, wait_until
-from ferrule.scheduling.loops import end_of, wake
+from ferrule.scheduling.clock import Timer, end_of, wait_until, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext

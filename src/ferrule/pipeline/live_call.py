@@ -14,8 +14,7 @@ from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
 from ferrule.pipeline.state import CallState, Origin
-from ferrule.scheduling.clock import MONOTONIC, Clock, wait_until
-from ferrule.scheduling.loops import end_of, running_loop
+from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import jsonable

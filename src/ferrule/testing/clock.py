@@ -10,7 +10,7 @@ from functools import partial
 from time import time as wall_time
 from typing import Any
 
-from ferrule.scheduling.loops import wake
+from ferrule.scheduling.clock import wake
 
 
 class ManualClock:
