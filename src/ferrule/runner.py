@@ -386,7 +386,7 @@ class Runner:
             raise _no_call(who, call)
         fields = context_of(context, given, who).fields
         plan = find_plan(self._state, call.name)
-        wrong = unknown_tool(self._state, call.name) if plan is None else plan.disabled
+        wrong = unknown_tool(self._state, call.name).error if plan is None else plan.disabled
         wrong = wrong if call.problem is None else call.problem
         if plan is None or wrong is not None:
             raise Rejected("denied", wrong or "")

@@ -14,10 +14,8 @@ from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
 from ferrule.isolation.importable import Place, importable
 from ferrule.isolation.transfer import Plain, Transfer, pack_items
-from ferrule.values.context import UNSET
+from ferrule.values.context import JUDGED_TRAITS, UNSET
 from ferrule.values.json_text import dumps
-
-_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
 
 
 class Recipe:
@@ -48,7 +46,7 @@ class Recipe:
             "model": None if model is None else importable(model, tool.name),
             "wrap": None if wrap is None else importable(wrap, tool.name),
             "options": _options(tool),
-            "callables": [name for name in _TRAITS if callable(getattr(tool, name))],
+            "callables": [name for name in JUDGED_TRAITS if callable(getattr(tool, name))],
         }
         self.text = json.dumps(recipe)
 
@@ -80,7 +78,7 @@ def _options(tool: Tool) -> Plain:
         "title": tool.title,
         "tags": list(tool.tags),
         "metadata": pack_items(tool.metadata, "json")["sent"],
-        **{name: value for name in _TRAITS if not callable(value := getattr(tool, name))},
+        **{name: value for name in JUDGED_TRAITS if not callable(value := getattr(tool, name))},
     }
     if (schema := tool.options.get("input_schema")) is not None:
         options["input_schema"] = json.loads(dumps(schema))

@@ -72,9 +72,7 @@ def receive(runner: RunnerState, call: ToolCall, fields: ContextFields, origin: 
     if plan is None or offered is not None:
         plan = find_plan(runner, call.name, offered)
         if plan is None:
-            return reject_at_once(
-                runner, call, Rejected("not_found", unknown_tool(runner, call.name, offered)), fields, origin
-            )
+            return reject_at_once(runner, call, unknown_tool(runner, call.name, offered), fields, origin)
     return run_call(plan, call, fields, origin)
 
 
@@ -89,9 +87,7 @@ def receive_again(
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
-        return reject_at_once(
-            runner, call, Rejected("not_found", unknown_tool(runner, missing.args[0])), fields, origin
-        )
+        return reject_at_once(runner, call, unknown_tool(runner, missing.args[0]), fields, origin)
     return receive(view, call, fields, origin)
 
 
@@ -103,7 +99,7 @@ def find_plan(runner: RunnerState, name: str, offered: Toolset | None = None) ->
     return plan if plan is None or offered is None or plan.tool in offered else None
 
 
-def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None) -> str:
+def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None) -> Rejected:
     """What is wrong with the name, and what would be right. With `offered` it names none but these tools, and says the
     same of a name that no tool has."""
     shown, tools = repr(cut(clean(name), 80)), runner.tools
@@ -111,11 +107,11 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     if offered is not None:
         wrong, tools = f"{shown} was not offered.", offered
         if (search := next((tool for tool in offered.searches if tool in runner.tools), None)) is not None:
-            return f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}"
+            return Rejected("not_found", f"{wrong} Find it with {search.wire_name!r} first. {NOTHING_RUN}")
     near = [one for one in tools.nearest(name) if tools.get(one) in runner.tools]
     names = ", ".join(map(repr, near or [tool.name for tool in islice(tools, 12) if tool in runner.tools]))
     others = f"Did you mean {names}?" if near else f"There are {names}." if names else "There are none."
-    return f"{wrong} {others} {NOTHING_RUN}"
+    return Rejected("not_found", f"{wrong} {others} {NOTHING_RUN}")
 
 
 async def reject_at_once(

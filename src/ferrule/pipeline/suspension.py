@@ -21,7 +21,7 @@ from ferrule.pipeline.tasks import within_time
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
-from ferrule.values.context import ToolContext
+from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, freeze, thaw
 from ferrule.values.json_text import same
@@ -36,7 +36,6 @@ NOT_SEALED = (
     "Without one, only the runner that suspended a call and its replacements resume it."
 )
 RESUMED_ALREADY = f"This call was resumed already. {NOTHING_RUN}"
-_SEALED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
 
 
 class Answered(NamedTuple):
@@ -187,7 +186,7 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
         "schema": thaw(parameters.schema),
         "hidden": sorted(parameters.hidden),
         "bound": thaw(parameters.bound),
-        "traits": {name: tool.trait(name, arguments) for name in _SEALED_TRAITS},
+        "traits": {name: tool.trait(name, arguments) for name in JUDGED_TRAITS},
     }
     return _mac(secret, "tool", _canonical_json(facts))
 

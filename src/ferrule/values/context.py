@@ -106,7 +106,8 @@ class RunningCall(Protocol):
     def failure(self, error: BaseException) -> ToolResult: ...
 
 
-_JUDGED = frozenset(("read_only", "destructive", "idempotent", "open_world", "parallel"))
+JUDGED_TRAITS = ("read_only", "destructive", "idempotent", "open_world", "parallel")
+"""What a tool may be for some arguments and not for others."""
 
 
 class Traits:
@@ -124,7 +125,7 @@ class Traits:
         self._arguments = arguments
 
     def __getattr__(self, name: str) -> Any:
-        if name in _JUDGED:
+        if name in JUDGED_TRAITS:
             return self.definition.trait(name, self._arguments)
         if name.startswith("_") or name == "definition":  # while it is copied, there is none
             raise AttributeError(name)
