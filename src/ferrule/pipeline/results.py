@@ -70,16 +70,15 @@ def unsuccessful(
     executed: bool | None,
     output: Any = None,
     exception: BaseException | None = None,
-    keep_chunks: bool | None = None,
+    keep_chunks: bool = False,
 ) -> ToolResult:
     """The kernel's own result for anything but a success.
 
-    What the handler had yielded by then is kept only where all middleware that may redact it still goes round this:
-    there may be none, where nothing else is said.
+    What the handler had yielded by then is kept only where all middleware that may redact it still goes round this.
     """
-    plan, chunks, content = state.plan, state.attempt.chunks, None
+    chunks, content = state.attempt.chunks, None
     error = hide(state, error)
-    if chunks and (keep_chunks or (keep_chunks is None and not plan.has_middleware)):
+    if chunks and keep_chunks:
         output = joined(chunks) if output is None else output
         content = (Text(error), *render(output))
     return ToolResult(
@@ -88,7 +87,7 @@ def unsuccessful(
         _retry_after(exception),
         content,
         call=state.sent,
-        tool_name=plan.name,
+        tool_name=state.plan.name,
         status=status,
         executed=executed,
         exception=exception,
@@ -184,7 +183,7 @@ def handler_returned(plan: Plan, state: CallState, value: Any) -> ToolResult:
         if shaped.problem:
             output = None if shaped.result is None else shaped.result.output
             text = _short(state, f"{plan.name} was run, but {shaped.problem}")
-            return unsuccessful(state, "failed", text, executed=True, output=output, keep_chunks=False)
+            return unsuccessful(state, "failed", text, executed=True, output=output)
         assert shaped.result is not None
         status: Status = "ok" if shaped.result.error is None else "failed"
         return shaped.result.replace(call=state.sent, tool_name=plan.name, status=status, executed=True)
@@ -206,7 +205,8 @@ def cancelled(state: CallState, cause: BaseException | ToolResult) -> ToolResult
     else:
         exception = cause
     text = f"The call was cancelled. {what_ran(executed, running=state.attempt.left_running)}"
-    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception)
+    keep = not state.plan.has_middleware
+    return unsuccessful(state, "cancelled", text, executed=executed, exception=exception, keep_chunks=keep)
 
 
 def middleware_raised(state: CallState, error: BaseException) -> ToolResult:
