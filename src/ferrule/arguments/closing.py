@@ -263,13 +263,10 @@ def stop_at_first(nodes: Iterable[CoreSchema], stop: bool) -> bool:
 
 def root_fields(schema: CoreSchema) -> dict[str, CoreSchema]:
     """The fields of the typed dict or model that it is, by name."""
-    whole = schema
-    if schema["type"] == "definitions":
-        schema = schema["schema"]
+    referred = {node.get("ref"): node for node in schema.get("definitions", ())}
     while "fields" not in schema:
         if "schema_ref" in schema:
-            ref = schema["schema_ref"]
-            schema = next(node for node in whole["definitions"] if node.get("ref") == ref)
+            schema = referred[schema["schema_ref"]]
         elif "schema" in schema:
             schema = schema["schema"]
         else:

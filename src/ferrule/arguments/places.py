@@ -63,16 +63,13 @@ class _PathSearch:
         self.unnamed: set[Place] = set()
         self.known: dict[tuple[int, ...], list[Schema]] = {}
 
-    def add(self, place: Place, text: str, *, is_key: bool = False) -> None:
-        self.found[place, is_key] = FoundPath(place, text, is_key)
-
     def by_schema(self, nodes: list[Any], value: object, place: Place, is_path: bool) -> None:
         """Go through a value and the parts of the schema that speak of it; all text in what the schema calls a path
         is one, whatever its shape."""
         forms = self._forms(nodes)
         is_path = is_path or _is_path(forms)
         if isinstance(value, str) and is_path:
-            self.add(place, value)
+            self.found[place, False] = FoundPath(place, value, False)
         elif isinstance(value, Mapping):
             forms = meant(value, forms)
             for key, item in value.items():
@@ -81,7 +78,7 @@ class _PathSearch:
                     self.unnamed.add(inner)
                 names = [form["propertyNames"] for form in forms if "propertyNames" in form]
                 if is_path or _is_path(self._forms(names)):
-                    self.add(inner, key, is_key=True)
+                    self.found[inner, True] = FoundPath(inner, key, True)
                 self.by_schema([below for form in forms for below in of_property(form, key)], item, inner, is_path)
         elif isinstance(value, list):
             for index, item in enumerate(value):

@@ -80,14 +80,6 @@ def each(check: Callable[..., _T]) -> Callable[..., tuple[_T, ...]]:
     return check_all
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_dict(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
 def _is_positive(value: Any, of: Any) -> bool:
     return isinstance(value, of) and not isinstance(value, bool) and 0 < value < math.inf
 
@@ -125,10 +117,10 @@ def callable_with(form: str, none: Any = _NO_NONE) -> Callable[..., Any]:
     return kind(f"callable with {form}", lambda value: fits(value, form), none=none)
 
 
-text: Callable[..., str | None] = kind("a text", _is_text, inspect.cleandoc, None)
-texts: Callable[..., tuple[str, ...]] = each(kind("a text", _is_text))
-mapping: Callable[..., FrozenDict] = kind("a dict", _is_dict, freeze, FrozenDict())
-mappings: Callable[..., tuple[FrozenDict, ...]] = each(kind("a dict", _is_dict, freeze))
+text: Callable[..., str | None] = kind("a text", _implements(str), inspect.cleandoc, None)
+texts: Callable[..., tuple[str, ...]] = each(kind("a text", _implements(str)))
+mapping: Callable[..., FrozenDict] = kind("a dict", _implements(Mapping), freeze, FrozenDict())
+mappings: Callable[..., tuple[FrozenDict, ...]] = each(kind("a dict", _implements(Mapping), freeze))
 whole_number: Callable[..., int | None] = kind(
     "a whole number of at least 1, or None for no limit", lambda value: _is_positive(value, int), none=None
 )
