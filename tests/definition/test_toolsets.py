@@ -172,5 +172,5 @@ def test_tags_are_a_list_and_globs_stand_one_by_one(which: str) -> None:
     choose = getattr(TAGGED, which)
     with pytest.raises(DefinitionError, match="tags must be a list, such as tags="):
         choose(tags="disk")
-    with pytest.raises(DefinitionError, match=r"globs of names are given one by one, such as 'read_\*'"):
+    with pytest.raises(DefinitionError, match=r"each of globs must be a text, not"):
         choose(["read_*"])

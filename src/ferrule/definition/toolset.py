@@ -164,10 +164,7 @@ class Toolset:
         return Toolset(item for item in self._tools if item not in left_out)
 
     def _named(self, globs: tuple[str, ...]) -> list[Tool]:
-        for glob in globs:
-            if not isinstance(glob, str):
-                raise DefinitionError(f"globs of names are given one by one, such as 'read_*', 'x', not {glob!r}")
-        self._check_names(glob for glob in globs if _WILD.isdisjoint(glob))
+        self._check_names(glob for glob in texts("globs", globs) if _WILD.isdisjoint(glob))
         return [item for item in self._tools if _fits(item, globs)]
 
     def _tagged(self, tags: Iterable[str]) -> set[Tool]:
