@@ -25,11 +25,8 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 def same_call(one: ToolCall, other: ToolCall) -> bool:
     """Whether a call came twice: with equal id, name and problem, and equal text or an equal mapping, as they came."""
-    if (one.id, one.name, one.problem) != (other.id, other.name, other.problem):
-        return False
-    if isinstance(one.raw, str) or isinstance(other.raw, str):
-        return one.raw == other.raw
-    return same(one.raw, other.raw)
+    alike = (one.id, one.name, one.problem) == (other.id, other.name, other.problem)
+    return alike and same(one.raw, other.raw)
 
 
 def repair(value: dict[str, Any], read: Callable[[str], _T], schema: JsonObject) -> tuple[_T, tuple[str, ...]]:

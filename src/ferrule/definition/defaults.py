@@ -51,9 +51,7 @@ def keep_defaults(
                 f"the default of {key!r}, {default!r:.80}, has no JSON form to be judged by; write "
                 "None, and fill it in the function"
             )
-        elif not is_constant(default) and isinstance(
-            default, Hashable
-        ):  # of what is not hashable, Pydantic makes a copy
+        elif isinstance(default, Hashable) and not is_constant(default):  # Pydantic copies all others
             del node["default"]
             node["default_factory"] = partial(deepcopy, default)
         if default is not None and key not in private:

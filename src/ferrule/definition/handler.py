@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias, get_args, get_origin
+from typing import Any, TypeAlias, get_args, get_origin
 
 from ferrule.arguments.parameters import Parameters
 from ferrule.values.context import ToolContext
@@ -108,8 +108,7 @@ def type_of_chunks(returns: object) -> object:
 
     An annotation that is none of an async iterator is that of the whole already.
     """
-    plain = get_args(returns)[0] if get_origin(returns) is Annotated else returns
-    if (get_origin(plain) or plain) not in _ITERATORS:
+    if (get_origin(returns) or returns) not in _ITERATORS:
         return returns
-    chunk = next(iter(get_args(plain)), UNKNOWN)
+    chunk = next(iter(get_args(returns)), UNKNOWN)
     return chunk if chunk is str or chunk is UNKNOWN else list[chunk]  # type: ignore[valid-type]
