@@ -135,7 +135,7 @@ def test_the_fields_of_an_arguments_model_are_its_parameters() -> None:
 class Open(BaseModel):
     model_config = ConfigDict(extra="allow")
     x: int
-    tags: list[str] = Field(default_factory=lambda: ["a"], alias="tag-list")
+    tags: list[str] = Field(default_factory=lambda: ["a"])
 
 
 def test_what_a_model_fills_in_or_lets_through_is_given_too() -> None:
