@@ -31,7 +31,8 @@ async def call_directly(tool: Tool, arguments: dict[str, object]) -> Any:
     if result.success:
         return returned(result)
     error = _ERRORS.get(result.status, ToolError)(result.error or "", result=result)
-    raise error from result.exception
+    # The call has written it down, with stars that who called it would not know to put.
+    raise error from None if tool.handling.parameters.hidden else result.exception
 
 
 def run_directly(tool: Tool, arguments: Any, context: ToolContext | None, options: RunOptions) -> Coro[ToolResult]:

@@ -334,6 +334,19 @@ def test_a_schema_says_that_much_is_wrong_without_saying_where() -> None:
     assert run(one, {"x": [1] * 200_000}).success
 
 
+def test_what_is_missing_within_what_is_private_is_missed() -> None:
+    options = {"type": "object", "properties": {"limit": {"type": "integer"}}, "required": ["limit"]}
+    schema = {"type": "object", "properties": {"city": {"type": "string"}, "options": options}, "required": ["options"]}
+    one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["options"])
+
+    def result(given: object) -> ToolResult:
+        runner = Runner([one], guards=[lambda call, context: {**call.arguments, "options": given}])
+        return asyncio.run(runner.run("given", {"city": "Bern"}))
+
+    assert result({"limit": 1}).success
+    assert (result({}).status, result({}).executed) == ("denied", False)
+
+
 def test_what_is_private_is_not_missed_where_much_else_came() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array"}, "key": {}}, "required": ["x", "key"]}
     one = Tool("given", lambda payload: "ran", description="Take.", input_schema=schema, private=["key"])

@@ -473,3 +473,19 @@ async def sends_objects(context: ToolContext, name: str) -> str:
     except ToolError as error:
         return str(error)
     return "sent"
+
+
+class Scratch(BaseModel):
+    folder: str = f"/tmp/run-{os.getpid()}"
+
+
+@tool(isolation="process")
+def clean_own(folder: str = f"/tmp/run-{os.getpid()}") -> str:
+    """Clean a folder, by default one of this process."""
+    return folder
+
+
+@tool(isolation="process")
+def clean_of(scratch: Scratch) -> str:
+    """Clean a folder."""
+    return scratch.folder

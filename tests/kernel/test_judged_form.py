@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import (
     AfterValidator,
+    AllowInfNan,
     AnyUrl,
     Base64Str,
     BaseModel,
@@ -52,6 +53,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass as validated_dataclass
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import core_schema, to_json
 from typing_extensions import TypedDict
 from watched import run
@@ -66,12 +68,13 @@ from ferrule import (
     ToolContext,
     ToolError,
     ToolHandler,
+    Toolset,
     allow,
     ask,
     deny,
     tool,
 )
-from ferrule.middleware import retry
+from ferrule.middleware import before, retry
 
 Lowered = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)]
 Scaled = Annotated[int, AfterValidator(lambda value: value * 100)]
@@ -790,28 +793,117 @@ def test_what_guards_are_shown_alike_runs_alike(guarded: bool) -> None:
     assert shown == [{"id": 1, "email": None}] * len(shown)
 
 
-def test_an_alias_beside_further_keys_is_refused_when_the_tool_is_defined() -> None:
-    class Query(ToolHandler):
-        """Ask."""
-
-        model_config = ConfigDict(extra="allow")
-        tenant: str = Field(alias="tenantId")
-
-        async def __call__(self) -> str:
-            return self.tenant
+def test_an_alias_beside_the_further_keys_of_a_function_is_refused_when_the_tool_is_defined() -> None:
+    def query(tenant: Annotated[str, Field(alias="tenantId")], **more: str) -> str:
+        return tenant
 
     with pytest.raises(DefinitionError, match="'tenant' has an alias beside further keys"):
-        tool(Query)
+        tool(query)
 
 
-def test_what_a_partial_has_filled_no_model_fills() -> None:
+class Aliased(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    tenant: str = Field(alias="tenantId")
+    day: date | None = None
+
+
+class Query(ToolHandler):
+    """Ask."""
+
+    model_config = ConfigDict(extra="allow")
+    tenant: str = Field(alias="tenantId")
+    inner: Aliased | None = None
+
+    async def __call__(self) -> Any:
+        return self.model_dump(exclude_none=True)
+
+
+def test_no_further_key_is_another_value_for_a_field_with_an_alias() -> None:
+    querying = Toolset([tool(Query)]).bind(tenantId="good")
+    sent = [{"tenant": "evil"}, {"inner": {"tenantId": "good", "tenant": "evil"}}]
+    for one in sent:
+        result, _ = run([*querying], "Query", one)
+        assert result.status == "invalid" and "tenant' is not" in str(result.error), result.error
+    result, _ = run([*querying], "Query", {"note": 1, "inner": {"tenantId": "b", "note": [2]}})
+    assert result.output == {"tenant": "good", "note": 1, "inner": {"tenant": "b", "note": [2]}}
+
+
+def decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*given: Any, **named: Any) -> Any:
+        return function(*given, **named)
+
+    return wrapper
+
+
+OPEN = {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"], "additionalProperties": True}
+
+
+@pytest.mark.parametrize("options", [{}, {"input_schema": OPEN}])
+@pytest.mark.parametrize("made", [lambda f: f, decorated, lambda f: functools.partial(decorated(f), x="1")])
+def test_what_a_partial_has_filled_no_model_fills(made: Any, options: Any) -> None:
     def pay(to: str, admin: bool = False, **more: str) -> str:
-        return f"{to} {admin} {more}"
+        return f"{to} {admin} {more.get('note')}"
 
-    paying = Tool("pay", functools.partial(pay, admin=False), description="Pay.")
+    paying = Tool("pay", made(functools.partial(pay, admin=False)), description="Pay.", **options)
     refused, _ = run(paying, "pay", {"to": "a", "admin": "yes"})
     assert refused.status == "invalid" and "admin" in str(refused.error)
-    assert run(paying, "pay", {"to": "a", "note": "x"})[0].output == "a False {'note': 'x'}"
+    assert run(paying, "pay", {"to": "a", "note": "x"})[0].output == "a False x"
+
+
+def test_what_no_schema_names_but_the_function_itself_no_model_fills() -> None:
+    async def pay(to: str, context: ToolContext, force: bool = False, **more: str) -> str:
+        return f"{to} {force}"
+
+    paying = Tool("pay", pay, description="Pay.", input_schema=OPEN)
+    for name in ("force", "context"):
+        refused, _ = run(paying, "pay", {"to": "a", name: "yes"})
+        assert (refused.status, refused.executed) == ("invalid", False) and name in str(refused.error)
+    assert run(paying, "pay", {"to": "a", "note": "x"})[0].output == "a False"
+
+
+def test_a_default_that_calls_would_share_is_refused_beside_a_schema() -> None:
+    def add(to: str, also: list[str] = []) -> str:  # noqa: B006
+        return to
+
+    schema = {**OPEN, "properties": {**OPEN["properties"], "also": {"type": "array"}}, "additionalProperties": False}
+    with pytest.raises(DefinitionError, match="'also' would be the same object in all calls"):
+        Tool("add", add, description="Add.", input_schema=schema)
+
+
+class Unseen(BaseModel):
+    q: str
+    admin: SkipJsonSchema[bool] = False
+
+
+class Otherwise(BaseModel):
+    model_config = ConfigDict(json_schema_mode_override="serialization")
+    key: str = Field("-", validation_alias="key_in", serialization_alias="key_out")
+
+
+@pytest.mark.parametrize("annotation", [Unseen, list[Unseen], Otherwise, Annotated[bool, SkipJsonSchema()]])
+def test_what_is_taken_and_not_exported_is_refused_when_the_tool_is_defined(annotation: Any) -> None:
+    for way in ("function", "class"):
+        with pytest.raises(DefinitionError):
+            taking(annotation, way, [])
+
+
+@pytest.mark.parametrize("annotation", [Annotated[float, AllowInfNan()], Annotated[Decimal, AllowInfNan()]])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_what_is_no_number_in_json_does_not_run_whatever_a_type_says(annotation: Any, number: str) -> None:
+    got: list[Any] = []
+    result, _ = run(taking(annotation, "function", got), "take", f'{{"value": {number}}}', guards=[lambda c, _: None])
+    assert result.status == "invalid" or got == [Decimal(number)], result.error
+
+
+def test_what_a_middleware_changed_is_what_events_and_records_tell() -> None:
+    @tool
+    async def add(a: int) -> int:
+        return a
+
+    result, watch = run(add, "add", {"a": 1}, around=[before(lambda call, context: {"a": 99})])
+    told = [event.data["input"] for event in watch.events if event.kind in ("tool:started", "tool:post")]
+    assert result.output == 99 and told == [{"a": 99}] * 2 and result.record()["input"] == {"a": 99}
 
 
 def test_a_serializer_of_a_field_with_a_factory_writes_it() -> None:

@@ -11,10 +11,11 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 from isolated_tools import tells_its_secret
-from pydantic import SecretStr, model_validator
+from pydantic import PostgresDsn, SecretStr, model_validator
 from watched import Watch, go
 
 from ferrule import (
+    Decision,
     InputRequired,
     Runner,
     Text,
@@ -31,7 +32,7 @@ from ferrule import (
     tool,
 )
 
-TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "7788"
+TOKEN, KEY, PIN = "tok/en 4711-0815", "sk=live'99\n", "kqzx"
 STARS = "**********"
 SECRETS = {"service": {"token": TOKEN, "others": [SecretStr("another one")]}}
 
@@ -125,7 +126,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def leaked(text: str) -> list[str]:
-    written = [TOKEN, KEY, PIN, repr(KEY)[1:-1], "4711", "live", "another one"]
+    written = [TOKEN, KEY, PIN, repr(KEY)[1:-1], "4711-0815", "live", "another one"]
     return [one for one in written if one in text]
 
 
@@ -240,7 +241,7 @@ def test_no_half_of_what_is_known_to_be_secret_is_left_where_a_text_is_cut(kind:
 
 
 def test_what_a_handler_asks_by_a_schema_is_shown_told_and_kept_without_what_is_known_to_be_secret() -> None:
-    schema = {"type": "object", "description": TOKEN, "properties": {"code": {"enum": [TOKEN, "x"], "title": TOKEN}}}
+    schema = {"type": "object", "description": TOKEN, "properties": {"code": {"type": "string", "title": TOKEN}}}
     shown: list[Any] = []
 
     @tool
@@ -257,6 +258,29 @@ def test_what_a_handler_asks_by_a_schema_is_shown_told_and_kept_without_what_is_
     results = [asyncio.run(runner.run("asking", {"kind": kind})) for kind in ("returned", "asked")]
     told = str((shown, events, results[0].record(), results[0].pending))
     assert len(shown) == 2 and STARS in told and TOKEN not in told
+
+
+def test_no_secret_changes_what_is_enforced_of_an_answer() -> None:
+    schema = {"type": "object", "properties": {"account": {"type": "string", "pattern": "^acme-[0-9]+$"}}}
+
+    @tool
+    async def asking(context: ToolContext) -> Any:
+        return InputRequired("which?", schema) if context.answer is None else dict(context.answer.value)
+
+    def asked(given: str) -> ToolResult:
+        approve = lambda call, asked, context: allow({"account": given})  # noqa: E731
+        secrets = {"a": "pattern", "b": "string", "c": "acme"}
+        return asyncio.run(Runner([asking], secrets=secrets, approve=approve).run("asking", {}))
+
+    assert asked("; drop table").status == "denied"
+    assert asked("acme-7").output == {"account": "acme-7"}
+
+
+@pytest.mark.parametrize("kind", ["ask", "deny"])
+def test_only_a_decision_that_allows_has_arguments(kind: Any) -> None:
+    guards = [lambda call, context: Decision(kind, "no", arguments={"kind": TOKEN})]
+    runner = Runner([raising.bind(api_key=KEY)], guards=guards)
+    assert go(runner.decide(ToolCall("", "raising", {"kind": "x"}))).arguments is None
 
 
 class Refusing(ToolHandler):
@@ -294,6 +318,35 @@ def test_what_a_guard_gives_for_a_private_parameter_is_not_in_the_log_where_it_i
     guards = [lambda call, context: allow({"api": TOKEN, "amount": 9})]
     result = asyncio.run(Runner([private], guards=guards).run("act", {}))
     assert result.status == "denied" and STARS in caplog.text and TOKEN not in caplog.text + str(result.error)
+
+
+def test_the_log_of_a_tool_holds_nothing_that_is_bound_in_one_that_it_called(caplog: Any) -> None:
+    @tool
+    async def inner(q: str, key: str) -> str:
+        raise RuntimeError(f"no answer for {key}")
+
+    bound = inner.bind(key=TOKEN)
+
+    @tool
+    async def outer(q: str) -> str:
+        try:
+            return str(await bound(q=q))
+        except ToolError as error:
+            raise LookupError("outer") from error
+
+    assert asyncio.run(Runner([outer]).run("outer", {"q": "a"})).status == "failed"
+    assert "LookupError: outer" in caplog.text and STARS in caplog.text and TOKEN not in caplog.text
+
+
+def test_an_address_with_a_password_is_known_to_be_secret() -> None:
+    address = PostgresDsn("postgresql://app:hushhush@db.example/main")
+
+    @tool
+    async def fails() -> None:
+        raise ToolError(f"cannot reach {address}")
+
+    error = str(asyncio.run(Runner([fails], secrets={"db": address}).run("fails", {})).error)
+    assert STARS in error and "hushhush" not in error
 
 
 def test_no_half_of_a_secret_is_left_of_what_a_handler_says_of_its_progress() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from watched import Watch, go
 
-from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Decision, InputRequired, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.pipeline.results import Suspended
 
 SEEN = list[tuple[str, dict[str, Any], dict[str, Any]]]
@@ -115,6 +115,37 @@ def test_a_call_that_a_resumed_handler_makes_is_its_child() -> None:
     result = go(main())
     assert result.success, result.error
     assert parents == ["o1"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_a_person_gave_for_a_private_parameter_is_given_again_or_nothing_runs(again: bool) -> None:
+    ran: list[int] = []
+
+    @tool(private=["limit"])
+    async def order(item: str, context: ToolContext, limit: int = 1000) -> Any:
+        """Order."""
+        if context.answer is None:
+            return InputRequired("which colour?", {"type": "object"})
+        ran.append(limit)
+        return "ordered"
+
+    def limits(call: ToolCall, context: ToolContext) -> Any:
+        if call.arguments["limit"] == 1000:
+            return {**call.arguments, "limit": 10} if resumed and again else ask("up to which sum?", into="limit")
+        return None
+
+    async def main() -> ToolResult:
+        nonlocal resumed
+        answers = [allow({"limit": 10}), ask("later")]
+        runner = Runner([order], guards=[limits], approve=lambda *given: answers.pop(0), resume_key=KEY)
+        waiting = await runner.run("order", {"item": "a"})
+        assert waiting.status == "suspended" and "10" not in str(waiting.pending["arguments"])  # type: ignore[index]
+        resumed = True
+        return await runner.resume(json.loads(json.dumps(waiting.record())), allow({}))
+
+    resumed = False
+    result = go(main())
+    assert (result.status, ran) == (("ok", [10]) if again else ("denied", [])), result.error
 
 
 def test_a_step_after_the_guards_may_find_that_it_has_to_wait_for_somebody() -> None:

@@ -163,6 +163,29 @@ def test_a_decision_says_which_rule_spoke() -> None:
     assert asked.reason == "really?; sure?"
 
 
+def test_who_allowed_is_not_who_denies_later() -> None:
+    answers = [allow(by="ada"), deny("no"), allow({}, by=None)]
+
+    @tool
+    async def asking(context: ToolContext) -> Any:
+        return InputRequired("which?", {"type": "object"}) if context.answer is None else context.answered_by
+
+    def told(*said: Decision) -> tuple[Any, list[Any]]:
+        left, seen = list(said), []
+        runner = Runner(
+            [asking],
+            guards=[lambda call, context: ask("sure?")],
+            approve=lambda call, asked, context: left.pop(0),
+            observers=[lambda event: seen.append(event.data.get("by")) if event.kind == "tool:decided" else None],
+        )
+        result = go(runner.run("asking", {}))
+        return result.record()["answered_by"], seen
+
+    assert told(answers[0], answers[1]) == ("ada", [None, "ada", None])
+    assert told(answers[0], answers[2]) == ("ada", [None, "ada", None])
+    assert told(answers[1]) == (None, [None, None])
+
+
 def test_every_guard_is_explained_whatever_the_others_say() -> None:
     async def main() -> list[Decision]:
         return await Runner([add], guards=[no_sevens, named, breaks]).explain(ToolCall("", "add", {"n": 7}))

@@ -254,7 +254,7 @@ def test_a_probe_that_was_given_up_makes_room_at_once_though_its_handler_takes_i
         runner = Runner([service.tool], inside=[circuit])
         await ask(runner)
         await clock.advance(30)
-        seconds = 0.01 if how == "its deadline came" else BOUND
+        seconds = 0.2 if how == "its deadline came" else BOUND
         probe = asyncio.ensure_future(Runner([slow_to_end], inside=[circuit], grace=BOUND).run("ask", timeout=seconds))
         await clock.advance(0)
         assert (await ask(runner)) == "limited"

@@ -98,16 +98,15 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
             raise DefinitionError("a dataclass with extra='allow' keeps what nobody checks; make it a model")
         if extra == "allow":
             copy.setdefault("extras_schema", _finite({"type": "any"}))
+            _refuse_names(copy)
     replace = _REPLACED.get(kind)
     return copy if replace is None else replace(copy)
 
 
 def _name_fields(node: CoreSchema) -> None:
     """Each field has the one name that is exported, and no two have the same: a guard would not see another one."""
-    fields: Any = node.get("fields", node.get("arguments_schema"))
-    named = fields.items() if isinstance(fields, dict) else ((field["name"], field) for field in fields)
     seen: set[str] = set()
-    for name, field in named:
+    for name, field in _named(node):
         key = "alias" if "alias" in field else "validation_alias"
         wire = field.get(key) or name
         if isinstance(wire, list):
@@ -119,6 +118,34 @@ def _name_fields(node: CoreSchema) -> None:
         if wire in seen:
             raise DefinitionError(f"two fields have the name {wire!r} for a model; give each a name of its own")
         seen.add(wire)
+
+
+def _refuse_names(node: CoreSchema) -> None:
+    """Take no further key that is the name in Python of a field with an alias: `model_dump` would give its value."""
+    names = {name for name, field in _named(node) if field.get("validation_alias", name) != name}
+
+    def refuse(key: str) -> str:
+        if key in names:
+            raise PydanticCustomError("extra_forbidden", "Extra inputs are not permitted")
+        return key
+
+    if names and node["type"] != "model-fields":
+        raise DefinitionError(f"{min(names)!r} has an alias beside further keys; give it the alias as its name")
+    if names:
+        function = {"type": "no-info", "function": refuse}
+        keys = {"type": "function-after", "function": function, "schema": {"type": "str"}}
+        node["extras_keys_schema"] = {**keys, "metadata": {"ferrule": KEEPS}}
+
+
+def _named(node: CoreSchema) -> list[tuple[str, CoreSchema]]:
+    """The fields of a node, with their names in Python."""
+    fields: Any = node.get("fields", node.get("arguments_schema"))
+    return list(fields.items()) if isinstance(fields, dict) else [(field["name"], field) for field in fields]
+
+
+def wire_names(node: CoreSchema) -> set[str]:
+    """The names by which a model fills the fields of a node that is closed."""
+    return {field.get("validation_alias") or name for name, field in _named(node)}
 
 
 def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
@@ -208,7 +235,8 @@ def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
 
 
 _REPLACED: dict[str, Callable[[CoreSchema], CoreSchema]] = {
-    "float": lambda node: {"allow_inf_nan": False, **node},
+    "float": lambda node: {**node, "allow_inf_nan": False},
+    "decimal": lambda node: {**node, "allow_inf_nan": False},
     "any": _finite,
     "function-plain": _finite,
     "generator": lambda node: {**node, "type": "list"},  # checked before anything runs, not while it is read
@@ -290,4 +318,5 @@ def typed_dict(fields: Mapping[str, CoreSchema], extras: CoreSchema | None) -> C
     core["config"] = {"strict": True}
     if extras is not None:
         core |= {"extra_behavior": "allow", "extras_schema": extras}
+        _refuse_names(core)
     return core

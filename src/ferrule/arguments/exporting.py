@@ -7,18 +7,34 @@ from typing import Any
 
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import PydanticOmit, core_schema
 
-from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema
+from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema, wire_names
+from ferrule.errors import DefinitionError
 
-UNEXPORTABLE = (PydanticUserError, TypeError, ValueError, NameError, AttributeError, KeyError, RecursionError)
+UNEXPORTABLE = (
+    PydanticUserError,
+    PydanticOmit,
+    TypeError,
+    ValueError,
+    NameError,
+    AttributeError,
+    KeyError,
+    RecursionError,
+)
 """What Pydantic raises for an annotation that it cannot take."""
 _AS_IT_IS = {str, int, float, bool, type(None)}
 """What is its own JSON; Pydantic makes an adapter for each default."""
 
 
 class _Generator(GenerateJsonSchema):
-    """Pydantic's generator without noise titles; objects that refuse other keys say so."""
+    """Pydantic's generator without noise titles; objects that refuse other keys say so.
+
+    Attributes:
+        closed: Whether it is for what a tool takes, of which every field is exported under its one name.
+    """
+
+    closed = False
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -34,10 +50,10 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def model_fields_schema(self, schema: core_schema.ModelFieldsSchema) -> JsonSchemaValue:
-        return _refusing_extra(super().model_fields_schema(schema), schema)
+        return self._of_fields(super().model_fields_schema(schema), schema)
 
     def dataclass_args_schema(self, schema: core_schema.DataclassArgsSchema) -> JsonSchemaValue:
-        return _refusing_extra(super().dataclass_args_schema(schema), schema)
+        return self._of_fields(super().dataclass_args_schema(schema), schema)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _without_title(super().model_schema(schema), schema)
@@ -46,7 +62,15 @@ class _Generator(GenerateJsonSchema):
         return _without_title(super().dataclass_schema(schema), schema)
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
-        return _without_title(super().typed_dict_schema(schema), schema)
+        return _without_title(self._of_fields(super().typed_dict_schema(schema), schema), schema)
+
+    def _of_fields(self, exported: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
+        """What is exported of an object: that it refuses other keys, and of all that it takes the names."""
+        if self.closed and (unlike := wire_names(schema) ^ exported.get("properties", {}).keys()):
+            raise DefinitionError(f"the field {min(unlike)!r} is only in the type or only in the JSON Schema of it")
+        if schema.get("extra_behavior") == "forbid":
+            exported["additionalProperties"] = False
+        return exported
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         exported = super().dict_schema(schema)
@@ -75,12 +99,6 @@ def _without_title(exported: JsonSchemaValue, schema: Mapping[str, object]) -> J
     return exported
 
 
-def _refusing_extra(exported: JsonSchemaValue, schema: Mapping[str, object]) -> JsonSchemaValue:
-    if schema.get("extra_behavior") == "forbid":
-        exported["additionalProperties"] = False
-    return exported
-
-
 def json_schema_of_output(adapter: Any) -> dict[str, Any]:
     """JSON Schema 2020-12 of what a type is written as."""
     return _Generator(by_alias=True).generate(adapter.core_schema, mode="serialization")
@@ -91,8 +109,11 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
 
     Raises:
         PydanticUserError: where a type has no JSON form.
+        DefinitionError: where a field is not exported under the name by which it is taken.
     """
-    exported = _Generator(by_alias=True).generate(schema, mode="validation")
+    generator = _Generator(by_alias=True)
+    generator.closed = True
+    exported = generator.generate(schema, mode="validation")
     _require_tags(exported, exported.get("$defs", {}))
     if "$ref" in exported:  # it refers to itself
         definitions = exported["$defs"]

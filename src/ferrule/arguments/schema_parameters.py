@@ -72,7 +72,7 @@ class SchemaParameters(Parameters):
         except Malformed as malformed:
             raise ArgumentErrors([ArgumentError((), f"cannot be read: {malformed}")]) from None
         errors = self._errors(value)
-        errors = [e for e in errors if not (e.kind == "missing" and e.path[0] in self.hidden)]
+        errors = [e for e in errors if not (e.kind == "missing" and len(e.path) == 1 and e.path[0] in self.hidden)]
         if not errors and (_FRACTION.search(written) or _EXPONENT.search(written)):
             errors = self._floats_for_integers(value)
         if errors:

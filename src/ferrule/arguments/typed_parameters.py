@@ -72,9 +72,6 @@ class TypedParameters(Parameters):
         wire_names = {name: field.get("validation_alias") or name for name, field in fields.items()}
         self._make = self._validating(self._validator)
         renamed = {name: wire for name, wire in wire_names.items() if wire != name}
-        if renamed and self.schema.get("additionalProperties") is not False:
-            name = next(iter(renamed))  # an extra key of that name would be another value for it
-            raise DefinitionError(f"{name!r} has an alias beside further keys; give it the alias as its name")
         root = core["schema"] if core["type"] == "definitions" else core
         if root["type"] == "typed-dict":
             self.direct = frozenset(

@@ -26,10 +26,11 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
 
 
 def fixed_names(function: Callable[..., object]) -> frozenset[str]:
-    """The parameters that a `functools.partial` has filled by name."""
-    if not isinstance(function, functools.partial):
-        return frozenset()
-    return fixed_names(function.func) | function.keywords.keys()
+    """The parameters that a `functools.partial` has filled by name, whatever decorates it."""
+    if isinstance(function, functools.partial):
+        return fixed_names(function.func) | function.keywords.keys()
+    wrapped = getattr(function, "__wrapped__", None)
+    return frozenset() if wrapped is None else fixed_names(wrapped)
 
 
 def type_hints(function: Callable[..., object]) -> dict[str, object]:

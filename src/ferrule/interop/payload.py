@@ -3,7 +3,7 @@ function with a parameter for each property."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from inspect import Parameter
 from typing import cast, get_origin
 
@@ -11,7 +11,7 @@ from ferrule.arguments.schema_parameters import SchemaParameters
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import Call, Handler, doc_of
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import signature_of, type_hints, unfilled_self
+from ferrule.definition.signature import fixed_names, signature_of, type_hints, unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.interop.args_model import contexts_of, taking_whole
 from ferrule.values.frozen import JsonObject
@@ -24,16 +24,21 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
         DefinitionError: for a wrong schema or signature.
     """
     hidden, drop = frozenset(options.get("private", ())), options.get("unknown") == "drop"
-    parameters = SchemaParameters(cast("JsonObject", options["input_schema"]), hidden=hidden, drop_unknown=drop)
+    schema = cast("JsonObject", options["input_schema"])
+    parameters = SchemaParameters(schema, hidden=hidden, drop_unknown=drop)
+    call, filled = _caller(execute, parameters)
+    if filled and _takes_others(parameters.schema):  # of which one would be another value for what is filled already
+        parameters = SchemaParameters(schema, hidden=hidden | filled, drop_unknown=drop)
     return Handler(
         function=execute,
         parameters=parameters,
-        call=_caller(execute, parameters),
+        call=call,
         description=parse(doc_of(execute))[0],
     )
 
 
-def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> Call:
+def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> tuple[Call, frozenset[str]]:
+    """How it is called, and the names of its parameters that no model fills."""
     try:
         hints = type_hints(execute)
     except DefinitionError:  # the schema says what the parameters are, so they need no hints that can be resolved
@@ -46,9 +51,16 @@ def _caller(execute: Callable[..., object], parameters: SchemaParameters) -> Cal
     taken = [p for p in written if p not in contexts and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     rest = [p for p in written if p.kind is p.VAR_POSITIONAL]
     if _takes_payload(taken, properties, hints) if taken else rest:
-        return taking_whole(execute, written, contexts or rest)
+        return taking_whole(execute, written, contexts or rest), frozenset()
     _check_names(execute, contexts, parameters)
-    return lambda values, context: execute(**values, **{p.name: context for p in contexts})
+    for parameter in taken:
+        if parameter.name in properties and not isinstance(parameter.default, Hashable):
+            raise DefinitionError(
+                f"the default of {parameter.name!r} would be the same object in all calls; write None, and fill it in "
+                "the function"
+            )
+    own = frozenset(p.name for p in (*contexts, *taken) if p.name not in properties)
+    return lambda values, context: execute(**values, **{p.name: context for p in contexts}), own | fixed_names(execute)
 
 
 def _takes_payload(
@@ -65,6 +77,12 @@ def _takes_payload(
     return takes_dict and properties[first.name].get("type") != "object"
 
 
+def _takes_others(schema: JsonObject) -> bool:
+    """Whether keys are taken that are no properties."""
+    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
+    return not closed or "patternProperties" in schema
+
+
 def _check_names(execute: Callable[..., object], contexts: list[Parameter], parameters: SchemaParameters) -> None:
     """Look whether `execute` can be called by keyword with the least and with the most that the schema allows.
 
@@ -74,8 +92,7 @@ def _check_names(execute: Callable[..., object], contexts: list[Parameter], para
     schema, signature = parameters.schema, signature_of(execute)
     properties, filled = schema["properties"], {*parameters.defaults, *parameters.hidden}
     least = [key for key in properties if key in filled or key in schema.get("required", ())]
-    closed = False in (schema.get("additionalProperties"), schema.get("unevaluatedProperties"))
-    others = [] if closed and "patternProperties" not in schema else ["others"]
+    others = ["others"] if _takes_others(schema) else []
     for given in ([*properties, *others], least):
         try:
             signature.bind(**dict.fromkeys(given), **{p.name: None for p in contexts})

@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, NotShowable, Text, as_output, clean
+from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
 Transfer: TypeAlias = Literal["json", "pickle"]
@@ -21,13 +22,13 @@ Plain: TypeAlias = dict[str, Any]
 
 
 def judged_text(call: ToolCall) -> str:
-    """The arguments of a judged call, as text that `make_tool`'s own parameters validate again; with what is bound or
-    private in clear.
+    """The arguments of a judged call, with their defaults, as text that `make_tool`'s own parameters validate again;
+    with what is bound or private in clear.
 
     Raises:
         ToolError: where they have no JSON form.
     """
-    return call.raw if isinstance(call.raw, str) else json_bytes(dict(call.arguments), "arguments").decode()
+    return json_bytes(thaw(call.arguments), "arguments").decode()
 
 
 def pack(value: object, transfer: Transfer) -> bytes:

@@ -25,7 +25,7 @@ from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
-from ferrule.pipeline.suspension import Answered, recorded_arguments, take_up, without
+from ferrule.pipeline.suspension import Answered, recorded_arguments, supplied_names, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import starred
@@ -78,7 +78,6 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     Raises:
         Rejected: where it was taken up already, may not run, or is suspended again.
     """
-    state.attempt.note_answered(answered.by)
     arguments = recorded_arguments(plan, answered)
     await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
@@ -86,7 +85,10 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]))
     if asked.schema is not None:
         state.attempt.note_started()  # it has run until it asked
-    return await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
+    answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
+    if not supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):
+        raise denied(VALUE_MISSING)
+    return answer
 
 
 def _check_allowed(plan: Plan, state: CallState, decision: Decision) -> None:
@@ -216,15 +218,15 @@ async def ask_and_judge(
         Rejected: where they do not, nobody answers, or the answer does not fit; or it is put off.
     """
     answer = await _answer_to(plan, state, asked, approve)
-    state.attempt.note_answered(answer.by)
+    if asked.schema is None or answer.by:
+        state.attempt.answered_by = answer.by
     decision, given = answer, answer.arguments or FrozenDict()
     if answer.kind == "ask":
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
     decision = hide_question(state, decision)  # what is asked may be a handler's own words
-    by = state.attempt.answered_by
-    state.tell("tool:decided", decision if by is None else {"decision": decision, "by": by})
+    state.tell("tool:decided", decision if answer.by is None else {"decision": decision, "by": answer.by})
     if decision.kind == "ask":
         raise Suspended(plan, decision, kept)
     _check_allowed(plan, state, decision)

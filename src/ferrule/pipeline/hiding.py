@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Json = TypeVar("Json")
 log = getLogger("ferrule")
 _WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
+_IN_WORDS = ("title", "description", "$comment")
 _NOTHING: JsonObject = FrozenDict()
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
@@ -39,11 +40,22 @@ def hide(call: AnyCall, value: Json, given: JsonObject = _NOTHING) -> Json:
 
 
 def hide_question(call: AnyCall, decision: Decision) -> Decision:
-    """The decision with its reason and its schema as they may leave the call."""
+    """The decision as it may leave the call: with stars in its reason and in what its schema says in words, which is
+    enforced as it is, and with arguments only where it allows."""
     reason, schema = hide(call, decision.reason), decision.schema
     if schema is not None:
-        schema = freeze(hide(call, schema))
-    return replace(decision, reason=reason, schema=schema)
+        schema = freeze(_described(schema, partial(hide, call)))
+    arguments = decision.arguments if decision.kind == "allow" else None
+    return replace(decision, reason=reason, schema=schema, arguments=arguments)
+
+
+def _described(node: Any, hiding: Callable[[str], str]) -> Any:
+    if isinstance(node, Mapping):
+        return {
+            key: hiding(item) if key in _IN_WORDS and isinstance(item, str) else _described(item, hiding)
+            for key, item in node.items()
+        }
+    return [_described(item, hiding) for item in node] if isinstance(node, list | tuple) else node
 
 
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
@@ -94,6 +106,8 @@ def _secret_texts(value: Any) -> Iterator[str]:
             yield from _secret_texts(inner)
     elif isinstance(value, bytes):
         yield from _secret_texts(value.decode(errors="ignore"))
+    elif hasattr(value, "unicode_string"):  # a URL of Pydantic's
+        yield str(value)
     elif isinstance(value, str | int) and value is not True and value is not False:
         text = str.__str__(value) if isinstance(value, str) else str(value)  # a class may write stars of its own
         if len(text) >= _SHORTEST:

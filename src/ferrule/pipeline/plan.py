@@ -145,7 +145,7 @@ class Plan:
         self.handler_hooks = hooks[::-1]
         self.inside = _linked(chain, partial(handle, self))
         self.journaled = runner.journal is not None and self.changes
-        reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or bool(inside)
+        reads = bool(self.guards) or self.locks or self.hidden or handler.by_keywords is None or self.has_middleware
         isolated = tool.isolation is not None  # the process gets the judged text
         self.judged = reads or isolated or self.journaled or callable(tool.parallel) or not handler.parameters.exact
 

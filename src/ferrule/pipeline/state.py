@@ -106,10 +106,6 @@ class Attempt:
         self.result: ToolResult | None = None
         self.deadline: Deadline | None = None
 
-    def note_answered(self, by: str | None) -> None:
-        """Somebody has answered."""
-        self.answered_by = by or self.answered_by
-
     def note_started(self) -> None:
         """The tool may have its effect from now on."""
         self.executed = None

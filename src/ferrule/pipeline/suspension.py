@@ -9,6 +9,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ferrule.arguments.parameters import Invalid
@@ -22,8 +23,8 @@ from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, jsonable
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
-from ferrule.values.decision import Decision
-from ferrule.values.frozen import FrozenDict, freeze, thaw
+from ferrule.values.decision import ALLOW, Decision, deny
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.json_text import same
 
 log = logging.getLogger("ferrule")
@@ -60,7 +61,10 @@ class Answered(NamedTuple):
 
     async def approve(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """The approver that gives this answer."""
-        return self.answer
+        answer: Any = self.answer
+        if isinstance(answer, bool):
+            answer = ALLOW if answer else deny("refused by the person who was asked")
+        return replace(answer, by=answer.by or self.by) if isinstance(answer, Decision) else answer
 
 
 def resume_keys(given: object) -> tuple[bytes, ...]:
@@ -93,6 +97,7 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "call": jsonable({"id": sent.id, "name": sent.name, "data": sent.data, "parent": call.parent}),
         "place": plan.place,
         "arguments": judged,
+        "supplied": sorted(supplied_names(plan, call.arguments)),
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
@@ -104,6 +109,13 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
+
+
+def supplied_names(plan: Plan, arguments: JsonObject) -> set[str]:
+    """The private parameters whose values somebody has given, which no record holds."""
+    of, kept = plan.parameters, {**plan.parameters.defaults, **plan.parameters.bound}
+    given = of.hidden & arguments.keys()
+    return {name for name in given if name not in kept or not same(thaw(kept[name]), thaw(arguments[name]))}
 
 
 def answered_call(record: object, keys: Iterable[bytes], answer: Decision | bool, by: str | None) -> Answered | None:
