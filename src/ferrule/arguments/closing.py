@@ -106,7 +106,7 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
 def _name_fields(node: CoreSchema) -> None:
     """Each field has the one name that is exported, and no two have the same: a guard would not see another one."""
     seen: set[str] = set()
-    for name, field in _fields_of(node):
+    for name, field in _python_fields(node):
         key = "alias" if "alias" in field else "validation_alias"
         wire = field.get(key) or name
         if isinstance(wire, list):
@@ -122,7 +122,7 @@ def _name_fields(node: CoreSchema) -> None:
 
 def _refuse_names(node: CoreSchema) -> None:
     """Take no further key that is the name in Python of a field with an alias: `model_dump` would give its value."""
-    names = {name for name, field in _fields_of(node) if field.get("validation_alias", name) != name}
+    names = {name for name, field in _python_fields(node) if field.get("validation_alias", name) != name}
 
     def refuse(key: str) -> str:
         if key in names:
@@ -137,7 +137,7 @@ def _refuse_names(node: CoreSchema) -> None:
         node["extras_keys_schema"] = {**keys, "metadata": {"ferrule": KEEPS}}
 
 
-def _fields_of(node: CoreSchema) -> list[tuple[str, CoreSchema]]:
+def _python_fields(node: CoreSchema) -> list[tuple[str, CoreSchema]]:
     """The fields of a node, with their names in Python."""
     fields: Any = node.get("fields", node.get("arguments_schema"))
     return list(fields.items()) if isinstance(fields, dict) else [(field["name"], field) for field in fields]
@@ -145,7 +145,7 @@ def _fields_of(node: CoreSchema) -> list[tuple[str, CoreSchema]]:
 
 def wire_names(node: CoreSchema) -> set[str]:
     """The names by which a model fills the fields of a node that is closed."""
-    return {field.get("validation_alias") or name for name, field in _fields_of(node)}
+    return {field.get("validation_alias") or name for name, field in _python_fields(node)}
 
 
 def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
