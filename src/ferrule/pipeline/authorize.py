@@ -219,7 +219,7 @@ async def ask_and_judge(
     """
     answer = await _answer_to(plan, state, asked, approve)
     if asked.schema is None or answer.by:
-        state.attempt.answered_by = answer.by
+        state.attempt.note_answered(answer.by)
     decision, given = answer, answer.arguments or FrozenDict()
     if answer.kind == "ask":
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
@@ -296,7 +296,7 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
     if approve is None:
         return deny(f"nobody is there to ask ({asked.reason})")
     for one in (state, *ancestors(state)):
-        one.attempt.asked = True
+        one.attempt.note_asked()
     call = starred_call(state.call, plan.parameters.hidden - {asked.into})
     context = bound_context(state.context.fields, state.context.running, 0)
     try:

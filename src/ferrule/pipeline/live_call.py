@@ -100,9 +100,7 @@ class LiveCall(CallState):
         return handler_raised(self.plan, self, error)
 
     def begin_chunks(self) -> list[object]:
-        chunks: list[object] = []
-        self.attempt.chunks = chunks
-        return chunks
+        return self.attempt.begin_chunks()
 
     def not_started(self, error: NotStartedError | None = None) -> None:
         self.attempt.note_not_started(error)

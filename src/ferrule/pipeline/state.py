@@ -106,6 +106,20 @@ class Attempt:
         self.result: ToolResult | None = None
         self.deadline: Deadline | None = None
 
+    def note_asked(self) -> None:
+        """A person is asked."""
+        self.asked = True
+
+    def note_answered(self, by: str | None) -> None:
+        """Somebody has answered."""
+        self.answered_by = by
+
+    def begin_chunks(self) -> list[object]:
+        """A list for what the handler yields."""
+        chunks: list[object] = []
+        self.chunks = chunks
+        return chunks
+
     def note_started(self) -> None:
         """The tool may have its effect from now on."""
         self.executed = None
