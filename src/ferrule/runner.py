@@ -494,11 +494,12 @@ class Runner:
     async def _emptied(self, seconds: float | None) -> bool:
         """Wait until no call and no batch runs, at most that long; whether that is so."""
         state = self._state
-        state.idle = idle = state.idle or get_running_loop().create_future()
-        try:
-            await asyncio.wait({idle}, timeout=seconds)
-        finally:
-            state.idle = None
+        if not state.live and not state.batches:
+            return True
+        if state.idle is None or state.idle.done():
+            state.idle = get_running_loop().create_future()
+        idle = state.idle
+        await asyncio.wait({idle}, timeout=seconds)
         return idle.done()
 
     # -- turning tools off --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from watched import BOUND, Watch, go
 
 import probe
 from ferrule import Runner, ToolTimeoutError, tool
+from ferrule.executors.threads import SLOTS
 from ferrule.scheduling.limiter import Limiter
 
 SOON = 0.02
@@ -275,3 +276,17 @@ def test_no_loop_but_the_last_is_kept_because_a_tool_was_called_directly_on_it(t
     for _ in range(5):
         asyncio.run(call())
     until(lambda: gc.collect() is not None and not any(loop() for loop in loops[:-1]))
+
+
+def test_a_thread_that_ends_while_its_loop_stands_still_gives_back_its_slot(loop: asyncio.AbstractEventLoop) -> None:
+    release = threading.Event()
+
+    @tool(timeout=0.01, read_only=True)
+    def slow() -> None:
+        release.wait(BOUND)
+
+    before = SLOTS.running
+    assert loop.run_until_complete(Runner([slow], grace=0).run("slow")).status == "timeout"
+    assert SLOTS.running == before + 1
+    release.set()
+    until(lambda: SLOTS.running == before)

@@ -430,3 +430,21 @@ def test_a_runner_that_is_entered_again_takes_calls_after_it_was_left_at_the_end
         assert numbers.ran == [0, 1, 2] and all(result.success for result in await batch)
 
     go(main())
+
+
+def test_one_who_leaves_is_not_kept_by_another_who_gave_up_leaving() -> None:
+    async def main() -> list[Any]:
+        waits = Waits()
+        runner = Runner([waits.tool], drain=None)
+        call = asyncio.create_task(runner.run("waits"))
+        await waits.started.wait()
+        one, two = (asyncio.create_task(runner.__aexit__(None, None, None)) for _ in range(2))
+        await turns()
+        one.cancel()
+        await turns()
+        left = two.done()
+        waits.release.set()
+        await asyncio.wait_for(two, BOUND)
+        return [left, (await call).status, one.cancelled()]
+
+    assert go(main()) == [False, "ok", True]

@@ -13,6 +13,7 @@ from watched import BOUND, Watch, go
 
 import probe
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, tool
+from ferrule.executors.threads import SLOTS, THREADS
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import KeyLocks
 from steps import lines
@@ -463,3 +464,27 @@ def test_a_call_keeps_what_it_has_until_what_was_given_up_beneath_it_ends(what: 
         assert probe.is_at_rest(runner)
 
     go(main())
+
+
+def test_who_waits_for_a_runner_holds_no_thread_that_others_want() -> None:
+    async def main() -> list[str]:
+        gate = asyncio.Event()
+
+        @tool
+        async def hold() -> None:
+            await gate.wait()
+
+        @tool(read_only=True)
+        def plain() -> str:
+            return "ok"
+
+        busy, free = Runner([hold, plain], concurrency=1), Runner([plain], queue_timeout=BOUND)
+        waiting = [asyncio.create_task(busy.run(name)) for name in ("hold", *["plain"] * (THREADS + 1))]
+        while busy.waiting <= THREADS:
+            await asyncio.sleep(0)
+        taken, other = SLOTS.running, await free.run("plain")
+        gate.set()
+        results = [other, *await asyncio.gather(*waiting)]
+        return [str(taken), *{result.status for result in results}]
+
+    assert go(main()) == ["0", "ok"]

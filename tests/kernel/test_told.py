@@ -23,7 +23,7 @@ from ferrule import (
     deny,
     tool,
 )
-from ferrule.middleware import before
+from ferrule.middleware import after, before
 
 WHO = {"session": "s1", "principal": "ann"}
 
@@ -224,3 +224,45 @@ def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() ->
         del ran[:]
         result = go(Runner([wants], around=hook, approve=yes).run("wants", {"n": 1}))
         assert (result.output, ran) == (1 + len(hook), [(1 + len(hook), False), (1 + len(hook), True)])
+
+
+def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile() -> None:
+    kept: list[Any] = []
+
+    async def main() -> None:
+        writing, gate = asyncio.Event(), asyncio.Event()
+
+        class Slow:
+            async def intent(self, record: Any) -> None:
+                kept.append("intent")
+
+            async def result(self, record: Any) -> None:
+                writing.set()
+                await gate.wait()
+                kept.append(record["output"])
+
+        @tool
+        async def pay() -> str:
+            return "paid"
+
+        async with Runner([pay], journal=Slow()) as runner:
+            call = asyncio.create_task(runner.run("pay"))
+            await writing.wait()
+            call.cancel()
+            await asyncio.wait([call])
+            gate.set()
+
+    go(main())
+    assert kept == ["intent", "paid"]
+
+
+def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None:
+    saw: list[Any] = []
+
+    @tool(resources=lambda arguments: arguments["nope"])
+    async def pay() -> str:
+        return "paid"
+
+    audit = after(lambda result, context: saw.append((result.status, result.executed)))
+    result = go(Runner([pay], around=[audit]).run("pay"))
+    assert saw == [("failed", False)] and "its resources are not known" in str(result.error)

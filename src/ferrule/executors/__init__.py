@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ferrule.errors import NotStartedError
 from ferrule.scheduling.limiter import Limiter
@@ -54,6 +54,7 @@ class StartedCall(RunningCall, Protocol):
         ...
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Where the handler of one tool runs.
 

@@ -76,11 +76,7 @@ class ThreadJob:
     def _tell_done(self) -> None:
         with suppress(IndexError):  # perhaps in two threads: each `pop` is atomic
             while True:
-                callback = self._when_done.pop(0)
-                try:
-                    self._loop.call_soon_threadsafe(callback)
-                except RuntimeError:  # the loop is closed, but slots are to be given back
-                    callback()
+                self._when_done.pop(0)()
 
     def _finish(self, outcome: object) -> None:
         if not self.future.done():

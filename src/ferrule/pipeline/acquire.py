@@ -1,8 +1,9 @@
 """The keys and slots that a call takes before it runs, with a bounded wait; never held while somebody is asked.
 
-Keys come first, then the tool's slots, the principal's, and the runner's, which all others want too, last: as all take
-them in this order, calls of a runner never wait for each other in a ring. Beneath a call that holds a slot or a key,
-that limit and that key apply anew among the calls that it makes. Whatever else a call waits for, the time is bounded.
+Keys come first, then the tool's slots, the principal's, the runner's, and last the thread or process, which the calls
+of all runners want: as all take them in this order, calls of a runner never wait for each other in a ring. Beneath a
+call that holds a slot or a key, that limit and that key apply anew among the calls that it makes. Whatever else a call
+waits for, the time is bounded.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from contextlib import suppress
 from functools import partial
 
 from ferrule.executors import Job
+from ferrule.pipeline.hiding import log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, busy, denied
 from ferrule.pipeline.state import CallState, ancestors
+from ferrule.scheduling.clock import running_loop
 from ferrule.scheduling.limiter import Limiter
 from ferrule.scheduling.locks import Hold, KeyLocks
 from ferrule.types import Coro
@@ -130,7 +133,11 @@ async def _wait_for_all(plan: Plan, state: CallState, limiters: tuple[Limiter, .
 
 def _keys(plan: Plan, state: CallState) -> tuple[Hold, ...]:
     """Ask for the keys that the call works on."""
-    keys = resource_keys(state, state.call.arguments)
+    try:
+        keys = resource_keys(state, state.call.arguments)
+    except Exception as error:
+        log_raised(state, "resources of tool %r raised", plan.name, error=error)
+        raise Rejected("failed", f"{plan.name} could not be run: its resources are not known. {NOTHING_RUN}") from None
     shared = plan.tool.trait("parallel", state.call.arguments)
     places: dict[KeyLocks, list[str]] = {}
     for key in keys:
@@ -143,7 +150,8 @@ def _limits_for(plan: Plan, state: CallState) -> tuple[Limiter, ...]:
     limiters = plan.limiters
     if plan.principal_limits:
         own = [limits.of(state.fields.principal) for limits in plan.principal_limits]
-        limiters = (*limiters[:-1], *own, *limiters[-1:])
+        own_at = plan.tool.limiter is not None
+        limiters = (*limiters[:own_at], *own, *limiters[own_at:])
     if state.parent is not None:
         limiters = tuple([_below(limiter, state) for limiter in limiters])
     return limiters
@@ -212,14 +220,28 @@ def release(state: CallState, holdings: Holdings) -> None:
 
 def _give_back_at_end(state: CallState, holdings: Holdings) -> None:
     running, abandoned = set(holdings.left), state.plan.runner.abandoned
-    taken: list[Limiter | Hold] = [*holdings.limiters, *holdings.keys]
+    limiters, keys = [*holdings.limiters], [*holdings.keys]
+    loop = running_loop()
 
-    def ended(job: Job) -> None:  # perhaps told twice, and by threads whose loop is closed: each `pop` is atomic
-        abandoned.pop(job, None)
-        running.discard(job)
+    def give_back(taken: list[Limiter] | list[Hold]) -> None:
         while taken and not running:
             with suppress(IndexError):
                 taken.pop().release()
+
+    def noted(job: Job) -> None:
+        abandoned.pop(job, None)
+        give_back(keys)
+
+    def ended(job: Job) -> None:  # perhaps told twice, and by threads: each `pop` is atomic
+        running.discard(job)
+        give_back(limiters)  # at once: the loop may stand still, or be closed before it comes to it
+        if loop is None or loop is running_loop():
+            noted(job)
+            return
+        try:
+            loop.call_soon_threadsafe(noted, job)
+        except RuntimeError:
+            noted(job)
 
     for job in set(running):
         when_done = partial(ended, job)

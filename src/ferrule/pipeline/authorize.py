@@ -262,7 +262,7 @@ async def _answer_to(plan: Plan, state: CallState, asked: Decision, approve: App
             state.call = _with_arguments(plan, state, _edited(plan, state.call, given, asked.into)) or state.call
         return replace(answer, arguments=given)
     except Exception as error:
-        return _misfit(plan, state, "the answer's", given or FrozenDict(), error)
+        return _misfit(plan, state, "the answer's", FrozenDict() if given is None else given, error)
 
 
 async def _judge_again(plan: Plan, state: CallState, given: frozenset[str]) -> Decision:
@@ -322,10 +322,15 @@ async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: Call
     """The answer of a plain function, or `Raised`, from a thread; so many at once, and the others wait."""
     places = plan.runner.questions
     await places.acquire(None, (plan.name, state.fields.principal))
+
+    def ask_and_leave() -> object:
+        try:
+            return question()
+        finally:
+            places.release()
+
     try:
-        job = begin(question)
+        return await begin(ask_and_leave).future
     except NotStartedError:
         places.release()
         raise
-    job.when_done(places.release)
-    return await job.future

@@ -180,10 +180,10 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
         state.origin = NO_ORIGIN  # no cycle is left for the collector
         origin.entry.end(result)  # which the batch keeps, should the rest be cut off
     if plan.journaled:
-        if ends_task is None:
-            await _record_result(runner, result)
-        elif not isinstance(ends_task, GeneratorExit):
-            runner.write(_record_result(runner, result))  # awaited here, it would be cut off like the call itself
+        if not isinstance(ends_task, GeneratorExit):
+            writing = runner.write(_record_result(runner, result))  # awaited here, it would be cut off like the call
+            if ends_task is None:
+                await asyncio.shield(writing)
     if ends_task is not None:
         raise ends_task from None
     return result

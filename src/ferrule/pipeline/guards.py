@@ -33,7 +33,10 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
 
 def _takes_call(check: Callable[..., object]) -> bool:
     """Whether it needs just call and context, and takes nothing else but options by name."""
-    parameters = list(inspect.signature(check).parameters.values())
+    try:
+        parameters = list(inspect.signature(check).parameters.values())
+    except ValueError:  # of a function that is built in
+        return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     others = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
     required = [p for p in positional if p.default is p.empty]

@@ -11,6 +11,7 @@ from weakref import WeakSet
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
+from ferrule.errors import DefinitionError
 from ferrule.executors import Executor
 from ferrule.executors.in_loop import InChunks, InLoop
 from ferrule.executors.threads import InThread
@@ -82,8 +83,8 @@ class Plan:
         guards: Each guard as a function, with the guard itself, the runner's first.
         around, inside: The chain of middleware, the first the outermost; `None` where there is none.
         before_hooks, handler_hooks: What hooks do next to decode, and next to the handler.
-        limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', so
-            that who waits for a busy tool holds nothing that others want.
+        limiters: The slots that a call takes, in the order in which it takes them: the tool's before the runners', the
+            thread or process last, so that who waits for a busy tool or runner holds nothing that others want.
         principal_limits: The limits for each principal, where there are any.
         limits_vary: Whether a call takes more than the slots of `limiters`: its principal's, or keys.
         locks: Whether calls lock the keys of `resources`.
@@ -124,7 +125,7 @@ class Plan:
             for level, owner in enumerate(owners)
             for guard in (*owner.guards, *(asked if owner is tool else ()))
         )
-        limiters = [tool.limiter, executor.limiter, *(one.limiter for one in inner_first)]
+        limiters = [tool.limiter, *(one.limiter for one in inner_first), executor.limiter]
         self.limiters: tuple[Limiter, ...] = tuple(dict.fromkeys(filter(None, limiters)))
         self.principal_limits = tuple(one.principal_limits for one in inner_first if one.principal_limits is not None)
         self.limits_vary = self.locks or bool(self.principal_limits)
@@ -191,7 +192,10 @@ def executor_for(tool: Tool) -> Executor:
 
         return InProcess(tool)
     if tool.isolation is not None:
-        return tool.isolation.executor(tool)
+        made: object = tool.isolation.executor(tool)
+        if not isinstance(made, Executor):
+            raise DefinitionError(f"isolation={tool.isolation!r} must give an Executor for {tool.name!r}, not {made!r}")
+        return made
     if handler.streams:
         return InChunks(handler, text=tool.output.exact is str)
     return InLoop(handler) if handler.is_async else InThread(handler, tool.output)

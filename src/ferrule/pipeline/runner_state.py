@@ -176,7 +176,7 @@ class RunnerState:
             )
         if self.loop is not None and self.loop.is_closed():
             self._end_abandoned()
-        self.loop = loop
+        self.loop, self.idle = loop, None
         self.timer = loop if self.clock is MONOTONIC else self.clock
 
     def _end_abandoned(self) -> None:
@@ -186,11 +186,12 @@ class RunnerState:
                 for ended in when_done:
                     ended()
 
-    def write(self, writing: Coro[None]) -> None:
-        """Go on writing what a call that was cut off cannot wait for."""
+    def write(self, writing: Coro[None]) -> asyncio.Task[None]:
+        """Go on writing what a call that is cut off cannot wait for."""
         task = asyncio.get_running_loop().create_task(writing)
         self.writing.add(task)
         task.add_done_callback(self.writing.discard)
+        return task
 
     # -- turning tools off --------------------------------------------------------------------------------------------
 
