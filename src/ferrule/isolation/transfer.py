@@ -108,7 +108,8 @@ def _tagged(value: object) -> Plain:
         parts = {name: getattr(value, name) for name in _OF_A_RESULT} | {"content": value._content}
         return {"result": {name: _tagged(part) for name, part in parts.items()}}
     if isinstance(value, ToolCall):
-        return {"call": [value.id, value.name, judged_text(value), value.parent]}
+        sent = value.raw if isinstance(value.raw, str) else judged_text(value)  # which may be no JSON
+        return {"call": [value.id, value.name, sent, value.parent]}
     if isinstance(value, Text):
         return {"text": value.text}
     if isinstance(value, Media):
