@@ -1609,3 +1609,104 @@ def test_for_any_type_the_view_of_a_guard_makes_what_the_handler_gets(data: st.D
     guards = [lambda c, _: shown.append(c.arguments["value"])]
     assert run(taking(annotation, "function", got), "take", {"value": shown[0]}, guards=guards)[0].success
     assert shown[0] == shown[1] and plain(got[0]) == plain(got[1])
+
+
+# -- what a type says of further keys, its schema and its defaults -----------------------------------------------------
+
+
+def no_admin(key: str) -> str:
+    if key.startswith("admin"):
+        raise ValueError("no")
+    return key
+
+
+class User(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Annotated[str, AfterValidator(no_admin)], str] = Field(init=False)
+    name: str = Field(alias="userName")
+
+
+def test_what_a_model_says_of_further_keys_is_enforced_beside_an_alias() -> None:
+    got: list[Any] = []
+    taken = taking(User, "function", got)
+    assert run(taken, "take", {"value": {"userName": "a", "admin_role": "1"}})[0].status == "invalid"
+    assert run(taken, "take", {"value": {"userName": "a", "name": "b"}})[0].status == "invalid"
+    assert run(taken, "take", {"value": {"userName": "a", "note": "b"}})[0].success
+
+
+@dataclasses.dataclass
+class Point:
+    x: int = 0
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    at: Point
+
+
+def test_a_plain_dataclass_in_a_model_that_takes_any_key_takes_its_own() -> None:
+    got: list[Any] = []
+    taken = taking(Shape, "function", got)
+    assert run(taken, "take", {"value": {"at": {"x": 1}, "note": 1}})[0].success
+    assert run(taken, "take", {"value": {"at": {"x": 1, "y": 1}}})[0].status == "invalid"
+
+
+@pytest.mark.parametrize(
+    "composed",
+    [
+        {"allOf": [{"additionalProperties": True}]},
+        {"anyOf": [{"additionalProperties": True}]},
+        {"allOf": [{"properties": {"role": {"type": "string"}}}]},
+    ],
+)
+def test_what_a_function_fills_itself_no_composed_schema_lets_a_model_fill(composed: Any) -> None:
+    def pay(a: str, role: str = "user") -> str:
+        return f"{a} {role}"
+
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], **composed}
+    paying = Tool("pay", pay, description="Pay.", input_schema=schema)
+    assert run(paying, "pay", {"a": "x", "role": "admin"})[0].status == "invalid"
+    assert run(paying, "pay", {"a": "x"})[0].output == "x user"
+
+
+class Sends(ToolHandler):
+    """Send."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(required=list(schema["properties"])))
+    to: str
+    force: bool = True
+
+    async def __call__(self) -> str:
+        return f"{self.to} {self.force}"
+
+
+class Counts(ToolHandler):
+    """Count."""
+
+    n: int = Field(5, json_schema_extra={"default": 3})
+
+    async def __call__(self) -> str:
+        return str(self.n)
+
+
+def test_a_default_that_the_schema_does_not_tell_is_shown_as_it_runs() -> None:
+    shown: list[Any] = []
+    guards = [lambda call, context: shown.append(dict(call.arguments))]
+    assert run(tool(Sends), "Sends", {"to": "a"}, guards=guards)[0].output == "a True"
+    assert run(tool(Counts), "Counts", {}, guards=guards)[0].output == "5"
+    assert shown == [{"to": "a", "force": True}, {"n": 5}]
+
+
+def test_a_field_that_is_taken_out_of_the_schema_is_refused_when_the_tool_is_defined() -> None:
+    class Hides(ToolHandler):
+        """Hide."""
+
+        model_config = ConfigDict(json_schema_extra=lambda schema: schema["properties"].pop("admin"))
+        to: str
+        admin: bool = False
+
+        async def __call__(self) -> str:
+            return self.to
+
+    with pytest.raises(DefinitionError, match="'admin'"):
+        tool(Hides)

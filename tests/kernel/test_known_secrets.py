@@ -276,6 +276,19 @@ def test_no_secret_changes_what_is_enforced_of_an_answer() -> None:
     assert asked("acme-7").output == {"account": "acme-7"}
 
 
+def test_no_secret_changes_what_may_be_chosen() -> None:
+    choice = {"title": "project-47110815", "id": 1}
+
+    @tool
+    async def asking(context: ToolContext) -> Any:
+        schema = {"type": "object", "properties": {"pick": {"enum": [choice]}}, "required": ["pick"]}
+        return InputRequired("which?", schema) if context.answer is None else context.answer.value["pick"]["title"]
+
+    approve = lambda call, asked, context: allow({"pick": choice})  # noqa: E731
+    runner = Runner([asking], secrets={"k": "47110815"}, approve=approve)
+    assert asyncio.run(runner.run("asking", {})).output == "project-47110815"
+
+
 @pytest.mark.parametrize("kind", ["ask", "deny"])
 def test_only_a_decision_that_allows_has_arguments(kind: Any) -> None:
     guards = [lambda call, context: Decision(kind, "no", arguments={"kind": TOKEN})]

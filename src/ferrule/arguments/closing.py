@@ -80,7 +80,8 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
         return {key: _closed(item, extra, read) for key, item in node.items()}
     config = node.get("config") or {}
     if kind in _CONFIGURED:
-        extra = config.get("extra_fields_behavior")
+        own = kind == "model" or getattr(node.get("cls"), "__pydantic_config__", None)
+        extra = config.get("extra_fields_behavior") if own else None  # else it is that of the model which it is in
     inner = read or kind in _GIVE_PYTHON
     copy = {key: _closed(value, extra, inner) if key in NESTED else value for key, value in node.items()}
     if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
@@ -98,6 +99,7 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
             raise DefinitionError("a dataclass with extra='allow' keeps what nobody checks; make it a model")
         if extra == "allow":
             copy.setdefault("extras_schema", _finite({"type": "any"}))
+        if copy["extra_behavior"] == "allow":
             _refuse_names(copy)
     replace = _REPLACED.get(kind)
     return copy if replace is None else replace(copy)
@@ -121,8 +123,11 @@ def _name_fields(node: CoreSchema) -> None:
 
 
 def _refuse_names(node: CoreSchema) -> None:
-    """Take no further key that is the name in Python of a field with an alias: `model_dump` would give its value."""
-    names = {name for name, field in _python_fields(node) if field.get("validation_alias", name) != name}
+    """Take no further key that is another name of a field with an alias: `model_dump` would give its value."""
+    fields = [(field.get("validation_alias", name), name, field) for name, field in _python_fields(node)]
+    names = {
+        key for wire, name, field in fields for key in (name, field.get("serialization_alias", name)) if key != wire
+    }
 
     def refuse(key: str) -> str:
         if key in names:
@@ -133,7 +138,11 @@ def _refuse_names(node: CoreSchema) -> None:
         raise DefinitionError(f"{min(names)!r} has an alias beside further keys; give it the alias as its name")
     if names:
         function = {"type": "no-info", "function": refuse}
-        keys = {"type": "function-after", "function": function, "schema": {"type": "str"}}
+        keys = {
+            "type": "function-after",
+            "function": function,
+            "schema": node.get("extras_keys_schema", {"type": "str"}),
+        }
         node["extras_keys_schema"] = {**keys, "metadata": {"ferrule": KEEPS}}
 
 

@@ -66,7 +66,11 @@ class _Generator(GenerateJsonSchema):
 
     def _of_fields(self, exported: JsonSchemaValue, schema: Any) -> JsonSchemaValue:
         """What is exported of an object: that it refuses other keys, and of all that it takes the names."""
-        if self.closed and (unlike := wire_names(schema) ^ exported.get("properties", {}).keys()):
+        if (
+            self.closed
+            and "extra_behavior" in schema
+            and (unlike := wire_names(schema) ^ exported.get("properties", {}).keys())
+        ):
             raise DefinitionError(f"the field {min(unlike)!r} is only in the type or only in the JSON Schema of it")
         if schema.get("extra_behavior") == "forbid":
             exported["additionalProperties"] = False

@@ -29,7 +29,7 @@ from ferrule.arguments.ways import MOST_TOLD, Ways, measured
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps
+from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps, same
 
 _MOST_WORK = 1_000_000
 """Values that errors may hold copies of, each in a few ways."""
@@ -62,7 +62,7 @@ class TypedParameters(Parameters):
         self._copies = written_out and bool(self._ways.recursive or self._ways.most > _FEW)
         self.keeps_digits = any(node["type"] == "decimal" for node in nodes)
         dated = spelled(nodes)
-        self.exact = is_exact(core, dated=dated)
+        self.exact = is_exact(core, dated=dated) and not self._is_unlike(core)
         if self.exact and dated:
             self._validator = _validator(spelled_exactly(core))
         _check_judgeable(nodes)
@@ -82,6 +82,29 @@ class TypedParameters(Parameters):
             self._make = partial(_with_set, self._make, filled)
         if not (hidden or drop_unknown or root.get("root_model")):
             self.quick = self._quick(renamed)
+
+    def _is_unlike(self, core: dict[str, Any]) -> bool:
+        """Whether a field of a model has a default that its JSON Schema does not tell; then the dump shows it.
+
+        Raises:
+            DefinitionError: where a field is not in it at all.
+        """
+        root = core["schema"] if core["type"] == "definitions" else core
+        if root["type"] == "typed-dict" or root.get("root_model"):
+            return False
+        fields = {field.get("validation_alias") or name: field["schema"] for name, field in root_fields(core).items()}
+        if unlike := fields.keys() ^ self.schema.get("properties", {}).keys():
+            raise DefinitionError(f"the field {min(unlike)!r} is only in the type or only in the JSON Schema of it")
+        own = {wire: field["default"] for wire, field in fields.items() if "default" in field}
+        plain = {wire: default for wire, default in own.items() if isinstance(default, str | int | float)}
+        return not own.keys() <= self.defaults.keys() or not all(same(plain[one], self.defaults[one]) for one in plain)
+
+    @property
+    def inner_defaults(self) -> tuple[str, ...]:  # type: ignore[override]
+        if not self.exact:
+            return ()
+        outer = {id(field["schema"]) for field in root_fields(self._core).values()}
+        return tuple(repr(n["default"]) for n in all_nodes(self._core) if "default" in n and id(n) not in outer)
 
     @cached_property
     def _dump(self) -> Dump:

@@ -8,6 +8,7 @@ from inspect import Parameter
 from typing import cast, get_origin
 
 from ferrule.arguments.schema_parameters import SchemaParameters
+from ferrule.arguments.schema_walk import declared
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import Call, Handler, doc_of
 from ferrule.definition.options import ToolOptions
@@ -27,7 +28,8 @@ def from_execute(execute: Callable[..., object], options: ToolOptions) -> Handle
     schema = cast("JsonObject", options["input_schema"])
     parameters = SchemaParameters(schema, hidden=hidden, drop_unknown=drop)
     call, filled = _caller(execute, parameters)
-    if filled and _takes_others(parameters.schema):  # of which one would be another value for what is filled already
+    named = declared(parameters.schema)
+    if filled and (named is None or filled & named):  # a key of that name would be another value for what is filled
         parameters = SchemaParameters(schema, hidden=hidden | filled, drop_unknown=drop)
     return Handler(
         function=execute,

@@ -46,16 +46,10 @@ class Recipe:
             "model": None if model is None else importable(model, tool.name),
             "wrap": None if wrap is None else importable(wrap, tool.name),
             "options": _options(tool),
-            "schema": _exact_schema(tool),
+            "defaults": list(tool.handling.parameters.inner_defaults),
             "callables": [name for name in JUDGED_TRAITS if callable(getattr(tool, name))],
         }
         self.text = json.dumps(recipe)
-
-
-def _exact_schema(tool: Tool) -> str | None:
-    """The schema of parameters of which a worker fills in what is left out further down, by defaults of its own."""
-    parameters = tool.handling.parameters
-    return dumps(parameters.schema) if parameters.exact else None
 
 
 def _check_found_again(place: Place, tool: Tool) -> None:
@@ -114,10 +108,10 @@ def make_tool(text: str) -> Tool:
     tool = Tool(recipe["name"], target, **options)
     if recipe["wrap"] is not None:
         tool = tool.adapted(_imported(*recipe["wrap"]))
-    if _exact_schema(tool) != recipe["schema"]:
+    if list(tool.handling.parameters.inner_defaults) != recipe["defaults"]:
         raise DefinitionError(
-            f"tool {tool.name!r} has another schema or other defaults in the process where it would run: let them not "
-            "depend on where or when its module is imported"
+            f"tool {tool.name!r} has other defaults in the process where it would run: let them not depend on where "
+            "or when its module is imported"
         )
     return tool
 

@@ -26,6 +26,7 @@ Json = TypeVar("Json")
 log = getLogger("ferrule")
 _WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
 _IN_WORDS = ("title", "description", "$comment")
+_IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
@@ -50,12 +51,12 @@ def hide_question(call: AnyCall, decision: Decision) -> Decision:
 
 
 def _described(node: Any, hiding: Callable[[str], str]) -> Any:
-    if isinstance(node, Mapping):
-        return {
-            key: hiding(item) if key in _IN_WORDS and isinstance(item, str) else _described(item, hiding)
-            for key, item in node.items()
-        }
-    return [_described(item, hiding) for item in node] if isinstance(node, list | tuple) else node
+    if isinstance(node, list | tuple):
+        return [_described(item, hiding) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {key: item if key in _IN_DATA else _described(item, hiding) for key, item in node.items()}
+    return made | {key: hiding(made[key]) for key in _IN_WORDS if isinstance(made.get(key), str)}
 
 
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
