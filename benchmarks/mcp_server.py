@@ -80,6 +80,7 @@ def bare() -> Server[Any]:
 async def listening(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI app on the loopback; the address."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms
         config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         serving = asyncio.ensure_future(server.serve(sockets=[sock]))

@@ -45,6 +45,7 @@ async def add(a: int, b: int, context: ToolContext) -> int:
 async def listening(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI app in this loop; the address."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1))
         server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
         serving = asyncio.ensure_future(server.serve(sockets=[sock]))
@@ -99,6 +100,35 @@ async def post(url: str, headers: dict[str, str], **more: Any) -> httpx2.Respons
         return await http.post(f"{url}/mcp", headers={**standard, **headers}, json=body)
 
 
+HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+STANDARD = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+async def begin(http: httpx2.AsyncClient, url: str, token: str = "none") -> str:
+    """Open a session of 2025, as a client that does no more than it has to; its id."""
+    headers = {**STANDARD, "Authorization": f"Bearer {token}"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    session: str = (await http.post(f"{url}/mcp", headers=headers, json=body)).headers["mcp-session-id"]
+    ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    await http.post(f"{url}/mcp", headers={**headers, "Mcp-Session-Id": session}, json=ready)
+    return session
+
+
+async def in_session(
+    http: httpx2.AsyncClient,
+    url: str,
+    session: str,
+    token: str = "none",
+    method: str = "tools/list",
+    params: Any = None,
+) -> httpx2.Response:
+    """One request in a session of 2025."""
+    headers = {**STANDARD, "Authorization": f"Bearer {token}", "Mcp-Session-Id": session}
+    headers["MCP-Protocol-Version"] = "2025-11-25"
+    body = {"jsonrpc": "2.0", "id": 2, "method": method, "params": params or {}}
+    return await http.post(f"{url}/mcp", headers=headers, json=body)
+
+
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
@@ -143,6 +173,30 @@ def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_n
 
     none, _, one, same, other, _ = go(main())
     assert none is None and one == same != other and one.startswith("mcp_")
+
+
+def test_no_client_says_which_session_it_has() -> None:
+    async def main() -> tuple[list[int], list[str | None]]:
+        seen: list[str | None] = []
+
+        @tool(read_only=True)
+        async def look(context: ToolContext) -> None:
+            """Note the session."""
+            seen.append(context.session)
+
+        async with listening(serve.mcp(Runner([look]))) as url, httpx2.AsyncClient(timeout=10) as http:
+            session, call = await begin(http, url), {"name": "look"}
+            answers = [
+                await in_session(http, url, session, method="tools/call", params=call),
+                await in_session(http, url, "made-up", method="tools/call", params=call),
+                await post(url, {"Mcp-Session-Id": session}, method="tools/call", params=call),
+                await post(url, {"Mcp-Session-Id": "made-up"}, method="tools/call", params=call),
+            ]
+            return [answer.status_code for answer in answers], seen
+
+    statuses, (its_own, *of_2026) = go(main())
+    assert statuses == [200, 404, 200, 200]
+    assert its_own is not None and of_2026 == [None, None]
 
 
 @both_eras
@@ -333,20 +387,8 @@ def test_without_origins_no_page_is_told_that_it_may_call() -> None:
 def test_a_session_of_one_principal_is_none_of_anothers() -> None:
     async def main() -> list[int]:
         async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=10) as http:
-            standard = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-            ann = {**standard, "Authorization": "Bearer token of ann"}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-            begun = await http.post(f"{url}/mcp", headers=ann, json=body)
-            session = {"Mcp-Session-Id": begun.headers["mcp-session-id"], "MCP-Protocol-Version": "2025-11-25"}
-            ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            await http.post(f"{url}/mcp", headers={**ann, **session}, json=ready)
-            listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
-            found = []
-            for name in ("ann", "bob"):
-                headers = {**standard, **session, "Authorization": f"Bearer token of {name}"}
-                found.append((await http.post(f"{url}/mcp", headers=headers, json=listing)).status_code)
-            return found
+            session = await begin(http, url, "token of ann")
+            return [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
 
     assert go(main()) == [200, 404]
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -26,7 +27,7 @@ from mcp_types import JSONRPCResponse
 
 from ferrule.cli.install import configurations
 from ferrule.cli.program import main
-from ferrule.cli.serve import Address, is_loopback, read_address
+from ferrule.cli.serve import Address, bound, is_loopback, read_address
 from ferrule.cli.usage import UsageError
 from ferrule.serve._stdio import _Answers
 
@@ -277,6 +278,14 @@ def test_a_line_that_is_too_long_or_no_json_is_passed_over(folder: Path) -> None
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_an_accepted_connection_sends_what_it_has_at_once(host: str) -> None:
+    with bound(Address(host, 0)) as listening, socket.create_connection(listening.getsockname()[:2]):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @both_eras

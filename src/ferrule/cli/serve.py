@@ -211,7 +211,7 @@ async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None
         def capture_signals(self) -> Iterator[None]:
             yield  # they are taken here
 
-    with _bound(address) as sock:
+    with bound(address) as sock:
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=_STREAMS_END
         )
@@ -237,9 +237,17 @@ async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None
                 stopping.cancel()
 
 
-def _bound(address: Address) -> socket.socket:
+def bound(address: Address) -> socket.socket:
+    """The socket that listens there, whose connections send what they have at once.
+
+    Raises:
+        UsageError: where it cannot.
+    """
     try:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        return socket.create_server((address.host, address.port), family=family)
+        sock = socket.create_server((address.host, address.port), family=family)
+        # An accepted connection has it too; else each answer waits 40 ms for the other side's acknowledgement.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
     except OSError as error:
         raise UsageError(f"--http {address.host}:{address.port}: {error.strerror or error}") from None

@@ -319,7 +319,7 @@ class RunnerServer:
         """Tell a client of 2025 of changes, as long as its connection lasts: the SDK ends this with it."""
         # Without a session each connection runs the server, and has the context of that run; a client may say that it
         # is initialized, and initialize, more than once.
-        connection = _session_header(request) or id(request.lifespan_context)
+        connection = _session_id(request) or id(request.lifespan_context)
         if connection in self._followed:
             return
         self._followed.add(connection)
@@ -405,7 +405,7 @@ class RunnerServer:
         context: ToolContext = self._settings.context if principal is None else principal.context
         if context.session is not None:
             return context
-        connection = _session_header(request)
+        connection = _session_id(request)
         if connection is None:
             return context
         # The id lets its bearer use the session: no event and no record holds it.
@@ -445,9 +445,12 @@ def _principal(request: Request) -> Principal | None:
     return token if isinstance(token, Principal) else None
 
 
-def _session_header(request: Request) -> str | None:
-    """The session of a client of 2025 over HTTP."""
-    header: str | None = None if request.request is None else request.request.headers.get("mcp-session-id")
+def _session_id(request: Request) -> str | None:
+    """The session of a client of 2025 over HTTP: the SDK's transport has compared the header with those that it gave to
+    this principal. Nobody looks at the header of a client of 2026, which has no session whatever it says."""
+    if request.request is None or _is_modern(request):
+        return None
+    header: str | None = request.request.headers.get("mcp-session-id")
     return header
 
 
