@@ -71,7 +71,7 @@ def test_a_tool_error_without_a_text_is_no_empty_error(error: ToolError) -> None
 def test_the_text_of_a_tool_error_is_bounded_and_cleaned() -> None:
     result = go(Runner([raising(ToolError("\udc00" + "x" * 5000))], max_output=100).run("act"))
     assert result.error is not None and len(result.error) == 100
-    assert result.error.startswith("\ufffdxx") and result.error.endswith("[cut: 5001 characters in all]")
+    assert result.error.startswith("\ufffdxx") and "characters left out]\nxxx" in result.error
 
 
 class Executes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,17 +14,18 @@ from hypothesis import strategies as st
 from ferrule.errors import DefinitionError
 from ferrule.middleware import limit_output
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Block, Media, Text, size
+from ferrule.values.content import Block, Keep, Media, Text, as_output, size
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-def limited(result: ToolResult, characters: int) -> ToolResult:
+def limited(result: ToolResult, characters: int, *keep: Keep) -> ToolResult:
     async def next(call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         return result
 
     async def run() -> ToolResult:
-        return await limit_output(characters)(ToolCall("1", "read"), ToolContext(), next)
+        made = limit_output(characters, keep=keep[0]) if keep else limit_output(characters)
+        return await made(ToolCall("1", "read"), ToolContext(), next)
 
     return asyncio.run(run())
 
@@ -38,7 +40,7 @@ json_values = st.recursive(
 def test_no_output_is_longer_than_the_limit(output: Any, characters: int) -> None:
     result = limited(ToolResult(output), characters)
     assert size(result.content) <= characters
-    if not isinstance(output, str):
+    if not isinstance(as_output(output), str):  # a text, or a number that JSON has not
         json.loads(result.text)
 
 
@@ -61,7 +63,7 @@ def test_an_error_is_cut_and_says_so() -> None:
     assert result.status == "failed"
     assert result.error is not None
     assert len(result.error) <= 100
-    assert "5000 characters in all" in result.error
+    assert re.fullmatch(r"e{30,}\n\[cut: 49\d\d characters left out\]\ne{30,}", result.error)
     assert result.content == (Text(result.error),)
 
 
@@ -83,6 +85,28 @@ def test_the_value_and_all_else_are_left_alone() -> None:
     assert result.metadata == {"a": 1}
     assert result.duration_ms == 3.0
     assert result.success
+
+
+@pytest.mark.parametrize(("keep", "starts", "ends"), [("head", 1, 0), ("tail", 0, 1), ("both", 1, 1)])
+@pytest.mark.parametrize("what", ["output", "error", "content beside an error"])
+def test_the_end_that_is_asked_for_is_kept(keep: Keep, starts: bool, ends: bool, what: str) -> None:
+    log = "collected 900 tests\n" + ".\n" * 9000 + "3 failed, 897 passed"
+    made = {
+        "output": ToolResult(log),
+        "error": ToolResult(error=log),
+        "content beside an error": ToolResult(error="exit code 1", content=[Text(log)]),
+    }
+    result = limited(made[what], 400, keep)
+    assert len(result.text) <= 400
+    assert result.text.startswith("collected") is bool(starts) and result.text.endswith("897 passed") is bool(ends)
+    if keep == "both":
+        assert limited(made[what], 400).text == result.text
+
+
+@pytest.mark.parametrize("wrong", ["start", "", None, ["head"]])
+def test_an_end_that_is_none_is_a_mistake_at_once(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match="'head', 'tail' or 'both'"):
+        limit_output(100, keep=wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "16000", None])

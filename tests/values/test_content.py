@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolResult
-from ferrule.values.content import Media, Text, bound, checked, cut, render, size, to_text
+from ferrule.values.content import KEEPS, Keep, Media, Text, bound, checked, cut, render, size, to_text
 from steps import steps
 
 json_values = st.recursive(
@@ -51,16 +52,16 @@ def test_one_block_of_json_stays_one_block_of_json_when_bound(value: Any, limit:
     strictly(block.text)
 
 
-@given(blocks, st.integers(0, 300))
-def test_blocks_are_within_the_limit_altogether(given_blocks: tuple[Any, ...], limit: int) -> None:
-    short = bound(given_blocks, limit)
+@given(blocks, st.integers(0, 300), st.sampled_from(KEEPS))
+def test_blocks_are_within_the_limit_altogether(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
+    short = bound(given_blocks, limit, keep)
     assert size(short) <= limit
     assert len(short) <= max(limit, 1) + 1
 
 
-@given(blocks, st.integers(120, 300))
-def test_whatever_is_left_out_is_said(given_blocks: tuple[Any, ...], limit: int) -> None:
-    short = bound(given_blocks, limit)
+@given(blocks, st.integers(120, 300), st.sampled_from(KEEPS))
+def test_whatever_is_left_out_is_said(given_blocks: tuple[Any, ...], limit: int, keep: Keep) -> None:
+    short = bound(given_blocks, limit, keep)
     if short != given_blocks:
         said = "".join(block.text for block in short if isinstance(block, Text))
         assert "[cut" in said or "left out" in said
@@ -76,7 +77,8 @@ def test_many_empty_blocks_do_not_get_through() -> None:
     short = bound((Text(""),) * 100_000, 100_000)
     assert len(short) < 100_000 / 32 + 2
     assert size(short) <= 100_000
-    assert "more blocks]" in short[-1].text  # type: ignore[union-attr]
+    (note,) = {block.text for block in short if isinstance(block, Text)} - {""}
+    assert note == f"[cut: {100_000 - len(short) + 1} blocks left out]"
 
 
 @given(st.lists(st.sampled_from([Text(""), Text("a"), Media("image", None, "a/b")])).map(tuple), st.integers(0, 300))
@@ -153,15 +155,77 @@ def test_small_fields_survive_beside_a_huge_one() -> None:
     short = json.loads(cut(json.dumps({"stdout": "x" * 10_000, "exit_code": 3, "done": True}), 500))
     assert short["exit_code"] == 3
     assert short["done"] is True
-    assert short["stdout"].startswith("xxx")
-    assert "10000 characters in all" in short["stdout"]
+    head, tail = re.split(r"\[cut: \d+ characters left out\]", short["stdout"])
+    assert f"[cut: {10_000 - len(head) - len(tail)} characters left out]" in short["stdout"]
+    assert set(head) == set(tail) == {"x"}
 
 
-def test_records_are_kept_whole_from_the_first_on() -> None:
+@pytest.mark.parametrize(("keep", "ahead", "after"), [("head", 20, 0), ("tail", 0, 20), ("both", 10, 10)])
+def test_records_are_kept_whole_from_the_ends_on(keep: Keep, ahead: int, after: int) -> None:
     records = [{"id": n, "name": "n" * 100} for n in range(1000)]
-    short = json.loads(cut(json.dumps(records), 4000))
-    assert short[:20] == records[:20]
-    assert short[-1] == f"[cut: {1000 - len(short) + 1} more]"
+    short = json.loads(cut(json.dumps(records), 4000, keep))
+    assert short[:ahead] == records[:ahead] and short[len(short) - after :] == records[1000 - after :]
+    note = f"[cut: {1000 - len(short) + 1} items left out]"
+    assert {"head": short[-1], "tail": short[0], "both": short[len(short) // 2]}[keep] == note
+    assert all(one in records for one in short if one != note)
+
+
+@given(st.text(st.characters(exclude_characters="[")), st.integers(0, 300), st.sampled_from(KEEPS))
+def test_the_ends_of_a_text_are_kept_and_the_rest_counted(text: str, limit: int, keep: Keep) -> None:
+    text = "." + text * 12  # no JSON
+    short = cut(text, limit, keep)
+    assert len(short) <= limit
+    if limit >= 40 and short != text:
+        head, left, tail = re.fullmatch(r"(?s)(.*?)\n?\[cut: (\d+) characters left out\]\n?(.*)", short).groups()  # type: ignore[union-attr]
+        assert text.startswith(head) and text.endswith(tail)
+        assert len(head) + len(tail) + int(left) == len(text)
+        assert bool(head) is (keep != "tail")
+        assert bool(tail) is (keep != "head")
+
+
+@given(json_values, st.integers(1, 400), st.sampled_from(KEEPS))
+def test_the_ends_of_json_are_kept_wherever_they_are(value: Any, limit: int, keep: Keep) -> None:
+    short = cut(to_text({"first": 1, "rest": [value] * 40, "last": 2}), limit, keep)
+    assert len(short) <= limit
+    found = strictly(short)
+    if isinstance(found, dict) and len(found) == 3 and keep == "both" and "[cut]" in found:
+        assert list(found) == ["first", "[cut]", "last"]
+
+
+def test_an_object_with_a_key_like_the_note_keeps_both() -> None:
+    value = {f"k{n}": n for n in range(500)} | {"[cut]": "a value of the tool's own"}
+    short = json.loads(cut(json.dumps(value), 500))
+    assert short["[cut]"] == "a value of the tool's own"
+    assert short["[[cut]]"] == f"{501 - len(short) + 1} keys left out"
+
+
+@pytest.mark.parametrize(
+    ("keep", "starts", "ends"), [("head", True, False), ("tail", False, True), ("both", True, True)]
+)
+def test_the_ends_of_many_blocks_are_kept(keep: Keep, starts: bool, ends: bool) -> None:
+    many = tuple(Text(f"line {n}") for n in range(1000))
+    short = bound(many, 2000, keep)
+    assert size(short) <= 2000
+    assert (short[0] == many[0]) is starts and (short[-1] == many[-1]) is ends
+    (note,) = set(short) - set(many)
+    assert note == Text(f"[cut: {1000 - len(short) + 1} blocks left out]")
+
+
+def test_short_blocks_and_media_that_fit_are_kept_whole_beside_a_long_text() -> None:
+    image, long = Media("image", b"y" * 300, "image/png"), Text("x" * 5000 + "the end")
+    for order in ((image, long, Text("exit code 3")), (Text("exit code 3"), long, image)):
+        short = bound(order, 1000)
+        assert size(short) <= 1000 and image in short and Text("exit code 3") in short
+        assert short[1].text.endswith("the end")  # type: ignore[union-attr]
+
+
+def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
+    images = tuple(Media("image", bytes([n]) * 3000, "image/png") for n in range(4))
+    for keep, kept in (("head", images[:2]), ("both", images[:2]), ("tail", images[2:])):
+        short = bound(images, 12_000, keep)  # type: ignore[arg-type]
+        assert size(short) <= 12_000
+        assert tuple(one for one in short if isinstance(one, Media)) == kept
+        assert sum("image of 3000 bytes left out" in one.text for one in short if isinstance(one, Text)) == 2
 
 
 def test_most_of_the_limit_is_used() -> None:

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+from ferrule.errors import DefinitionError
 from ferrule.middleware._counted import whole
 from ferrule.types import Middleware, Next
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, bound, cut
+from ferrule.values.content import KEEPS, Keep, Text, bound, cut
 from ferrule.values.context import ToolContext
 from ferrule.values.result import ToolResult
 
 
-def limit_output(characters: int) -> Middleware:
+def limit_output(characters: int, *, keep: Keep = "both") -> Middleware:
     """A middleware that cuts a result's blocks and error, taken together, to `characters`.
     See docs/talking-to-the-model.md.
 
-    What is cut says so, and JSON stays JSON. Media count as base64, and are left out whole. `result.output` is the
-    handler's value still, which no provider reads.
+    What is cut says how much was left out, and JSON stays JSON. Media count as base64, and are left out whole.
+    `result.output` is the handler's value still, which no provider reads.
 
     Put it in `around`, within an `untrusted`; in `inside`, it cuts nothing of what is said of a call that did not run.
 
+    Args:
+        characters: How many at most.
+        keep: Which end of a long text is kept, and of a long list or object in JSON: its `"head"`, its `"tail"`, or
+            half of the room for each, since what was done stands at the start and what came of it often at the end.
+
     Raises:
-        DefinitionError: where `characters` is no whole number above 0.
+        DefinitionError: where `characters` is no whole number above 0, or `keep` is none of the three.
     """
     whole("limit_output(characters)", characters)
+    if keep not in KEEPS:
+        raise DefinitionError(f"limit_output(keep) is 'head', 'tail' or 'both', not {keep!r}")
 
     async def limited(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
         result = await next(call, context)
         error = result.error
         if error is None:
-            content = bound(result.content, characters)
+            content = bound(result.content, characters, keep)
             return result if content == result.content else result.replace(content=content)
-        short = cut(error, characters)
+        short = cut(error, characters, keep)
         if result.content == (Text(error),):
             return result if short == error else result.replace(error=short, content=(Text(short),))
         # An error that came with content of its own: the error goes first, the content gets what is left.
-        content = bound(result.content, characters - len(short))
+        content = bound(result.content, characters - len(short), keep)
         if short == error and content == result.content:
             return result
         return result.replace(error=short, content=content)

@@ -171,7 +171,7 @@ def _squeezed(name: str) -> str:
 
 
 def _first_sentence(tool: Tool) -> str:
-    return cut(" ".join(_SENTENCE_END.split(tool.description.strip(), 1)[0].split()), _LONGEST_SENTENCE)
+    return cut(" ".join(_SENTENCE_END.split(tool.description.strip(), 1)[0].split()), _LONGEST_SENTENCE, "head")
 
 
 def _definition(tool: Tool) -> dict[str, object]:

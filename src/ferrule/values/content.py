@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -292,52 +293,84 @@ def _media_size(media: Media) -> int:
     return -(-len(media.data or b"") // 3) * 4 + told
 
 
-def bound(blocks: tuple[Block, ...], limit: int) -> tuple[Block, ...]:
-    """The blocks in at most `limit` characters altogether, each cut saying so; JSON stays valid JSON."""
+Keep: TypeAlias = Literal["head", "tail", "both"]
+"""Which end of what is too long is kept: of texts, of JSON strings, lists and objects, and of blocks."""
+KEEPS = ("head", "tail", "both")
+
+
+def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both") -> tuple[Block, ...]:
+    """The blocks in at most `limit` characters altogether, each cut saying so; JSON stays valid JSON.
+
+    Short blocks are kept whole beside long ones. Media are whole or named: they have three quarters of the room at
+    most, those at the end that is kept first.
+    """
     if size(blocks) <= limit:
         return blocks
-    kept: list[Block] = []
-    left, reserve = limit, len(_left_out(len(blocks))) + _BLOCK
-    for index, block in enumerate(blocks):
-        room = left if index == len(blocks) - 1 else left - reserve
-        if size((block,)) > room:
-            if room < (_WORTH_SHOWING if kept else 1):
-                kept.append(Text(_left_out(len(blocks) - index)[: max(left, 0)]))
-                break
-            if isinstance(block, Media):
-                block = Text(f"[{block.kind} of {len(block.data or b'')} bytes left out: the output limit is {limit}]")
-            block = Text(cut(block.text, room))
-        kept.append(block)
-        left -= size((block,)) + _BLOCK
-    return tuple(kept)
+    blocks = _media_within(blocks, limit * 3 // 4, limit, keep)
+
+    def shown(most: int) -> tuple[Block, ...]:
+        """Blocks of which texts, cut to `most` characters, are to fit; so many that each costs more than its place."""
+        ahead, after = _head_and_tail(len(blocks), max(most // _BLOCK, 1), keep)
+        left = len(blocks) - ahead - after
+        note = (Text(f"[cut: {left} blocks left out]"),) if left else ()
+        return blocks[:ahead] + note + blocks[len(blocks) - after :]
+
+    def cost(most: int) -> int:
+        found = [min(size((one,)), most) if isinstance(one, Text) else size((one,)) for one in shown(most)]
+        return sum(found) + _BLOCK * (len(found) - 1)
+
+    most = bisect_right(range(limit + 1), limit, key=cost) - 1
+    if most < 0:
+        return (Text(f"[cut: {len(blocks)} blocks left out]"[: max(limit, 0)]),)
+    return tuple(Text(cut(one.text, most, keep)) if isinstance(one, Text) else one for one in shown(most))
 
 
-def _left_out(blocks: int) -> str:
-    return f"[cut: {blocks} more blocks]"
+def _media_within(blocks: tuple[Block, ...], room: int, limit: int, keep: Keep) -> tuple[Block, ...]:
+    found = list(blocks)
+    for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
+        block, costs = blocks[index], size((blocks[index],))
+        if isinstance(block, Media):
+            if costs <= room:
+                room -= costs
+            else:
+                held = len(block.data or b"")
+                found[index] = Text(f"[{block.kind} of {held} bytes left out: the output limit is {limit}]")
+    return tuple(found)
+
+
+def _head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
+    """How many of `length` are kept at the head and at the tail, of which `shown` can be."""
+    if length <= shown:
+        return length, 0
+    after = shown if keep == "tail" else shown // 2 if keep == "both" else 0
+    return shown - after, after
 
 
 _JSON_START = r"\s*[\[{\"\-0-9tfn]"
 
 
-def cut(text: str, limit: int) -> str:
-    """`text` in at most `limit` characters; what was JSON is JSON still, where Pydantic reads it: not what
-    nests more than 200 deep, or holds half of a surrogate pair or a number of more than 4,300 digits."""
+def cut(text: str, limit: int, keep: Keep = "both") -> str:
+    """`text` in at most `limit` characters, its head, its tail or both, with a note on how many were left out; what was
+    JSON is JSON still, where Pydantic reads it: not what nests more than 200 deep, or holds half of a surrogate pair or
+    a number of more than 4,300 digits."""
     if len(text) <= limit:
         return text
     if re.match(_JSON_START, text):
         with suppress(TypeError, ValueError):
-            return _fit(from_json(text, allow_inf_nan=False), limit)
-    note = f"\n[cut: {len(text)} characters in all]"
-    if limit <= len(note):
-        return note.strip()[: max(limit, 0)]
-    return text[: limit - len(note)] + note
+            return _fit(from_json(text, allow_inf_nan=False), limit, keep)
+    room = limit - len(_left_out(len(text))) - 2  # a line of its own
+    if room <= 0:
+        return _left_out(len(text))[: max(limit, 0)]
+    ahead, after = _head_and_tail(len(text), room, keep)
+    note = _left_out(len(text) - room)
+    return "\n".join(filter(None, (text[:ahead], note, text[len(text) - after :])))
 
 
-_WORTH_SHOWING = 48
-"""A cut needs room to say that it is one."""
+def _left_out(characters: int) -> str:
+    return f"[cut: {characters} characters left out]"
 
 
-def _fit(value: object, limit: int) -> str:
+def _fit(value: object, limit: int, keep: Keep) -> str:
     """JSON text of `value` in at most `limit` characters: as much of every string, list and object as there is room
     for, by a few guesses and then by halves, until next to all of the room is used."""
     found = next(least for least in ('"[cut]"', '""', "0", "") if len(least) <= max(limit, 0))
@@ -346,7 +379,7 @@ def _fit(value: object, limit: int) -> str:
         most = min(max(most, fits + 1), too_much - 1)
         text = ""
         with suppress(OverflowError):
-            text = to_json(_abridged(value, most, [limit]), inf_nan_mode="strings").decode()
+            text = to_json(_abridged(value, most, [limit], keep), inf_nan_mode="strings").decode()
         if text and len(text) <= limit:
             fits, found = most, text
             if len(text) > limit - limit // 32:
@@ -364,7 +397,7 @@ _LEAST_ITEM = 2
 """So many characters each item takes at least, with its comma."""
 
 
-def _abridged(value: Any, most: int, room: list[int]) -> Any:
+def _abridged(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     """`value` with `most` characters of each string, the items that go with it, and a word on the rest.
 
     Raises:
@@ -376,15 +409,21 @@ def _abridged(value: Any, most: int, room: list[int]) -> Any:
     room[0] -= min(len(value), shown) * (1 if isinstance(value, str) else _LEAST_ITEM)
     if room[0] < 0:
         raise OverflowError
+    ahead, after = _head_and_tail(len(value), shown, keep)
+    left = len(value) - ahead - after
     if isinstance(value, str):
-        return value if len(value) <= most else f"{value[:most]}[cut: {len(value)} characters in all]"
+        return f"{value[:ahead]}{_left_out(left)}{value[len(value) - after :]}" if left else value
+
+    def inside(item: Any) -> Any:
+        return item if type(item) in _NOTHING_INSIDE else _abridged(item, most, room, keep)
+
     if isinstance(value, list):
-        rest = [f"[cut: {len(value) - shown} more]"] if len(value) > shown else []
-        items = [
-            item if type(item) in _NOTHING_INSIDE else _abridged(item, most, room) for item in islice(value, shown)
-        ]
-        return items + rest
-    found = {key: _abridged(item, most, room) for key, item in islice(value.items(), shown)}
-    if len(value) > shown:
-        found["[cut]"] = f"{len(value) - shown} more"
-    return found
+        said = [f"[cut: {left} items left out]"] if left else []
+        return [*map(inside, value[:ahead]), *said, *map(inside, value[len(value) - after :])]
+    found = {key: inside(item) for key, item in islice(value.items(), ahead)}
+    note = "[cut]"
+    while note in value:
+        note = f"[{note}]"
+    if left:
+        found[note] = f"{left} keys left out"
+    return found | {key: inside(item) for key, item in islice(value.items(), len(value) - after, None)}
