@@ -61,7 +61,9 @@ class Office:
         @tool(read_only=True)
         async def look() -> ToolResult:
             """Look at the bill."""
-            return ToolResult(content=[Text("the bill"), Media("image", PNG, "image/png", name="bill.png")])
+            return ToolResult(
+                content=[Text("the bill"), Media("image", PNG, "image/png", "s3://b/bill.png", "bill.png", fetch=True)]
+            )
 
         @tool(read_only=True)
         async def whoami(context: ToolContext) -> str:
@@ -151,7 +153,7 @@ def test_while_a_call_waits_the_model_is_not_asked_and_the_run_is_suspended_agai
     came = go_on(office, json.loads(json.dumps(came.suspended)), {"call_1": False})
     assert (came.status, office.paid) == ("done", ["bob"])
     assert [result.status for result in came.results] == ["denied", "ok", "ok"]
-    assert came.results[2].content[1] == Media("image", PNG, "image/png", name="bill.png")
+    assert came.results[2].content[1] == Media("image", PNG, "image/png", "s3://b/bill.png", "bill.png", fetch=True)
 
 
 def test_without_any_answer_it_stays_as_it_was() -> None:

@@ -227,7 +227,7 @@ def gives(what: str) -> Any:
         "bytes": b"\xff\x00",
         "surrogate": "\ud800",
         "text": Text("a"),
-        "media": [Text("a"), Media("image", b"\xff", "image/png", None, "n")],
+        "media": [Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True)],
         "result": ToolResult([1, b"\xfe".hex()], metadata={"m": 1}, content=[Media("file", b"\x00", "a/b")]),
         "error": ToolResult(None, "went wrong", status="failed"),
         "complex": 1j,

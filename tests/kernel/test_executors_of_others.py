@@ -88,7 +88,7 @@ def test_content_and_exceptions_come_back_from_there() -> None:
         place = Elsewhere()
         runner = Runner([tool(tools.gives, isolation=place), tool(tools.raises, isolation=place)])
         result = await runner.run("gives", {"what": "media"})
-        assert result.content == (Text("a"), Media("image", b"\xff", "image/png", None, "n"))
+        assert result.content == (Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True))
         failed = await runner.run("raises", {"kind": "value"})
         assert failed.status == "failed" and isinstance(failed.exception, ValueError)
         assert "no such value" in str(failed.error)

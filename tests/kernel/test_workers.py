@@ -182,7 +182,7 @@ def test_results_of_the_kernels_own_kinds_arrive_as_they_were(pool: WorkerPool) 
     assert gives({"what": "bytes"}) == b"\xff\x00"
     assert gives({"what": "surrogate"}) == "\ud800"
     assert gives({"what": "text"}) == Text("a")
-    assert gives({"what": "media"}) == [Text("a"), Media("image", b"\xff", "image/png", None, "n")]
+    assert gives({"what": "media"}) == [Text("a"), Media("image", b"\xff", "image/png", "s3://b/n", "n", fetch=True)]
     assert gives({"what": "item"}) == {"name": "i", "count": 1}
     result = gives({"what": "result"})
     assert (result.output, dict(result.metadata), result.status) == ([1, "fe"], {"m": 1}, "ok")

@@ -26,6 +26,7 @@ OUTPUTS: dict[str, Any] = {
     "a JSON value": {"kg": 12},
     "an image": Media("image", PNG, "image/png"),
     "an image at an address": Media("image", None, "image/png", uri="https://a.example/x.png"),
+    "an image with `fetch=True`": Media("image", None, "image/png", uri="https://a.example/x.png", fetch=True),
     "a PDF": Media("file", b"%PDF", "application/pdf", name="a.pdf"),
     "a text file": Media("file", b"a,b", "text/csv", name="a.csv"),
     "audio": Media("audio", b"RIFF", "audio/wav"),

@@ -32,9 +32,10 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
     See docs/talking-to-the-model.md.
 
     The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like
-    the envelope's own tags is escaped (`&lt;`), media that are text become text, and the whole is cut to 100,000
-    characters. The runner's own words, of a call that was not run, are left as they are; those of a middleware, such as
-    a `rate`, are not. It belongs in `around`, outermost, so that nothing cuts the envelope itself:
+    the envelope's own tags is escaped (`&lt;`), media that are text become text, no address in it is fetched by a
+    model's API, and the whole is cut to 100,000 characters. The runner's own words, of a call that was not run, are
+    left as they are; those of a middleware, such as a `rate`, are not. It belongs in `around`, outermost, so that
+    nothing cuts the envelope itself:
     `around=[untrusted, limit_output(16_000)]`.
     """
     result = await next(call, context)
@@ -126,9 +127,9 @@ def _defused_media(block: Media) -> Media:
     mime_type = _LOOKS_LIKE_OURS.sub("&lt;", block.mime_type)
     if len(mime_type) > 255:  # more than content takes, through what was escaped
         mime_type = mime_type.partition(";")[0]
-    if (name, uri, mime_type) == (block.name, block.uri, block.mime_type):
+    if (name, uri, mime_type, False) == (block.name, block.uri, block.mime_type, block.fetch):
         return block
-    return Media(block.kind, block.data, mime_type, uri, name)
+    return Media(block.kind, block.data, mime_type, uri, name, fetch=False)
 
 
 def _escaped_at(text: str, places: list[int]) -> str:

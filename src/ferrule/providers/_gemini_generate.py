@@ -11,13 +11,14 @@ from ferrule.providers._api import Api, End, ending, not_run_problem, read_calls
 from ferrule.providers._gemini_names import GEMINI_NAME, camel, either
 from ferrule.providers._gemini_paths import PartialCall
 from ferrule.providers._read import (
+    WEB,
     answered_call,
     arguments,
     base64_text,
     block_text,
     error_text,
+    fetched_address,
     fields_of,
-    http_url,
     ids_of,
     known_id,
     lossless_json,
@@ -224,7 +225,7 @@ def _media_part(block: Block) -> dict[str, Any] | None:
         return None
     if block.data:
         return {"inlineData": {"mimeType": kind, "data": base64_text(block)}}
-    address = block.uri if block.uri and block.uri.startswith("gs://") else http_url(block)
+    address = fetched_address(block, (*WEB, "gs://"))
     return {"fileData": {"mimeType": kind, "fileUri": address}} if address else None
 
 

@@ -13,10 +13,10 @@ from ferrule.providers._read import (
     base64_text,
     block_text,
     error_text,
+    fetched_address,
     fields_of,
     fields_of_each,
     fill_ids,
-    http_url,
     known_id,
     media_type,
     name_in_history,
@@ -140,8 +140,9 @@ def _content(block: Block) -> dict[str, Any]:
     if isinstance(block, Media):
         mime_type = media_type(block)
         kind = "image" if mime_type in API.images else "document" if mime_type == "application/pdf" else None
-        where = {"data": base64_text(block)} if block.data else {"uri": http_url(block)}
-        if kind and (block.data or http_url(block)):
+        address = fetched_address(block)
+        where = {"data": base64_text(block)} if block.data else {"uri": address} if address else None
+        if kind and where:
             return {"type": kind, "mime_type": mime_type, **where}
     return {"type": "text", "text": block_text(block)}
 

@@ -435,9 +435,17 @@ def block_text(block: Block) -> str:
     if block.data is not None and (kind.startswith("text/") or kind == "application/json"):
         return block.data.decode("utf-8", "replace")
     size = "" if block.data is None else f" of {len(block.data)} bytes"
-    named = f" named {block.name!r}" if block.name else ""
-    where = f", at {block.uri}" if block.uri else ""
+    named = f" named {_at_most(block.name)!r}" if block.name else ""
+    where = f", at {_at_most(block.uri)!r}" if block.uri else ""
     return clean(f"[{block.kind}{size}{named}, {block.mime_type}{where}: it cannot be shown in a tool result here]")
+
+
+_LONGEST_NAMED = 1_000
+"""Characters of a name or of an address in words."""
+
+
+def _at_most(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAMED else f"{text[:_LONGEST_NAMED]}…"
 
 
 def base64_text(block: Media) -> str:
@@ -445,14 +453,18 @@ def base64_text(block: Media) -> str:
     return base64.b64encode(block.data or b"").decode()
 
 
-def http_url(block: Media) -> str | None:
-    """Where an API can fetch `block` itself."""
-    return block.uri if block.uri and block.uri.startswith(("https://", "http://")) else None
+WEB = ("https://", "http://")
+
+
+def fetched_address(block: Media, schemes: tuple[str, ...] = WEB) -> str | None:
+    """Where the API is to fetch `block` itself, with the rights of the account that it is asked by: only where a
+    developer said so, and with a scheme that it takes. All other uses of `uri` are words."""
+    return block.uri if block.fetch and block.uri and block.uri.startswith(schemes) else None
 
 
 def data_url(block: Media) -> str | None:
-    """The bytes of `block` in a URL, or where an API can fetch it itself."""
-    return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else http_url(block)
+    """The bytes of `block` in a URL, or where the API is to fetch it itself."""
+    return f"data:{media_type(block)};base64,{base64_text(block)}" if block.data else fetched_address(block)
 
 
 def lossless_json(text: str) -> Any:

@@ -14,11 +14,11 @@ from ferrule.providers._read import (
     base64_text,
     block_text,
     error_text,
+    fetched_address,
     fields_of,
     fields_of_each,
     fill_ids,
     found_in,
-    http_url,
     is_null,
     known_id,
     media_type,
@@ -235,7 +235,7 @@ def _content(block: Block) -> dict[str, Any]:
 def _source(block: Media) -> dict[str, Any] | None:
     if block.data:
         return {"type": "base64", "media_type": media_type(block), "data": base64_text(block)}
-    address = http_url(block)
+    address = fetched_address(block)
     return {"type": "url", "url": address} if address else None
 
 

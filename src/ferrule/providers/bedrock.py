@@ -15,6 +15,7 @@ from ferrule.providers._read import (
     arguments,
     block_text,
     error_text,
+    fetched_address,
     fields_of,
     ids_of,
     is_null,
@@ -265,7 +266,8 @@ def _media_part(block: Media, where: str) -> dict[str, Any] | None:
 def _source(block: Media) -> dict[str, Any] | None:
     if block.data:
         return {"bytes": block.data}
-    return {"s3Location": {"uri": block.uri}} if block.uri and block.uri.startswith("s3://") else None
+    address = fetched_address(block, ("s3://",))
+    return {"s3Location": {"uri": address}} if address else None
 
 
 def _document_name(name: str | None, where: str) -> str:

@@ -88,6 +88,7 @@ def _blocks(content: list[types.ContentBlock]) -> list[Text | Media]:
 
 
 def _block(block: types.ContentBlock) -> Text | Media:
+    """One block; a server gives addresses for people and programs, and none that a model's API may fetch."""
     match block:
         case types.TextContent():
             return Text(block.text)

@@ -43,6 +43,8 @@ class Media:
         mime_type: For instance `image/png`; in ASCII, at most 255 characters.
         uri: Where it came from or can be read.
         name: A file name.
+        fetch: Whether the model's API may fetch `uri` itself, with the rights of your account there: only a developer
+            who knows the address says so. Without it, and without `data`, the model is told in words what it is.
     """
 
     kind: Literal["image", "audio", "file", "resource"]
@@ -50,6 +52,7 @@ class Media:
     mime_type: str
     uri: str | None = None
     name: str | None = None
+    fetch: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -58,6 +61,8 @@ class Media:
             raise TypeError(f"the data of Media are bytes or None, not {type(self.data).__name__}")
         if not (isinstance(self.mime_type, str) and re.fullmatch(_MIME_TYPE, self.mime_type)):  # type: ignore[redundant-expr]
             raise TypeError(f"Media whose mime_type is {str(self.mime_type)[:100]!r}; write image/png")
+        if type(self.fetch) is not bool:  # text out of somebody's JSON is no permission
+            raise TypeError(f"the fetch of Media is True or False, not {self.fetch!r}")
         for name in ("kind", "mime_type", "uri", "name"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else clean(str(value)))

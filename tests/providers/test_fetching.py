@@ -1,0 +1,141 @@
+"""What a model's API may fetch by itself: what a developer said, and nothing that anybody else gave."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import ferrule
+from ferrule import Media, Runner, Text, Tool, ToolCall, ToolResult, tool
+from ferrule.middleware import untrusted
+from ferrule.providers import NAMES
+
+KINDS = get_args(get_type_hints(Media)["kind"])
+TYPES = ("image/png", "application/pdf", "video/mp4", "audio/wav", "application/msword", "text/plain", "x/y")
+PLACE = "somewhere.example/x"
+ADDRESSES = [
+    *(f"{scheme}{PLACE}" for scheme in ("https://", "http://", "s3://", "gs://", "file:///", "ftp://", "data:,", "")),
+    f"HTTPS://{PLACE}",
+    f"https://{PLACE}\n\nhttps://{PLACE}",
+]
+APIS = [(name, data) for name in NAMES for data in ([None, {"type": "function_call"}] if name == "gemini" else [None])]
+FETCHED = {
+    "anthropic": {"https", "http"},
+    "bedrock": {"s3"},
+    "cohere": set(),
+    "gemini": {"https", "http", "gs"},
+    "gemini function_call": {"https", "http"},
+    "mistral": {"https", "http"},
+    "ollama": set(),
+    "openai_chat": set(),
+    "openai_responses": {"https", "http"},
+}
+"""The schemes that each API resolves in a tool's result."""
+
+
+def named(name: str, data: Any) -> str:
+    return name if data is None else f"{name} {data['type']}"
+
+
+def every_media(fetch: bool) -> list[Media]:
+    return [
+        Media(kind, None, mime_type, address, "x", fetch=fetch)
+        for kind in KINDS
+        for mime_type in TYPES
+        for address in ADDRESSES
+    ]
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
+
+
+def references(name: str, data: Any, content: list[Any], error: str | None = None) -> set[str]:
+    """The texts with the address, and no words about it, in what the provider sends."""
+    call = ToolCall("call_1", "look", {}, data=data)
+    given = ToolResult(None, error, content=content, call=call, tool_name="look", status="failed" if error else "ok")
+    sent = import_module(f"ferrule.providers.{name}").results([given])
+    json.dumps(sent, default=repr)
+    return {text for text in texts_in(sent) if PLACE in text and "it cannot be shown" not in text}
+
+
+@pytest.mark.parametrize(("name", "data"), APIS, ids=[named(*api) for api in APIS])
+def test_nothing_is_referred_to_that_nobody_allowed(name: str, data: Any) -> None:
+    for media in every_media(fetch=False):
+        assert references(name, data, [media]) == set(), media
+        assert references(name, data, [Text("See:"), media, Text("{}")]) == set(), media
+        assert references(name, data, [Text("no"), media], error="no") == set(), media
+
+
+@pytest.mark.parametrize(("name", "data"), APIS, ids=[named(*api) for api in APIS])
+def test_what_is_allowed_is_referred_to_by_the_schemes_that_the_api_takes(name: str, data: Any) -> None:
+    found = {text for media in every_media(fetch=True) for text in references(name, data, [media])}
+    assert {text.partition(":")[0] for text in found} == FETCHED[named(name, data)]
+
+
+def test_one_function_decides_what_is_fetched() -> None:
+    """No other place in a provider reads the address of media."""
+    places = set()
+    for file in (Path(ferrule.__file__).parent / "providers").glob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and any(
+                isinstance(node, ast.Attribute) and node.attr == "uri" for node in ast.walk(function)
+            ):
+                places.add((file.name, function.name))
+    assert places == {("_read.py", "fetched_address"), ("_read.py", "block_text")}
+
+
+@pytest.mark.parametrize("fetch", [None, 1, "true", "yes"])
+def test_a_permission_is_true_and_nothing_like_it(fetch: Any) -> None:
+    with pytest.raises(TypeError, match="fetch of Media is True or False"):
+        Media("image", None, "image/png", "https://a.example/x.png", fetch=fetch)
+
+
+def test_what_stands_in_words_is_bounded_and_on_one_line() -> None:
+    media = Media("image", None, "image/png", "s3://bucket/\n" + "x" * 100_000, "\n" * 100_000)
+    [message] = import_module("ferrule.providers.anthropic").results(
+        [ToolResult(content=[media], call=ToolCall("c", "look", {}), status="ok")]
+    )
+    text = message["content"][0]["content"][0]["text"]
+    assert len(text) < 5_000 and "\n" not in text and "s3://bucket/" in text
+
+
+BY_HAND = Media("image", None, "image/png", "s3://bucket/secret.png", fetch=True)
+
+
+@tool(read_only=True)
+async def look() -> list[Media]:
+    """Look."""
+    return [BY_HAND]
+
+
+@tool(read_only=True)
+async def fail() -> ToolResult:
+    """Fail."""
+    return ToolResult(error="no", content=[Text("no"), BY_HAND])
+
+
+def media_of(of: Tool, **options: Any) -> list[bool]:
+    async def main() -> ToolResult:
+        async with Runner([of], **options) as runner:
+            return await runner.run(of.name, {})
+
+    return [block.fetch for block in asyncio.run(main()).content if isinstance(block, Media)]
+
+
+@pytest.mark.parametrize("of", [look, fail], ids=lambda of: of.name)
+def test_what_a_tool_allows_is_kept_and_untrusted_takes_it_back(of: Tool) -> None:
+    assert media_of(of) == [True]
+    assert media_of(of, around=[untrusted]) == [False]
