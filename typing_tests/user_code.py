@@ -317,13 +317,20 @@ class Counted:
         return {**arguments, "count": len(arguments)}
 
 
+class Within:
+    """A guard of somebody else's, which answers by a bool."""
+
+    async def check(self, tool: Tool, **arguments: Any) -> bool:
+        return tool.name in arguments
+
+
 def unsure(call: ToolCall, context: ToolContext) -> Decision | None:
     """A guard with a context of any kind."""
     return ask("sure?") if context.deps is None else None
 
 
 every_guard: Sequence[Guard] = [
-    OnlyTexts(), OnlyMine(), Shortened(), NotHidden(), Counted(), unsure, office_hours, normalised, renamed,
+    OnlyTexts(), OnlyMine(), Shortened(), NotHidden(), Counted(), Within(), unsure, office_hours, normalised, renamed,
     lambda call, context: None,
 ]  # fmt: skip
 guarded = tool(plain, name="guarded", guards=[OnlyTexts(), OnlyMine(), unsure, lambda call, context: deny("no")])

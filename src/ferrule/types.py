@@ -28,11 +28,16 @@ Verdict: TypeAlias = Decision | Mapping[str, object] | None
 GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Verdict | Awaitable[Verdict]]
 """A guard as a function of the call and its context, sync or async. See docs/guards.md."""
 
-ChecksHandler: TypeAlias = "Callable[[Never], Decision | BaseModel | Awaitable[Decision | BaseModel | None] | None]"
+ChecksCall: TypeAlias = Callable[[ToolCall, ToolContext], Verdict | bool | Awaitable[Verdict | bool]]
+"""It gets the call and its context, as a guard that is a function does. See docs/guards.md."""
+
+ChecksHandler: TypeAlias = (
+    "Callable[[Never], Decision | bool | BaseModel | Awaitable[Decision | bool | BaseModel | None] | None]"
+)
 """It gets an instance of the tool that it guards, whatever its class is, and gives it back changed, or decides.
 See docs/guards.md."""
 
-ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Verdict | Awaitable[Verdict]]"
+ChecksArguments: TypeAlias = "Callable[Concatenate[Tool, ...], Verdict | bool | Awaitable[Verdict | bool]]"
 """It knows the arguments of its tools by name. See docs/guards.md."""
 
 
@@ -43,10 +48,12 @@ class GuardObject(Protocol):
     - `check(handler)` is asked about an instance of the handler class, and may change its fields; the runner refuses
       it for other tools.
     - `check(tool, **arguments)` is asked about the tool and, by name, its arguments.
+
+    `True` says what `None` does, and `False` denies. What the last two raise denies with its text.
     """
 
     @property
-    def check(self) -> GuardFunction | ChecksHandler | ChecksArguments: ...
+    def check(self) -> ChecksCall | ChecksHandler | ChecksArguments: ...
 
 
 Guard: TypeAlias = GuardFunction | GuardObject

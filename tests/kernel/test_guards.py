@@ -100,12 +100,16 @@ class ChecksArgumentsLater(ChecksArguments):
 
 
 @pytest.mark.parametrize("form", [Checks, ChecksLater, ChecksArguments, ChecksArgumentsLater])
-def test_a_guard_with_check_is_asked_by_its_signature(form: Any) -> None:
-    for answer, status in ((None, "ok"), (allow(), "ok"), (deny("no"), "denied")):
+def test_a_guard_with_check_is_asked_by_its_signature_and_may_answer_by_a_bool(form: Any) -> None:
+    for answer, status in ((None, "ok"), (True, "ok"), (allow(), "ok"), (deny("no"), "denied"), (False, "denied")):
         guard = form(answer)
         result, _, _ = judged([guard])
         assert result.status == status
         assert guard.seen == [("double", 1)]
+    for odd in (1, "yes", []):
+        said = f"a check answered with {type(odd).__name__}, and has to answer True, None or allow() where"
+        result, _, _ = judged([form(odd)])
+        assert (result.status, said in str(result.error)) == ("denied", True)
 
 
 class Shout(ToolHandler):
@@ -239,8 +243,10 @@ def test_the_strictest_guard_wins_whatever_the_order(answers: list[str], slow: b
 
 @pytest.mark.parametrize("form", [saying, later])
 @pytest.mark.parametrize("answer", [0, 1, "", "allow", True, False, object(), [], Decision, ["n"], float("nan")])
-def test_an_answer_that_is_none_of_the_forms_denies(answer: Any, form: Any) -> None:
-    assert judged([form(answer)])[0].status == "denied"
+def test_an_answer_that_is_none_of_the_forms_denies_and_says_which_there_are(answer: Any, form: Any) -> None:
+    result, _, _ = judged([form(answer)])
+    said = f"a guard answered with {type(answer).__name__}, and has to answer None, allow(), ask(reason), deny(reason)"
+    assert (result.status, said in str(result.error)) == ("denied", True)
 
 
 BREAKING = [ValueError("x"), SystemExit(1), asyncio.CancelledError(), StopIteration(), BaseException(), TimeoutError()]
@@ -292,6 +298,41 @@ def test_a_guard_that_cancels_itself_or_answers_what_cannot_be_read_denies(guard
     assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]
     runner = Runner([Ran().tool], guards=[guard])
     assert go(runner.decide(ToolCall("c1", "double", {"n": 1}))).kind == "deny"
+
+
+class OverLimit(Exception):
+    """What somebody else's policy raises."""
+
+
+class OfTool:
+    def check(self, tool: Tool, **arguments: Any) -> None:
+        raise OverLimit(f"token=abc over the limit of hunter22 {'x' * 1000}")
+
+
+class OfInstance:
+    async def check(self, handler: Any) -> None:
+        OfTool().check(handler)
+
+
+class Double(ToolHandler):
+    n: int
+
+    async def __call__(self) -> int:
+        return self.n * 2
+
+
+@pytest.mark.parametrize("guard", [OfTool(), OfInstance()])
+def test_what_a_guard_of_others_raises_is_the_reason_bounded_and_without_secrets(
+    guard: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = Runner([tool(Double)], guards=[guard], secrets={"password": "hunter22"})
+    result = go(runner.run("double", {"n": 1}))
+    said = str(result.error)
+    assert (result.status, result.executed) == ("denied", False)
+    assert said.startswith("Denied: token=*** over the limit of ********** xxx") and len(said) < 550
+    (record,) = caplog.records
+    assert "raised" in record.getMessage() and "OverLimit" in record.getMessage()
+    assert "hunter22" not in record.getMessage()
 
 
 @pytest.mark.parametrize("slow", [False, True])

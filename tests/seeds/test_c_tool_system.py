@@ -21,9 +21,11 @@ from ferrule import (
     ToolContext,
     ToolResult,
     Toolset,
+    allow,
     ask,
     assemble_tool_pool,
     build_tool,
+    deny,
 )
 from ferrule.guards import within
 from ferrule.providers import anthropic, openai_responses
@@ -190,23 +192,35 @@ def test_a_link_out_of_the_folder_does_not_lead_out(folder: Path) -> None:
     assert result.status == "denied"
 
 
-@pytest.mark.parametrize("answer", [False, True, "no", 0, {}])
-def test_a_permission_check_that_answers_with_a_value_denies(folder: Path, answer: Any) -> None:
-    class Odd(ReadFileTool):
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        *((yes, None) for yes in (None, True, allow())),
+        *((False, "Denied: not permitted."), (deny("not on Mondays"), "Denied: not on Mondays.")),
+        (ask("really?"), "Denied: nobody is there to ask (really?)."),
+        *((odd, f"a check answered with {type(odd).__name__}, and has to answer True, None or allow()")
+          for odd in ("no", 0, {}, {"behavior": "deny"})),
+    ],
+)  # fmt: skip
+def test_a_permission_check_says_yes_by_true_none_or_allow_and_no_by_all_else(
+    folder: Path, answer: Any, said: str | None
+) -> None:
+    class Checked(ReadFileTool):
         async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> Any:
             return answer
 
-    result = asyncio.run(Runner([Odd()]).run("read_file", {"file_path": str(folder / "test.py")}))
-    assert result.status == "denied"
+    result = asyncio.run(Runner([Checked()]).run("read_file", {"file_path": str(folder / "test.py")}))
+    assert (result.status, result.executed) == (("ok", True) if said is None else ("denied", False))
+    assert (said or "") in str(result.error)
 
 
-def test_a_permission_check_that_breaks_denies(folder: Path) -> None:
+def test_what_a_permission_check_raises_denies_with_its_text(folder: Path) -> None:
     class Broken(ReadFileTool):
         async def check_permissions(self, payload: dict[str, Any], context: ToolContext) -> None:
             raise RuntimeError("no database")
 
     result = asyncio.run(Runner([Broken()]).run("read_file", {"file_path": str(folder / "test.py")}))
-    assert result.status == "denied"
+    assert (result.status, result.error) == ("denied", "Denied: no database. Nothing was run.")
 
 
 def test_a_permission_check_cannot_change_what_runs(folder: Path) -> None:

@@ -1,22 +1,30 @@
-"""Guards whose `check` takes a handler's instance, `check(handler)`, or the tool and its arguments,
-`check(tool, **arguments)`."""
+"""Guards with a `check`: of the call, of an instance of the handler class, or of the tool and its arguments.
+
+All of them may answer by a bool, and what those of others raise is their way to say no.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
 from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.handler import Handler
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, GuardError
+from ferrule.pipeline.guards import name_of
+from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.types import Guard, GuardFunction, Verdict
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import allow
+from ferrule.values.decision import Decision, allow, deny
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
+from ferrule.values.masking import masked_text
 
 _FORMS = "check(call, context), check(handler) or check(tool, **arguments)"
 
@@ -33,16 +41,83 @@ def guard_of(guard: Guard, check: Callable[..., object], tool: Tool) -> GuardFun
         raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, and its check has no signature") from None
     parameters = list(signature.parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if any(p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in parameters) or (
-        positional[:1] and positional[0].name == "tool"
-    ):
-        return _of_arguments(check, guard, tool)
-    if sum(p.default is p.empty for p in positional) == 1:
-        return _of_instance(check, guard, tool)
+    required = sum(p.default is p.empty for p in positional)
+    others = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
+    options = all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in others)
+    of_tool = positional[:1] and positional[0].name == "tool"
+    if required == 2 and options and not of_tool:
+        return _answering(check)
+    if others or of_tool:
+        return of_foreign(_of_arguments(check, guard, tool), guard)
+    if required == 1:
+        return of_foreign(_of_instance(check, guard, tool), guard)
     raise DefinitionError(f"the guard {guard!r} must have {_FORMS}, not check{signature}")
 
 
-def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
+Asked: TypeAlias = Callable[[ToolCall, ToolContext], object]
+
+
+def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Mapping)) -> GuardFunction:
+    """The guard of a function that was not written for Ferrule: whatever it raises denies with its text.
+
+    Args:
+        guard: What the log and a decision call it by.
+        kinds: What it may answer with besides a bool.
+    """
+    asked = _answering(ask, kinds)
+
+    def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
+        try:
+            answer = asked(call, context)
+        except Exception as error:
+            raise refusal(error, call, context) from error
+        return ask_later(answer, call, context) if inspect.isawaitable(answer) else answer
+
+    async def ask_later(answer: Awaitable[Verdict], call: ToolCall, context: ToolContext) -> Verdict:
+        try:
+            return await answer
+        except Exception as error:
+            raise refusal(error, call, context) from error
+
+    def refusal(error: Exception, call: ToolCall, context: ToolContext) -> GuardError:
+        if isinstance(error, GuardError):
+            return error
+        running: Any = context.running
+        if not isinstance(error, PermissionError):
+            level = logging.WARNING
+            log_raised(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
+        return GuardError(masked_text(error, partial(hide, running)))
+
+    ask_guard.__name__ = name_of(guard)
+    return ask_guard
+
+
+def _answering(ask: Asked, kinds: tuple[type, ...] = (Decision, Mapping)) -> GuardFunction:
+    """The guard of a function that may answer by a bool."""
+
+    def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
+        answer = ask(call, context)
+        return ask_later(answer) if inspect.isawaitable(answer) else verdict(answer)
+
+    async def ask_later(answer: Awaitable[object]) -> Verdict:
+        return verdict(await answer)
+
+    def verdict(answer: object) -> Verdict:
+        if answer is None or answer is True:
+            return None
+        if answer is False:
+            return deny("not permitted")
+        if isinstance(answer, kinds):
+            return answer  # type: ignore[return-value]
+        return deny(
+            f"a check answered with {type(answer).__name__}, and has to answer True, None or allow() where it has no "
+            "objection, else False, deny(reason) or ask(reason)"
+        )
+
+    return ask_guard
+
+
+def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:
     function, given = (check.__func__, (guard, tool)) if inspect.ismethod(check) else (check, (tool,))
     names = tool.handling.parameters.schema.get("properties", {})
     try:
@@ -52,10 +127,10 @@ def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Gua
             f"the guard {guard!r} has check{inspect.signature(check)}, which cannot be given the arguments of "
             f"{tool.name!r}: {error}; write check(self, tool, /, **arguments)"
         ) from None
-    return lambda call, context: check(tool, **thaw(call.arguments))  # type: ignore[return-value]
+    return lambda call, context: check(tool, **thaw(call.arguments))
 
 
-def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> GuardFunction:
+def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:
     handling: Handler = tool.handling
     if not handling.makes_instance:
         raise DefinitionError(
@@ -66,16 +141,16 @@ def _of_instance(check: Callable[..., object], guard: Guard, tool: Tool) -> Guar
     parameters = handling.parameters
     assert isinstance(parameters, TypedParameters)
 
-    async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:
+    async def ask_guard(call: ToolCall, context: ToolContext) -> object:
         instance = parameters.again(call.arguments)
         before = parameters.fields_of(instance)
         answer = check(instance)
         if inspect.isawaitable(answer):
             answer = await answer
-        if answer is None:
+        if answer is None or answer is True:
             answer = instance
         if not isinstance(answer, type(instance)):
-            return answer  # type: ignore[return-value]  # `decision_of` looks at it
+            return answer
         try:
             after = parameters.fields_of(answer)
         except NoJudgedForm as error:

@@ -13,13 +13,13 @@ from ferrule.definition.handler import Handler
 from ferrule.definition.options import OPTIONS, ToolOptions, callable_with, fits, refuse_unknown, wrong
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError
+from ferrule.interop.checks import of_foreign
 from ferrule.interop.shapes import options_of
 from ferrule.types import Executable, Guard
 from ferrule.values.call import ToolCall
 from ferrule.values.content import to_text
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, deny
-from ferrule.values.masking import masked_text
+from ferrule.values.decision import Decision
 from ferrule.values.result import ToolResult
 
 _OWN_KEYS = ("name", "execute", "check_permissions", "is_read_only", "is_concurrency_safe")
@@ -97,7 +97,7 @@ def _built(given: dict[str, Any]) -> Tool:
     if given.get("input_schema") is None:
         given["input_schema"] = {"type": "object"}
     made = Tool(name, execute, **given)
-    return made if check is None else made.replace(guards=(permission_guard(name, check), *made.guards))
+    return made if check is None else made.replace(guards=(permission_guard(check), *made.guards))
 
 
 def with_foreign_results(handler: Handler) -> Handler:
@@ -115,10 +115,8 @@ async def _awaited(value: Awaitable[object]) -> object:
     return foreign_result(await value)
 
 
-def permission_guard(name: str, check: Callable[..., object]) -> Guard:
-    """A guard of `check_permissions(payload, context)`.
-
-    It says no by raising `PermissionError`, whose text is the reason; `None` is no objection; all else denies.
+def permission_guard(check: Callable[..., object]) -> Guard:
+    """A guard of `check_permissions(payload, context)`, which cannot change the arguments.
 
     Raises:
         DefinitionError: where it is neither a sync nor an async function of two arguments.
@@ -129,19 +127,11 @@ def permission_guard(name: str, check: Callable[..., object]) -> Guard:
     if not two:
         callable_with("(payload)")("check_permissions", check)
 
-    async def check_permissions(call: ToolCall, context: ToolContext) -> Decision | None:
+    def check_permissions(call: ToolCall, context: ToolContext) -> Any:
         payload = dict(call.arguments)
-        try:
-            answer = check(payload, context) if two else check(payload)
-            if inspect.isawaitable(answer):
-                answer = await answer
-        except PermissionError as error:
-            return deny(masked_text(error) or "not permitted")
-        if answer is None:
-            return None
-        return deny(f"check_permissions of {call.name} answered neither yes nor no")
+        return check(payload, context) if two else check(payload)
 
-    return check_permissions
+    return of_foreign(check_permissions, check_permissions, (Decision,))
 
 
 def foreign_result(value: object) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 
 from ferrule.definition.forms import of_others
@@ -18,7 +17,7 @@ BROKEN = deny("a guard broke, so the call may not run")
 
 
 def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
-    """`guard` as a function of call and context: it is one, or has a `check(call, context)`, or a form of others.
+    """`guard` as a function of call and context: it is one, or has a `check`.
 
     Raises:
         DefinitionError: where its form does not go with the tool.
@@ -26,22 +25,7 @@ def guard_function(guard: Guard, tool: Tool) -> GuardFunction:
     if isinstance(guard, type):
         raise DefinitionError(f"the guard {guard.__name__} is a class; give an instance of it: {guard.__name__}(...)")
     check = getattr(guard, "check", None)
-    if callable(check):
-        return check if _takes_call(check) else of_others("guard_of", guard, check, tool)  # type: ignore[no-any-return]
-    return guard  # type: ignore[return-value]
-
-
-def _takes_call(check: Callable[..., object]) -> bool:
-    """Whether it needs just call and context, and takes nothing else but options by name."""
-    try:
-        parameters = list(inspect.signature(check).parameters.values())
-    except ValueError:  # of a function that is built in
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    others = [p for p in parameters if p.kind in (p.VAR_KEYWORD, p.KEYWORD_ONLY)]
-    required = [p for p in positional if p.default is p.empty]
-    options = all(p.kind is p.KEYWORD_ONLY and p.default is not p.empty for p in others)
-    return len(required) == 2 and options and positional[0].name != "tool"
+    return of_others("guard_of", guard, check, tool) if callable(check) else guard  # type: ignore[return-value]
 
 
 def ask_always(tool: Tool) -> GuardFunction:
@@ -57,7 +41,10 @@ def decision_of(answer: object) -> Decision:
     if isinstance(answer, Mapping):
         answer = allow(answer)
     if not isinstance(answer, Decision):
-        return deny(f"a guard answered with {type(answer).__name__}, which is neither a decision nor arguments")
+        return deny(
+            f"a guard answered with {type(answer).__name__}, and has to answer None, allow(), ask(reason), "
+            "deny(reason) or the arguments to use"
+        )
     if answer.kind == "allow" and answer.arguments is not None:
         return allow(thaw(answer.arguments))  # a mapping of somebody's own may raise anything when it is read
     return answer
