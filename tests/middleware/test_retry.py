@@ -15,7 +15,7 @@ from tests.kernel import isolated_tools
 from tests.kernel.watched import Watch, go, plain
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
-from ferrule.middleware import retry
+from ferrule.middleware import rate, retry
 from ferrule.middleware._counted import limited
 from ferrule.testing import ManualClock
 
@@ -228,6 +228,48 @@ def test_the_tools_own_time_is_kept_and_beyond_the_longest_there_is_no_other_att
         assert (result.status, flaky.runs) == ("failed", 1)
     else:
         assert seconds <= result.metadata["attempts"][0]["wait"] <= min(seconds + 0.5, 30)
+
+
+@pytest.mark.parametrize(
+    ("why", "traits", "options"),
+    [
+        ("it was to wait for 60 s, and retry(longest=30) waits no longer than that", {"read_only": True}, {}),
+        ("it was to wait for 60 s, and the deadline", {"read_only": True}, {"longest": 60, "timeout": 50}),
+        ("neither read_only nor idempotent nor in retry(safe=…)", {}, {"longest": 60}),
+        ("retry(per_minute=1)", {"read_only": True}, {"longest": 60, "per_minute": 1, "attempts": 3}),
+    ],
+)
+def test_a_result_that_is_worth_another_attempt_and_gets_none_says_why(
+    why: str, traits: dict[str, Any], options: dict[str, Any]
+) -> None:
+    per_minute = "per_minute" in options
+    errors = [ToolError("busy", retry_after=0.5 if per_minute else 60)] * 3
+    result, _, _ = attempt(Flaky(*errors, **traits), **options)
+    assert why in result.metadata["not_retried"]
+    assert len(result.metadata.get("attempts", [1])) == (2 if per_minute else 1)
+    assert plain(result) == "busy"  # that is for the program, not for the model
+
+
+@pytest.mark.parametrize("longest", [30, 60])
+def test_a_rate_of_a_minute_is_waited_for_where_longest_allows_it(longest: int) -> None:
+    clock = ManualClock()
+
+    async def main() -> list[ToolResult]:
+        runner = Runner([Flaky(read_only=True).tool], inside=[retry(longest=longest), rate(1, 60)], clock=clock)
+        task = asyncio.ensure_future(runner.run_all([ToolCall(str(n), "act", {"n": n}) for n in range(2)]))
+        await clock.advance(60)
+        return await task
+
+    second = go(main())[1]
+    assert second.status == ("ok" if longest == 60 else "limited")
+    assert ("longest=30" in second.metadata.get("not_retried", "")) is (longest == 30)
+
+
+@pytest.mark.parametrize("what", ["all attempts were made", "it went well", "it is not worth another"])
+def test_who_expects_no_other_attempt_is_told_nothing(what: str) -> None:
+    flaky = Flaky(*[DOWN] * (2 if what == "all attempts were made" else 1), read_only=True)
+    options = {"when": lambda result: False} if what == "it is not worth another" else {}
+    assert "not_retried" not in attempt(flaky, attempts=2, **options)[0].metadata
 
 
 @pytest.mark.parametrize("wrong", [True, "5", float("nan"), -1, None])

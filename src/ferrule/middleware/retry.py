@@ -41,12 +41,14 @@ def retry(
 
     It belongs in `inside`, as the first: the deadline is for all attempts together, and no wait goes beyond it. Each
     attempt that is followed by another is a `tool:progress` with `attempt`, `of`, `status`, `error` and `wait`; a
-    result that took several has a list of these, its own among them, in `metadata["attempts"]`.
+    result that took several has a list of these, its own among them, in `metadata["attempts"]`. Where there were fewer
+    than `attempts`, although what came to be is worth another, `metadata["not_retried"]` says why.
 
     Args:
         attempts: How many at most, the first counted.
         wait: Seconds before the second attempt.
-        longest: Seconds of one wait at most; where the tool wants longer there is no other attempt.
+        longest: Seconds of one wait at most; where the tool wants longer there is no other attempt. Beside a
+            `rate(…, 60)`, which may ask for all of its 60 s, it is 60.
         jitter: The share of the wait that is chance, 0 to 1, so that not all who failed together come back together.
             It makes the wait shorter, but never shorter than the tool wants.
         per_minute: How many attempts beyond the first in any minute, for each tool, over all calls.
@@ -81,7 +83,8 @@ class Retry:
         self._wait = number("retry(wait)", wait, zero=True)
         self._longest = number("retry(longest)", longest, zero=True)
         self._jitter = number("retry(jitter)", jitter, zero=True, most=1)
-        self._spare = Windows(whole("retry(per_minute)", per_minute), 60.0)
+        self._per_minute = whole("retry(per_minute)", per_minute)
+        self._spare = Windows(self._per_minute, 60.0)
         self._safe = _safe_names(safe)
         self._when: Callable[[ToolResult], bool] = _worth_another if when is None else function("retry(when)", when)
         self._clock = Ticking("retry", clock)
@@ -98,27 +101,35 @@ class Retry:
     ) -> ToolResult:
         made: list[dict[str, Any]] = []
         ever = ran(result, context, before)
-        while (pause := self._pause(call, context, result, len(made) + 1, ever)) is not None:
+        while isinstance(pause := self._pause(call, context, result, len(made) + 1, ever), float):
             made.append(self._record(result, len(made) + 1, pause))
             context.announce(made[-1])
             # Where there is to be no other attempt, `next` says why.
             await context.pause(pause, self._clock.of(context).sleep)
             result = await next(call, context)
             ever = ran(result, context, before) if ever is False else ever
+        if pause:
+            result = result.replace(metadata={**result.metadata, "not_retried": pause})
         return self._last(result, made, ever) if made else result
 
     def _pause(
         self, call: ToolCall, context: ToolContext, result: ToolResult, attempt: int, ever: bool | None
-    ) -> float | None:
-        """Seconds until the next attempt; `None` where there is to be none."""
-        if attempt >= self._attempts or result.status not in _MAY or not self._when(result):
-            return None
-        if (ever is not False and not self._is_safe(call, context)) or context.chunks or context.cancelled:
-            return None
+    ) -> float | str:
+        """Seconds until the next attempt; or why there is none, and nothing where none was to be expected."""
+        if attempt >= self._attempts or result.status not in _MAY or context.cancelled or not self._when(result):
+            return ""
+        if ever is not False and not self._is_safe(call, context):
+            return f"{call.name} may have run, and is neither read_only nor idempotent nor in retry(safe=…)"
+        if context.chunks:
+            return "a part of its output had been shown"
         pause, remaining = self._chosen(result, attempt), context.remaining()
-        if pause > self._longest or (remaining is not None and pause >= remaining):
-            return None
-        return None if self._spare.take(call.name, self._clock.of(context).time()) else pause
+        if pause > self._longest:
+            return f"it was to wait for {pause:g} s, and retry(longest={self._longest:g}) waits no longer than that"
+        if remaining is not None and pause >= remaining:
+            return f"it was to wait for {pause:g} s, and the deadline, which is for all attempts, came before that"
+        if self._spare.take(call.name, self._clock.of(context).time()):
+            return f"the retry(per_minute={self._per_minute}) further attempts of {call.name} in a minute were made"
+        return pause
 
     def _is_safe(self, call: ToolCall, context: ToolContext) -> bool:
         tool = context.tool
