@@ -370,7 +370,8 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
         fields = fields_of(event)
         kind, text, item = fields["type"], fields["delta"], self._items.by_index[fields["output_index"]]
         at = None if kind in _ITEM_DELTAS else fields[_PART_DELTAS[kind][1]]
-        if type(text) is str and fields["item_id"] == item.id is not None:
+        known = type(at) is int or kind in _ITEM_DELTAS
+        if type(text) is str and known and fields["item_id"] == item.id is not None:
             item.chunks[kind, at].append(text)
             return True
         return False
@@ -455,6 +456,7 @@ class _StreamedItem:
         if self.done is not None:
             return self.done
         found = plain_list([self.started])[0] if plain_list([self.started]) else {}
+        parts = _Parts(found)
         for (kind, at), chunks in self.chunks.items():
             if at is None:
                 field = _ITEM_DELTAS[kind]
@@ -462,21 +464,33 @@ class _StreamedItem:
                 found[field] = join([read_text(found, field), *chunks])
             else:
                 key, _, part, field = _PART_DELTAS[kind]
-                _part_at(found, key, at, part)[field] = join_chunks(chunks)
+                continued = parts.at(key, at, part)
+                continued[field] = join_chunks([read_text(continued, field), *chunks])
         for at, notes in self.annotations.items():
-            _part_at(found, "content", at, "output_text")["annotations"] = plain(notes)
+            parts.at("content", at, "output_text")["annotations"] = plain(notes)
         found |= self.done_fields
         if found.get("type") in _OWN_TYPES:
             found["status"] = "completed" if self.done_fields else "in_progress"
         return found
 
 
-def _part_at(item: dict[str, Any], key: str, at: int, kind: str) -> dict[str, Any]:
-    """The part at the place `at` of an item's list, which is made longer where it has to be."""
-    parts = item[key] = [part for part in read_list(item, key) if isinstance(part, dict)]
-    while len(parts) <= min(at, len(parts)):
-        parts.append({"type": kind} | ({"text": "", "annotations": []} if kind == "output_text" else {}))
-    return parts[min(at, len(parts) - 1)]  # type: ignore[no-any-return]
+class _Parts:
+    """The parts of an item's lists; an index names a part, and one that is not there yet is the next one's."""
+
+    def __init__(self, item: dict[str, Any]) -> None:
+        self._item = item
+        self._places: dict[tuple[str, int], int] = {}
+
+    def at(self, key: str, index: int, kind: str) -> dict[str, Any]:
+        """The part of this index in the list under `key`, new where nothing has named it."""
+        if not any(known == key for known, _ in self._places):
+            parts = self._item[key] = [part for part in read_list(self._item, key) if isinstance(part, dict)]
+            self._places |= {(key, place): place for place in range(len(parts))}
+        parts = self._item[key]
+        place = self._places.setdefault((key, index), len(parts))
+        if place == len(parts):
+            parts.append({"type": kind} | ({"text": "", "annotations": []} if kind == "output_text" else {}))
+        return parts[place]  # type: ignore[no-any-return]
 
 
 def _same_call_id(started: Any, done: Any) -> bool:
