@@ -64,6 +64,12 @@ async def test_tool_with_progress(context: ToolContext) -> str:
     return "done"
 
 
+@tool(read_only=True)
+async def test_logging_tool() -> str:
+    """Log nothing: a server of tools has no log messages."""
+    return "done"
+
+
 def _schema(required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties) if required is None else required}
 
@@ -179,9 +185,11 @@ runner = Runner(
         test_multiple_content_types,
         test_error_handling,
         test_tool_with_progress,
+        test_logging_tool,
         test_elicitation,
         asking("test_elicitation_sep1034_defaults", "Please check", DEFAULTS),
         asking("test_elicitation_sep1330_enums", "Please choose", ENUMS),
+        asking("test_missing_capability", "Please confirm", _schema(ok={"type": "boolean"})),
         asking("test_streaming_elicitation", "Please confirm", _schema(ok={"type": "boolean"})),
         asking("test_input_required_result_tampered_state", "Please confirm", _schema(ok={"type": "boolean"})),
         test_input_required_result_elicitation,

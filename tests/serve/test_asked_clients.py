@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import mcp_types as wire
@@ -14,7 +16,7 @@ from connected import ERAS, Person, call, client, go, text
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from ferrule import Decision, Event, InputRequired, Runner, Tool, ToolCall, ToolContext, ask, serve, tool
+from ferrule import Decision, Event, InputRequired, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, serve, tool
 from ferrule.guards import ask_before_changes
 
 both_eras = pytest.mark.parametrize("era", ERAS)
@@ -96,11 +98,52 @@ def test_whatever_is_no_yes_denies(answer: Any, error: str, era: str) -> None:
     assert result.is_error and error in text(result) and shelf.removed == []
 
 
-@both_eras
-def test_a_client_that_cannot_ask_is_refused_and_told_so(era: str) -> None:
+def test_a_client_of_2025_that_cannot_ask_is_refused_and_told_so() -> None:
     shelf = Shelf()
-    result = call(shelf.runner, era, "remove", {"name": "vase"})
+    result = call(shelf.runner, "legacy", "remove", {"name": "vase"})
     assert result.is_error and "declares no elicitation" in text(result) and shelf.removed == []
+
+
+def undeclared(runner: Runner, name: str, arguments: Any = None) -> MCPError:
+    async def main() -> MCPError:
+        async with client(runner, MODERN) as connected:
+            with pytest.raises(MCPError, match="declares no elicitation") as refused:
+                await connected.call_tool(name, arguments)
+            return refused.value
+
+    return go(main())
+
+
+def test_a_client_of_2026_that_cannot_ask_is_told_what_it_has_to_declare() -> None:
+    shelf = Shelf()
+    error = undeclared(shelf.runner, "remove", {"name": "vase"})
+    assert error.code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
+    assert error.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+    assert "Nothing was run" in error.message and shelf.removed == []
+
+
+def test_so_it_is_where_the_tool_itself_wants_to_know_more() -> None:
+    @tool
+    async def book(context: ToolContext) -> Any:
+        """Book."""
+        return "booked" if context.answer else InputRequired("Where to?", {"type": "object"})
+
+    assert undeclared(Runner([book]), "book").code == wire.MISSING_REQUIRED_CLIENT_CAPABILITY
+
+
+@pytest.mark.parametrize("kind", ["no of its own", "made to a success"])
+def test_what_became_of_it_on_the_way_is_the_result(kind: str) -> None:
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
+        answer = await serve.ask_client(call, decision, context)
+        return deny("the shop is closed") if kind == "no of its own" else answer
+
+    async def forgive(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        result = await next(call, context)
+        return result if kind == "no of its own" else ToolResult("forgiven")
+
+    shelf = Shelf(approve=approve, around=[forgive])
+    said = text(call(shelf.runner, MODERN, "remove", {"name": "vase"}))
+    assert ("the shop is closed" in said or said == "forgiven") and shelf.removed == []
 
 
 @both_eras
@@ -516,6 +559,20 @@ def test_without_an_answer_it_is_asked_again(answer: Any) -> None:
             return text(await retry(again.request_state)), shelf.removed
 
     assert go(main()) == ("removed vase", ["vase"])
+
+
+def test_asking_again_gives_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.time()]
+    monkeypatch.setattr("ferrule.serve._server.time", SimpleNamespace(time=lambda: now[0]))
+
+    async def attempt(_: Client, state: str, retry: Retry) -> Any:
+        now[0] += 99
+        state = (await retry(state, answer={})).request_state
+        now[0] += 2
+        return await retry(state)
+
+    assert refusals(Shelf(), attempt, answer_within=100) == REFUSED
+    assert refusals(Shelf(), attempt, answer_within=200) == (0, "removed vase", ["vase"])
 
 
 def test_an_answer_without_a_question_is_a_new_call_that_asks() -> None:

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from ferrule import DefinitionError, Event, Runner, ToolContext, build_tool, serve, tool
+from ferrule import DefinitionError, Event, Runner, ToolContext, __version__, build_tool, serve, tool
 from ferrule.guards import ask_before_changes
 
 both_eras = pytest.mark.parametrize("era", ERAS)
@@ -146,6 +146,30 @@ def test_a_call_has_its_progress_and_its_result(era: str) -> None:
     assert go(main()) == ("3", ["adding"])
 
 
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("given", "told"), [({}, ("ferrule", __version__)), ({"name": "shop", "version": "2.0"}, ("shop", "2.0"))]
+)
+def test_a_server_says_who_it_is(given: dict[str, str], told: tuple[str, str], era: str) -> None:
+    async def main() -> tuple[str, str]:
+        async with listening(serve.mcp(Runner([add]), **given)) as url, connected(url, era) as client:
+            assert client.server_info is not None
+            return client.server_info.name, client.server_info.version
+
+    assert go(main()) == told
+
+
+def test_each_result_says_which_server_gave_it() -> None:
+    async def main() -> list[Any]:
+        async with listening(serve.mcp(Runner([add]))) as url:
+            call = {"name": "add", "arguments": {"a": 1, "b": 2}}
+            sent = [("tools/list", None), ("tools/call", call), ("server/discover", None)]
+            answers = [await post(url, {}, method=method, params=params) for method, params in sent]
+            return [answer.json()["result"]["_meta"]["io.modelcontextprotocol/serverInfo"] for answer in answers]
+
+    assert go(main()) == [{"name": "ferrule", "version": __version__}] * 3
+
+
 @both_eras
 def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
     @tool
@@ -159,6 +183,20 @@ def test_a_question_goes_to_the_client_and_its_answer_back(era: str) -> None:
             return text(await client.call_tool("remove", {"name": "vase"}))
 
     assert go(main()) == "removed vase"
+
+
+def test_a_call_that_needs_what_the_client_has_not_declared_is_a_bad_request() -> None:
+    @tool
+    async def remove(name: str) -> str:
+        """Remove it."""
+        return f"removed {name}"
+
+    async def main() -> tuple[int, int]:
+        async with listening(serve.mcp(Runner([remove], guards=[ask_before_changes]))) as url:
+            answer = await post(url, {}, method="tools/call", params={"name": "remove", "arguments": {"name": "vase"}})
+            return answer.status_code, answer.json()["error"]["code"]
+
+    assert go(main()) == (400, wire.MISSING_REQUIRED_CLIENT_CAPABILITY)
 
 
 def test_a_client_of_2025_has_a_session_that_is_not_its_id_and_one_of_2026_has_none() -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ferrule import DefinitionError, __version__, serve
+from ferrule import DefinitionError, serve
 from ferrule.cli import find, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
@@ -82,9 +82,9 @@ def command(options: argparse.Namespace) -> int:
             print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd()), end="")
             return 0
         if address is None:
-            return work.run(_until_told(partial(serve.stdio, runner, name=name, version=__version__)))
+            return work.run(_until_told(partial(serve.stdio, runner, name=name)))
         hosts = _reached_as(address, options.allow_host)
-        app = serve.mcp(runner, name=name, version=__version__, tokens=known, hosts=hosts, origins=options.allow_origin)
+        app = serve.mcp(runner, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
         return work.run(_until_told(partial(_over_http, app, address)))
 
 

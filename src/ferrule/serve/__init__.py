@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ferrule import DefinitionError, Runner, ToolContext
+from ferrule import DefinitionError, Runner, ToolContext, __version__
 from ferrule.serve._caller import Tokens, ask_client
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def mcp(
     runner: Runner,
     *,
     name: str = "ferrule",
-    version: str = "",
+    version: str = __version__,
     instructions: str | None = None,
     context: ToolContext | None = None,
     tokens: Tokens | None = None,
@@ -57,7 +57,7 @@ def mcp(
 
     Args:
         name: What the server calls itself.
-        version: Its version, as clients show it.
+        version: Its version, as clients show it; left out, Ferrule's.
         instructions: How its tools are meant, for the model.
         context: The context of every call, where `tokens` says no other.
         tokens: A function, sync or async, of the bearer token of a request, which gives the principal, or the context
@@ -68,7 +68,7 @@ def mcp(
         state_key: What seals the questions that a client carries: at least 32 bytes, or a list of such keys, of which
             the first seals. Several processes need the same one, and `Runner(resume_key=…)` besides; left out it is a
             random one.
-        answer_within: Seconds that a person has to answer a question.
+        answer_within: Seconds that a person has to answer a question, from when it was asked first.
         in_flight: How many calls there may be at once, those that wait for a slot too, and how many clients that listen
             for changes besides.
         in_flight_each: The same for each principal.
@@ -107,7 +107,7 @@ async def stdio(
     runner: Runner,
     *,
     name: str = "ferrule",
-    version: str = "",
+    version: str = __version__,
     instructions: str | None = None,
     context: ToolContext | None = None,
     answer_within: float = 600.0,

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ _Said = tuple[float, float | None, str]
 _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
 _NOTHING_SAID: deque[_Said] = deque(maxlen=0)
-_NO_FORMS = "the client of this call can ask nobody: it declares no elicitation by form"
+_NO_FORMS = deny("the client of this call can ask nobody: it declares no elicitation by form")
+_FORMS_REQUIRED = {"requiredCapabilities": {"elicitation": {"form": {}}}}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
@@ -121,6 +123,7 @@ class _Client:
         self._ahead = dict(ahead) if ahead else {}
         self._put_off: tuple[Decision, Decision, Form] | None = None
         self._left: tuple[Decision, Decision, Form] | None = None
+        self._lacks_forms = False
         self._loop = asyncio.get_running_loop()
         self._told = -math.inf
         self._waiting: deque[_Said] = _NOTHING_SAID  # most calls tell of no progress
@@ -130,16 +133,17 @@ class _Client:
 
     async def ask(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | bool:
         """Ask a client of 2025 now, and have one of 2026 asked by the result of its call."""
+        modern = _is_modern(self._request)
+        if modern and call.parent is not None:
+            return deny("a client cannot be asked about a call that another tool makes")
+        if modern and context.inside:
+            return deny("a client of 2026-07-28 cannot be asked while the tool runs")
         capabilities = self._request.session.client_capabilities
         declared = None if capabilities is None else capabilities.elicitation
         if declared is None or (declared.form is None and declared.url is not None):
-            return deny(_NO_FORMS)
-        if not _is_modern(self._request):
+            return _NO_FORMS
+        if not modern:
             return await self._elicit(await form_of(call, decision, context))
-        if call.parent is not None:
-            return deny("a client cannot be asked about a call that another tool makes")
-        if context.inside:
-            return deny("a client of 2026-07-28 cannot be asked while the tool runs")
         form = await form_of(call, decision, context)
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
@@ -155,6 +159,17 @@ class _Client:
         if call.parent is None and not context.inside:
             put_off = self._put_off
             self._left = put_off if put_off is not None and answer is put_off[0] else None
+            self._lacks_forms = answer is _NO_FORMS
+
+    def check_declared(self, result: ToolResult) -> None:
+        """Say by the error of the protocol where nothing but an undeclared capability has denied the call: so has a
+        server of 2026-07-28 to say it; before there was no such error.
+
+        Raises:
+            MCPError: `MISSING_REQUIRED_CLIENT_CAPABILITY`.
+        """
+        if self._lacks_forms and result.status == "denied" and _is_modern(self._request):
+            raise MCPError(wire.MISSING_REQUIRED_CLIENT_CAPABILITY, result.error or _NO_FORMS.reason, _FORMS_REQUIRED)
 
     def form_for(self, pending: Mapping[str, Any]) -> Form | None:
         """The form for the question that a suspended call waits for, where that is the client's."""
@@ -365,7 +380,8 @@ class RunnerServer:
             if not served.calls:
                 self._before.discard(served)
         if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
-            return _asked(asked, result)
+            return _asked(asked, result, time.time() + self._settings.answer_within)
+        client.check_declared(result)
         return call_result(result, tool, structured=served.listing.is_structured(tool, modern=modern))
 
     # -- one call -----------------------------------------------------------------------------------------------------
@@ -462,17 +478,25 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _asked(form: Form, result: ToolResult) -> wire.CallToolResult | wire.InputRequiredResult:
+def _asked(form: Form, result: ToolResult, until: float) -> wire.CallToolResult | wire.InputRequiredResult:
     """The question that a suspended call waits for, with its record."""
-    state = json.dumps([form, {"pending": thaw(result.pending)}])
+    state = json.dumps([form, {"pending": thaw(result.pending)}, until])
     if len(state) <= _MOST_STATE:
         return _question(form, state)
     return _refused_call(f"{_TOO_LARGE} {NOTHING_RUN if result.executed is False else _MAY_HAVE_RUN}")
 
 
 def _carried(state: str) -> tuple[Form, dict[str, Any]]:
-    """The form and the record that a client has carried, once its seal was found to be ours."""
-    form, record = json.loads(state)
+    """The form and the record that a client has carried, once its seal was found to be ours. That is made anew whenever
+    the question is sent again; the time for an answer is not.
+
+    Raises:
+        MCPError: where that time is over, with the words of the SDK.
+    """
+    form, record, until = json.loads(state)
+    if until <= time.time():
+        why = {"reason": "invalid_request_state"}
+        raise MCPError(wire.INVALID_PARAMS, "Invalid or expired requestState", why)
     return Form(*form), record
 
 
