@@ -16,7 +16,20 @@ from connected import ERAS, Person, call, client, go, text
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
-from ferrule import Decision, Event, InputRequired, Runner, Tool, ToolCall, ToolContext, ToolResult, ask, deny, serve, tool
+from ferrule import (
+    Decision,
+    Event,
+    InputRequired,
+    Runner,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    ask,
+    deny,
+    serve,
+    tool,
+)
 from ferrule.guards import ask_before_changes
 
 both_eras = pytest.mark.parametrize("era", ERAS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 import httpx2
@@ -429,6 +429,117 @@ def test_a_session_of_one_principal_is_none_of_anothers() -> None:
             return [(await in_session(http, url, session, f"token of {name}")).status_code for name in ("ann", "bob")]
 
     assert go(main()) == [200, 404]
+
+
+Sessions = dict[str, str]
+
+
+async def alive(http: httpx2.AsyncClient, url: str, sessions: Sessions) -> str:
+    """Which of them there still are; a name begins with the one whose it is."""
+    found = ""
+    for name, session in sessions.items():
+        answer = await in_session(http, url, session, f"token of {PEOPLE[name[0]]}")
+        found += f"{name} " if answer.status_code == 200 else ""
+    return found.strip()
+
+
+PEOPLE = {"a": "ann", "b": "bob"}
+
+
+@asynccontextmanager
+async def little_room(
+    monkeypatch: pytest.MonkeyPatch, most: int, each: int
+) -> AsyncIterator[tuple[str, httpx2.AsyncClient, Callable[[str], Awaitable[Sessions]]]]:
+    """A server with room for few sessions, and what opens some: one for each word, by its first letter's person."""
+    monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS", most)
+    monkeypatch.setattr("ferrule.serve._http._MOST_SESSIONS_EACH", each)
+    async with listening(serve.mcp(Runner([who]), tokens=tokens)) as url, httpx2.AsyncClient(timeout=10) as http:
+
+        async def opened(names: str) -> Sessions:
+            return {name: await begin(http, url, f"token of {PEOPLE[name[0]]}") for name in names.split()}
+
+        yield url, http, opened
+
+
+@pytest.mark.parametrize(
+    ("most", "each", "names", "left"),
+    [
+        (9, 2, "b1 a1 a2 a3 a4", "b1 a3 a4"),
+        (3, 3, "b1 a1 a2 a3", "a1 a2 a3"),
+        (3, 2, "a1 a2 b1 a3 b2", "b1 a3 b2"),
+    ],
+)
+def test_the_longest_unused_session_of_a_principal_gives_way_then_that_of_all(
+    most: int, each: int, names: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> str:
+        async with little_room(monkeypatch, most, each) as (url, http, opened):
+            return await alive(http, url, await opened(names))
+
+    assert go(main()) == left
+
+
+def test_a_session_that_was_used_since_is_not_the_longest_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> str:
+        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
+            sessions = await opened("a1 a2")
+            await in_session(http, url, sessions["a1"], "token of ann")
+            return await alive(http, url, {**sessions, **await opened("a3")})
+
+    assert go(main()) == "a1 a3"
+
+
+def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> str:
+        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
+            sessions = await opened("a1 a2")
+            headers = {"Authorization": "Bearer token of ann", "Mcp-Session-Id": sessions["a2"]}
+            assert (await http.delete(f"{url}/mcp", headers=headers)).status_code == 200
+            return await alive(http, url, {**sessions, **await opened("a3")})
+
+    assert go(main()) == "a1 a3"
+
+
+def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> tuple[set[int], str]:
+        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
+            sessions = await opened("a1 a2")
+            headers = {**STANDARD, "Authorization": "Bearer token of ann"}
+            hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+            listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            answers = [
+                await http.post(f"{url}/mcp", headers=headers, json=listing),
+                await http.post(f"{url}/mcp", headers={**headers, "Host": "evil.example.com"}, json=hello),
+                await http.post(f"{url}/mcp", headers={**headers, "Authorization": "Bearer x"}, json=hello),
+                await http.get(f"{url}/mcp", headers=headers),
+            ]
+            return {answer.status_code // 100 for answer in answers}, await alive(http, url, sessions)
+
+    assert go(main()) == ({4}, "a1 a2")
+
+
+def test_a_session_in_use_is_not_ended_and_where_all_are_in_use_a_new_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> tuple[str, int, str]:
+        async with little_room(monkeypatch, 9, 2) as (url, http, opened), AsyncExitStack() as streams:
+
+            async def listen(session: str) -> None:
+                headers = {"Accept": "text/event-stream", "Authorization": "Bearer token of ann"}
+                headers["Mcp-Session-Id"] = session
+                await streams.enter_async_context(http.stream("GET", f"{url}/mcp", headers=headers))
+
+            sessions = await opened("a1 a2")
+            await listen(sessions["a1"])
+            sessions |= await opened("a3")
+            left = await alive(http, url, sessions)
+            await listen(sessions["a3"])
+            headers = {**STANDARD, "Authorization": "Bearer token of ann"}
+            hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+            refused = await http.post(f"{url}/mcp", headers=headers, json=hello)
+            return left, refused.status_code, await alive(http, url, await opened("b1"))
+
+    assert go(main()) == ("a1 a3", 503, "b1")
 
 
 def test_the_question_of_one_principal_is_not_answered_by_another() -> None:

@@ -19,10 +19,12 @@ from starlette.types import Receive, Scope, Send
 from ferrule import Runner, ToolContext
 from ferrule.serve._caller import Tokens
 from ferrule.serve._server import Principal, RunnerServer
+from ferrule.serve._sessions import SessionRoom
 
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _MOST_TOKEN = 8_192
 _MOST_SESSIONS = 1_000
+_MOST_SESSIONS_EACH = 100
 
 
 class MCPApp:
@@ -52,9 +54,12 @@ class MCPApp:
         self._app = served.server.streamable_http_app(
             transport_security=security,
             max_request_body_size=max_body,
-            max_sessions=_MOST_SESSIONS,
+            max_sessions=None,
             token_verifier=verifier,
         )
+        # Without tokens there is nobody to share with. Added first it is the innermost, and knows whose a request is.
+        each = _MOST_SESSIONS if verifier is None else _MOST_SESSIONS_EACH
+        self._app.add_middleware(SessionRoom, most=_MOST_SESSIONS, most_each=each)
         if verifier is not None:
             self._app.add_middleware(AuthContextMiddleware)
             self._app.add_middleware(AuthenticationMiddleware, backend=BearerAuthBackend(verifier))

@@ -53,7 +53,7 @@ _MOST_STATE = 1_000_000
 _MOST_PROGRESS = 100
 _NOTHING_SAID: deque[_Said] = deque(maxlen=0)
 _NO_FORMS = deny("the client of this call can ask nobody: it declares no elicitation by form")
-_FORMS_REQUIRED = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+_FORMS_REQUIRED: dict[str, Any] = {"requiredCapabilities": {"elicitation": {"form": {}}}}
 _TOO_LARGE = "The call is too large to be asked about: its record has more than 1,000,000 characters."
 _MAY_HAVE_RUN = "It had been started, so its effect may have happened."
 _TOO_MANY_LISTEN = "Too many clients listen for changes; try again later."
@@ -456,7 +456,12 @@ def identity(request: Request) -> str | None:
 
 
 def _principal(request: Request) -> Principal | None:
-    user = None if request.request is None else request.request.scope.get("user")
+    return None if request.request is None else principal_of(request.request.scope)
+
+
+def principal_of(scope: Mapping[str, Any]) -> Principal | None:
+    """Whose token an HTTP request has, once that was recognized."""
+    user = scope.get("user")
     token = user.access_token if isinstance(user, AuthenticatedUser) else None
     return token if isinstance(token, Principal) else None
 

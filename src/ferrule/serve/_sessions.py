@@ -1,0 +1,139 @@
+"""How many sessions of 2025 there are over HTTP, of all and of each principal.
+
+The SDK opens one for whoever asks, and ends it after half an hour without a request; many clients end none themselves.
+So the one that nobody has used for the longest gives way, and a new one is refused only where all are in use.
+"""
+
+from __future__ import annotations
+
+from mcp_types import INTERNAL_ERROR
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ferrule.serve._server import principal_of
+
+_ID = "mcp-session-id"
+_TOO_MANY = {"code": INTERNAL_ERROR, "message": "Too many sessions are in use; try again later."}
+_OF_NO_DELETE = {b"content-length", b"content-type", b"transfer-encoding"}
+
+
+class _Session:
+    """One session, or one that is about to be opened.
+
+    Attributes:
+        id: As the SDK has named it; `None` until then.
+        who: Whose it is.
+        opened_by: The request that opened it.
+        requests: How many are under way, streams on which a client listens among them.
+    """
+
+    def __init__(self, who: str | None, opened_by: Scope) -> None:
+        self.id: str | None = None
+        self.who = who
+        self.opened_by = opened_by
+        self.requests = 0
+
+
+class SessionRoom:
+    """An ASGI app before the SDK's.
+
+    Args:
+        app: The SDK's.
+        most: How many sessions there are at most.
+        most_each: The same of one principal.
+    """
+
+    def __init__(self, app: ASGIApp, most: int, most_each: int) -> None:
+        self._app = app
+        self._most = most
+        self._most_each = most_each
+        self._sessions: dict[_Session, None] = {}  # in the order of their last requests
+        self._by_id: dict[str, _Session] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        session = self._session_of(scope)
+        if session is None:  # the SDK says whatever there is to say
+            await self._app(scope, receive, send)
+            return
+        if session.id is None and self._all_in_use(session.who):
+            error = {"jsonrpc": "2.0", "id": None, "error": _TOO_MANY}
+            await JSONResponse(error, status_code=503)(scope, receive, send)
+            return
+        self._sessions.pop(session, None)
+        self._sessions[session] = None
+        session.requests += 1
+        opens, ended = session.id is None, scope["method"] == "DELETE"
+
+        async def noted(message: Message) -> None:
+            nonlocal ended
+            if message["type"] == "http.response.start":
+                ended = (ended and message["status"] < 300) or message["status"] == 404
+                if opens and message["status"] < 400:
+                    self._name(session, Headers(raw=message["headers"]).get(_ID))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            session.requests -= 1
+            if ended or session.id is None:
+                self._forget(session)
+        if opens:
+            await self._make_room(session.who)
+
+    def _session_of(self, scope: Scope) -> _Session | None:
+        """The session of a request, a new one where it opens one; `None` for a request of 2026, or one in a session
+        that is not there or is somebody else's."""
+        if scope["type"] != "http":
+            return None
+        headers = Headers(scope=scope)
+        revision = headers.get("mcp-protocol-version")
+        if revision is not None and revision not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return None
+        principal, name = principal_of(scope), headers.get(_ID)
+        who = None if principal is None else principal.client_id
+        if name is None:
+            return _Session(who, {**scope})
+        session = self._by_id.get(name)
+        return session if session is not None and session.who == who else None
+
+    def _all_in_use(self, who: str | None) -> bool:
+        used = [session for session in self._sessions if session.requests]
+        return len(used) >= self._most or sum(session.who == who for session in used) >= self._most_each
+
+    async def _make_room(self, who: str | None) -> None:
+        """End what is too much: of the sessions of `who`, then of all, those that were not used for the longest."""
+        for most, sessions in (
+            (self._most_each, [session for session in self._sessions if session.who == who]),
+            (self._most, [*self._sessions]),
+        ):
+            unused = [session for session in sessions if not session.requests and session in self._sessions]
+            for session in unused[: max(0, len(sessions) - most)]:
+                self._forget(session)
+                await self._end(session)
+
+    async def _end(self, session: _Session) -> None:
+        """As its client would: the SDK has no other public way."""
+        kept = [header for header in session.opened_by["headers"] if header[0] not in _OF_NO_DELETE]
+        headers = [*kept, (_ID.encode(), str(session.id).encode())]
+
+        async def nothing() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def nowhere(message: Message) -> None:
+            pass
+
+        await self._app({**session.opened_by, "method": "DELETE", "headers": headers}, nothing, nowhere)
+
+    def _name(self, session: _Session, name: str | None) -> None:
+        if name is not None:
+            session.id = name
+            self._by_id[name] = session
+
+    def _forget(self, session: _Session) -> None:
+        self._sessions.pop(session, None)
+        if session.id is not None:
+            self._by_id.pop(session.id, None)
