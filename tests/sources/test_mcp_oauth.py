@@ -25,6 +25,7 @@ from mcp_servers import go, made, serving
 from ferrule import DefinitionError, Event, Runner
 from ferrule.sources import mcp
 from ferrule.sources._mcp_oauth import provider
+from ferrule.sources._mcp_reach import Reach
 
 
 class Provider:
@@ -190,13 +191,16 @@ def test_a_store_that_others_may_read_or_that_is_none_is_refused(tmp_path: Path)
             go(main())
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "http://example.com/authorize", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "http://example.org/authorize", "javascript:alert(1)", "http://localhost:8080/delete"]
+)
 def test_a_browser_is_shown_no_address_but_of_the_web(url: str, tmp_path: Path) -> None:
     shown: list[str] = []
 
     async def main() -> None:
         settings = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append)
-        made = await provider("https://example.com/mcp", settings, nullcontext)
+        own = "https://example.com/mcp"
+        made = await provider(own, settings, Reach(own), nullcontext)
         assert made.context.redirect_handler is not None
         await made.context.redirect_handler(url)
 

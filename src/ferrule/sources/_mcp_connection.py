@@ -32,6 +32,7 @@ from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.sources._mcp_oauth import provider
 from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
+from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
 from ferrule.sources._mcp_text import one_line
@@ -365,10 +366,10 @@ class Connection:
             )
             target = self._watched(stdio_client(parameters, stack.enter_context(self.log.stderr())))
         else:
-            auth = server.auth
+            auth, reach = server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
-                auth = await provider(server.url, auth, self._person_waited_for)
-            http = self.http = await stack.enter_async_context(HttpClient({**server.headers}, auth))
+                auth = await provider(server.url, auth, reach, self._person_waited_for)
+            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach))
             target = self._watched(streamable_http_client(server.url, http_client=http))
         return Client(
             target,

@@ -1,34 +1,55 @@
-"""The HTTP client of a connection: a request that fails is an answer to it, and ends no other."""
+"""The HTTP client of a connection: a request that fails is an answer to it, and ends no other. Every request passes
+here, those of OAuth as well: each body is bounded, and so is where a server may send this client."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx2
 import mcp_types as types
+from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.exceptions import MCPError
 
+from ferrule import FerruleError
+from ferrule.sources._mcp_reach import NotReachableError, Reach
 from ferrule.values.masking import masked_text
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 """As the SDK's own client has it: a server may hold the stream of an answer open."""
+_TIMEOUT_BESIDE = httpx2.Timeout(30.0)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
 _FORGOTTEN, _BROKEN = "forgotten", "broken"
-_MOST_BODY = 100_000_000
+_MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
+"""Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+_LONGEST_BESIDE = 30.0
+"""Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
+
+
+class TooMuchError(httpx2.RequestError):
+    """A body that is larger, or takes longer, than it may."""
 
 
 class HttpClient(httpx2.AsyncClient):
     """A client whose failures to reach the server are errors in JSON-RPC: the SDK's transport would end with them, and
-    every other request with it."""
+    every other request with it.
 
-    def __init__(self, headers: dict[str, str], auth: Any) -> None:
-        super().__init__(headers=headers, auth=auth, timeout=_TIMEOUT)
+    Args:
+        headers: Those of the requests to the server, and of no other.
+        auth: What signs these, and may send some of its own.
+        reach: Where the latter may go.
+    """
+
+    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach) -> None:
+        hooks: Any = {"request": [self._leaves], "response": [self._came]}
+        super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
+        self._reach = reach
         self._mark = secrets.token_hex(8)
 
     def was_not_sent(self, error: MCPError) -> bool:
@@ -48,18 +69,22 @@ class HttpClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; what keeps an answer from coming is one."""
+        request.extensions = {**request.extensions, self._mark: True}
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
-            if response.headers.get("content-type", "").lower().startswith("application/json"):
-                response = await self._read(request, response)
+            if _is_json(response) or response.has_redirect_location:  # which the SDK reads
+                await response.aread()
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
+        except (NotReachableError, TooMuchError) as error:
+            return self._error(request, 502, types.INTERNAL_ERROR, str(error))
         except httpx2.RequestError as error:
             not_sent = isinstance(error, _NOT_CONNECTED)
-            text = masked_text(error)
-            why = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            return self._error(request, 503, types.CONNECTION_CLOSED, why, {self._mark: True if not_sent else _BROKEN})
+            marked = {self._mark: True if not_sent else _BROKEN}
+            return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), marked)
+        except Exception as error:  # what signs a request may raise anything
+            return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error))
         status = response.status_code
         if status < 400:
             return response
@@ -73,23 +98,31 @@ class HttpClient(httpx2.AsyncClient):
         why = f"HTTP {status} {response.reason_phrase}".strip()
         return self._error(request, status, types.INTERNAL_ERROR, why)
 
-    async def _read(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """The response with its whole body, which is bounded here: the SDK reads what comes.
+    async def _leaves(self, request: httpx2.Request) -> None:
+        """Look where a request goes, of the server or beside it, before it is sent.
 
         Raises:
-            RequestError: where it breaks off, or cannot be read.
+            NotReachableError: where it may not go there.
         """
-        body = bytearray()
-        try:
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > _MOST_BODY:
-                    why = f"its answer has more than {_MOST_BODY:,} bytes"
-                    return self._error(request, 502, types.INTERNAL_ERROR, why)
-        finally:
-            await response.aclose()
-        kept = [(key, value) for key, value in response.headers.multi_items() if key.lower() not in _OF_THE_BODY]
-        return httpx2.Response(response.status_code, headers=kept, content=bytes(body), request=request)
+        if self._mark not in request.extensions:
+            self._reach.check(request.url)
+            request.extensions = {"timeout": _TIMEOUT_BESIDE.as_dict(), **request.extensions}
+        if self.auth is not None:
+            request.extensions = {**request.extensions, "trace": _watching(self._reach, request.url)}
+
+    async def _came(self, response: httpx2.Response) -> None:
+        """Bound the body of a response, whoever reads it."""
+        answers = self._mark in response.request.extensions and response.status_code == 200
+        if answers and _has_type(response, "text/event-stream"):
+            return  # each event of which the SDK bounds
+        most = (_MOST_BODY, None) if answers and _is_json(response) else (_MOST_BESIDE, _LONGEST_BESIDE)
+        packed: Any = response.stream
+        unpacked = httpx2.Response(
+            response.status_code, headers=response.headers, stream=_Bounded(packed, packed.aclose, *most)
+        )
+        response.stream = _Bounded(unpacked.aiter_bytes(), unpacked.aclose, *most)
+        for key in _OF_THE_BODY:
+            response.headers.pop(key, None)
 
     def _error(
         self, request: httpx2.Request, status: int, code: int, message: str, data: Any = None
@@ -97,6 +130,73 @@ class HttpClient(httpx2.AsyncClient):
         error = {"code": code, "message": message, **({} if data is None else {"data": data})}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
         return httpx2.Response(status, headers={"content-type": "application/json"}, content=body, request=request)
+
+
+def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], Awaitable[None]]:
+    """Hears of the connection that a request goes by, before the request does. A proxy's is not looked at: where it
+    leads to, is the proxy's to bound.
+
+    Raises:
+        NotReachableError: where it must not go there.
+    """
+    host = ""
+
+    async def hear(event: str, about: dict[str, Any]) -> None:  # of httpcore2's extension `trace`
+        nonlocal host
+        if event == "connection.connect_tcp.started":
+            host = about["host"]
+        elif event == "connection.connect_tcp.complete" and host.encode() == url.raw_host:
+            stream = about["return_value"]
+            try:
+                reach.connected(url, stream.get_extra_info("server_addr")[0])
+            except NotReachableError:
+                await stream.aclose()
+                raise
+
+    return hear
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response, of which no more is given than it may have.
+
+    Args:
+        most: Bytes.
+        longest: Seconds; `None` for any.
+    """
+
+    def __init__(
+        self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], most: int, longest: float | None
+    ) -> None:
+        self._body, self._close, self._most, self._longest = body, close, most, longest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        time, left = asyncio.get_running_loop().time, self._most
+        until = None if self._longest is None else time() + self._longest
+        async for chunk in self._body:
+            left -= len(chunk)
+            if left < 0:
+                raise TooMuchError(f"its answer has more than {self._most:,} bytes")
+            if until is not None and time() > until:
+                raise TooMuchError(f"its answer takes longer than {self._longest:g} s")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._close()
+
+
+def _has_type(response: httpx2.Response, kind: str) -> bool:
+    return bool(response.headers.get("content-type", "").lower().startswith(kind))
+
+
+def _is_json(response: httpx2.Response) -> bool:
+    return _has_type(response, "application/json")
+
+
+def _text_of(error: Exception) -> str:
+    text = masked_text(error)
+    if text and isinstance(error, OAuthFlowError | FerruleError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _error_code(response: httpx2.Response) -> object:

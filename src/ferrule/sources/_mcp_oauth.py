@@ -20,6 +20,7 @@ from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAu
 from pydantic import AnyUrl
 
 from ferrule import FerruleError
+from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import OAuth
 
 _LOOPBACK = "127.0.0.1"
@@ -30,10 +31,11 @@ _SEEN = "You may close this window and go back to the program."
 Pause = Callable[[], contextlib.AbstractContextManager[object]]
 
 
-async def provider(url: str, settings: OAuth, pause: Pause) -> OAuthClientProvider:
+async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAuthClientProvider:
     """What signs the requests to one server.
 
     Args:
+        reach: Where the server may send a person.
         pause: Entered while a person is waited for.
 
     Raises:
@@ -42,7 +44,7 @@ async def provider(url: str, settings: OAuth, pause: Pause) -> OAuthClientProvid
     store: Any = settings.store
     storage: TokenStorage = FileStore(Path(store), url) if isinstance(store, str | os.PathLike) else store
     known = await storage.get_client_info()
-    receiver = _Receiver(_port_of(known) or _free_port(), settings, pause)
+    receiver = _Receiver(_port_of(known) or _free_port(), settings, reach, pause)
     metadata = OAuthClientMetadata(
         client_name=settings.client_name,
         redirect_uris=[AnyUrl(receiver.address)],
@@ -112,9 +114,9 @@ class FileStore:
 class _Receiver:
     """Listens on this machine for the answer of the authorization server, only while a person is waited for."""
 
-    def __init__(self, port: int, settings: OAuth, pause: Pause) -> None:
+    def __init__(self, port: int, settings: OAuth, reach: Reach, pause: Pause) -> None:
         self.address = f"http://{_LOOPBACK}:{port}{_PATH}"
-        self._port, self._settings, self._pause = port, settings, pause
+        self._port, self._settings, self._reach, self._pause = port, settings, reach, pause
         self._state = ""
         self._server: asyncio.Server | None = None
         self._answer: asyncio.Future[AuthorizationCodeResult] | None = None
@@ -123,13 +125,11 @@ class _Receiver:
         """Listen, and let a person open the address.
 
         Raises:
-            OAuthFlowError: for an address that is none of the web, which a server could have named.
+            NotReachableError: for an address that is none of the web, or one that the server may not name.
+            OAuthFlowError: where nothing can listen.
         """
-        parts = urlsplit(url)
-        own_machine = parts.hostname in (_LOOPBACK, "localhost", "::1")
-        if not (parts.scheme == "https" or (parts.scheme == "http" and own_machine)):
-            raise OAuthFlowError(f"the authorization server is at an address that is not https: {parts.scheme}")
-        self._state = parse_qs(parts.query).get("state", [""])[0]
+        self._reach.check(url)
+        self._state = parse_qs(urlsplit(url).query).get("state", [""])[0]
         self._answer = asyncio.get_running_loop().create_future()
         try:
             self._server = await asyncio.start_server(self._receive, _LOOPBACK, self._port, limit=_MOST_LINE_BYTES)

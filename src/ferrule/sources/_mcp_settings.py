@@ -117,11 +117,14 @@ class Http(Named):
         url: The address, `http://` or `https://`.
         headers: Headers of every request.
         auth: What signs requests: `mcp.OAuth(…)`, or any `Auth` of httpx2.
+        authorization_servers: Addresses to which requests of `auth` may go though they are not public, or not `https`;
+            what the server names may otherwise not. See docs/mcp.md#a-server-that-wants-to-know-who-you-are.
     """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     auth: Any = field(default=None, repr=False)
+    authorization_servers: Sequence[str] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +132,10 @@ class Http(Named):
         if not is_address(self.url):
             raise DefinitionError(f"the address of an MCP server begins with http:// or https://, not {self.url!r}")
         object.__setattr__(self, "headers", _text_values("headers", self.headers))
+        named = _words_of("authorization_servers", self.authorization_servers)
+        if wrong := [address for address in named if not is_address(address)]:
+            raise DefinitionError(f"authorization_servers begin with http:// or https://, not {wrong[0]!r}")
+        object.__setattr__(self, "authorization_servers", named)
 
     @property
     def address(self) -> str:

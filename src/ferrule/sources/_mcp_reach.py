@@ -1,0 +1,107 @@
+"""Which addresses an MCP server may send this client to: where it is itself, those that the developer named, and the
+public ones, by https.
+
+OAuth has a client go where the server says: to its metadata, to an authorization server, and to what that names
+(RFC 9728, RFC 8414). Without a bound it would reach whatever the client can reach and the server cannot.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import httpx2
+
+Kind: TypeAlias = Literal["global", "private", "link-local", "loopback"]
+_PORTS = {"http": 80, "https": 443}
+
+
+class NotReachableError(httpx2.RequestError):
+    """An address that a server has named, and that this client does not go to; the text says why."""
+
+
+class Reach:
+    """The addresses that may be reached on behalf of one server.
+
+    Args:
+        server: Its address.
+        named: Those of the developer, of which all is allowed as it is of the server's own.
+    """
+
+    def __init__(self, server: str, named: Iterable[str] = ()) -> None:
+        self._origins = {_where(server), *map(_where, named)}
+        self._own = _where(server)
+        self._kinds: set[Kind | None] = {None, "global", _kind_of_host(self._own[1])}
+
+    def check(self, url: httpx2.URL | str) -> None:
+        """Look at an address as it is written.
+
+        Raises:
+            NotReachableError: where it may not be reached, whatever it resolves to.
+        """
+        scheme, host, _port = origin = _where(url)
+        if origin in self._origins:
+            return
+        kind = _kind_of_host(host)
+        if scheme != "https" and not (scheme == "http" and kind == "loopback" and kind in self._kinds):
+            raise _not_reachable(url, "which is not https")
+        self._check_kind(url, kind)
+
+    def connected(self, url: httpx2.URL, address: str) -> None:
+        """Look at the address that a connection came to.
+
+        Raises:
+            NotReachableError: where it may not be reached.
+        """
+        origin = _where(url)
+        if origin == self._own:
+            self._kinds.add(kind_of(address))
+        if origin not in self._origins:
+            self._check_kind(url, kind_of(address))
+
+    def _check_kind(self, url: httpx2.URL | str, kind: Kind | None) -> None:
+        if kind not in self._kinds:
+            raise _not_reachable(url, f"which is at a {kind} address")
+
+
+def kind_of(address: str) -> Kind:
+    """What an IP address reaches; one of a group, and one that is shared or reserved, counts as private."""
+    found = ipaddress.ip_address(address)
+    found = getattr(found, "ipv4_mapped", None) or found
+    if found.is_loopback or found.is_unspecified:  # the latter is this machine, too
+        return "loopback"
+    if found.is_link_local:
+        return "link-local"
+    return "global" if found.is_global and not found.is_multicast else "private"
+
+
+def _kind_of_host(host: str) -> Kind | None:
+    """What a host reaches that is an IP address, in any form that a resolver takes; `None` for a name."""
+    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761
+        return "loopback"
+    try:
+        return kind_of(host)
+    except ValueError:
+        pass
+    try:
+        return kind_of(socket.inet_ntoa(socket.inet_aton(host)))
+    except (OSError, ValueError):
+        return None
+
+
+def _where(url: httpx2.URL | str) -> tuple[str, str, int | None]:
+    """Scheme, host and port, as the client reads them that goes there."""
+    try:
+        found = httpx2.URL(url)
+        return found.scheme, found.raw_host.decode("ascii").rstrip("."), found.port or _PORTS.get(found.scheme)
+    except (httpx2.InvalidURL, ValueError):
+        return "", "", None
+
+
+def _not_reachable(url: httpx2.URL | str, why: str) -> NotReachableError:
+    scheme, host, port = _where(url)
+    origin = f"{scheme}://{f'[{host}]' if ':' in host else host}" + ("" if port == _PORTS.get(scheme) else f":{port}")
+    text = f"the server names {origin}, {why}; where that is right, give Http(…, authorization_servers=[{origin!r}])"
+    return NotReachableError(text)

@@ -1,0 +1,254 @@
+"""What a hostile server makes this client fetch: which addresses it may name, and how much it may send."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp_servers import go, made, serving
+
+from ferrule import Runner
+from ferrule.sources import mcp
+from ferrule.sources._mcp_http import HttpClient
+from ferrule.sources._mcp_reach import Reach, kind_of
+
+
+class Listening:
+    """A port of this machine that nobody was sent to; it answers nothing."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+
+    def __enter__(self) -> Listening:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._socket.close()
+
+    def heard(self) -> list[bytes]:
+        """What came, of those who have left again."""
+        found = []
+        self._socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    connection.settimeout(1)
+                    found.append(connection.recv(100))
+        return [said for said in found if said]
+
+
+class Named(httpx2.Auth):
+    """Goes first where a server has sent it."""
+
+    def __init__(self, method: str, url: str) -> None:
+        self._first = method, url
+
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+        yield httpx2.Request(*self._first)
+        yield request
+
+
+async def sent(server: mcp.Http) -> str:
+    """What a request to the server comes to."""
+    async with HttpClient(server.headers, server.auth, Reach(server.url, server.authorization_servers)) as client:
+        response = await client.post(server.url, json={})
+        await response.aread()
+    return str(response.json()["error"]["message"])
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1", "[::ffff:127.0.0.1]", "2130706433"])
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_no_server_sends_this_client_to_a_port_of_its_machine(method: str, host: str, scheme: str) -> None:
+    with Listening() as other:
+        url = f"{scheme}://{host}:{other.port}/delete?all=1"
+        why = go(sent(mcp.Http("https://mcp.example/mcp", auth=Named(method, url))))
+        assert other.heard() == []
+    assert "authorization_servers=" in why and ("loopback" in why or "https" in why)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_name_is_held_to_what_it_resolves_to(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **by: resolve("127.0.0.1", *more, **by))
+
+    with Listening() as other:
+        url = f"{scheme}://login.example:{other.port}/"
+        why = go(sent(mcp.Http("https://mcp.example/mcp", auth=Named("GET", url))))
+        assert other.heard() == []
+    assert ("a loopback address" if scheme == "https" else "not https") in why
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "10.0.0.1", "192.168.1.1", "[fd00::1]", "100.64.0.1"])
+def test_a_server_on_this_machine_sends_nobody_into_the_network_round_it(address: str, tmp_path: Path) -> None:
+    why = down(hostile({"authorization_servers": [f"https://{address}/"]}), tmp_path)
+    assert "authorization_servers=" in why and ("private" in why or "link-local" in why)
+
+
+def test_what_is_named_may_be_reached_wherever_it_is() -> None:
+    seen: list[str] = []
+
+    async def token(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            seen.append(f"{scope['method']} {scope['path']}")
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        async with serving(token) as address:
+            own = address.removesuffix("/mcp")
+            auth = Named("POST", f"{own}/token")
+            await sent(mcp.Http("http://127.0.0.1:9/mcp", auth=auth, authorization_servers=[own]))
+
+    go(main())
+    assert seen == ["POST /token"]
+
+
+def test_kinds_of_addresses() -> None:
+    kinds = {
+        "loopback": ["127.0.0.1", "127.9.9.9", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"],
+        "link-local": ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254"],
+        "private": ["10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1", "fd00::1", "224.0.0.1", "::ffff:10.0.0.1"],
+        "global": ["1.1.1.1", "2606:4700::1111"],
+    }
+    assert [(kind_of(one), one) for ones in kinds.values() for one in ones] == [
+        (kind, one) for kind, ones in kinds.items() for one in ones
+    ]
+
+
+ELSEWHERE = {"authorization_servers": ["http://127.0.0.1:9/"]}
+
+
+def hostile(metadata: Any, encoding: str = "", endless: bool = False) -> Any:
+    """A server that wants a token, with this document about who gives one, which may be followed by blanks."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        found = scope["path"].startswith("/.well-known")
+        headers = [(b"content-type", b"application/json")]
+        if encoding:
+            headers.append((b"content-encoding", encoding.encode()))
+        await send({"type": "http.response.start", "status": 200 if found else 401, "headers": headers})
+        own = dict(scope["headers"])[b"host"].decode()
+        body = json.dumps({"resource": f"http://{own}/mcp", **metadata}).encode() if found else b""
+        body = gzip.compress(body) if encoding else body
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        if endless and found:
+            app.pushed = await without_end(b" " * 65_536, receive, send)  # type: ignore[attr-defined]
+        else:
+            await send({"type": "http.response.body", "body": b""})
+
+    return app
+
+
+async def without_end(piece: bytes, receive: Any, send: Any) -> int:
+    """Send until the client has gone; how many bytes that were."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    gone, pushed = asyncio.ensure_future(left()), 0
+    while not gone.done():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+        pushed += len(piece)
+        await asyncio.sleep(0)
+    return pushed
+
+
+def down(app: Any, path: Path, **options: Any) -> str:
+    """Why a server is down that wants a token."""
+
+    async def main() -> str:
+        async with serving(app) as address:
+            auth = mcp.OAuth(store=path / "tokens.json", open_browser=lambda url: None, timeout=0.1)
+            async with mcp.connect(mcp.Http(address, auth=auth)):
+                raise AssertionError("nobody gave it a token")
+
+    with pytest.raises(mcp.ServersDownError) as raised:
+        go(main())
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+def test_metadata_without_end_is_not_read_to_it(encoding: str, tmp_path: Path) -> None:
+    app = hostile(ELSEWHERE, encoding, endless=True)
+    assert "more than 1,000,000 bytes" in down(app, tmp_path)
+    assert app.pushed < 20_000_000
+
+
+def test_metadata_that_is_much_once_it_is_unpacked_is_not(tmp_path: Path) -> None:
+    app = hostile({**ELSEWHERE, "resource_name": 5_000_000 * " "}, "gzip")
+    assert "more than 1,000,000 bytes" in down(app, tmp_path)
+
+
+def test_a_redirect_without_end_and_a_refusal_without_end_end_their_call_alone() -> None:
+    app = made("one").server.streamable_http_app()
+    status: list[int] = []
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        if not status or dict(scope.get("headers", ())).get(b"mcp-method") != b"tools/call":
+            await app(scope, receive, send)
+            return
+        headers = [(b"location", b"/mcp"), (b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": status[0], "headers": headers})
+        await without_end(b" " * 65_536, receive, send)
+
+    async def main() -> None:
+        async with serving(endless) as address, mcp.connect(mcp.Http(address, auth=Twice())) as toolset:
+            runner = Runner(toolset)
+            for code in (307, 401):
+                status[:] = [code]
+                result = await runner.run("one")
+                assert result.status == "failed" and "more than 1,000,000 bytes" in str(result.error)
+            status.clear()
+            assert (await runner.run("one")).success
+
+    go(main())
+
+
+class Twice(httpx2.Auth):
+    """Tries again where it was refused."""
+
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+        response = yield request
+        if response.status_code == 401:
+            yield request
+
+
+def test_what_an_auth_raises_ends_its_call_alone() -> None:
+    class Broken(httpx2.Auth):
+        broken = False
+
+        def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # type: ignore[override]
+            if self.broken:
+                raise ValueError("no token can be had")
+            yield request
+
+    async def main() -> None:
+        auth = Broken()
+        async with made_over_http() as address, mcp.connect(mcp.Http(address, auth=auth)) as toolset:
+            runner = Runner(toolset)
+            auth.broken = True
+            assert "no token can be had" in str((await runner.run("one")).error)
+            auth.broken = False
+            assert (await runner.run("one")).success
+
+    go(main())
+
+
+@asynccontextmanager
+async def made_over_http() -> AsyncIterator[str]:
+    async with serving(made("one").server.streamable_http_app()) as address:
+        yield address
