@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule.serve._server import principal_of
 
-_ID = "mcp-session-id"
+_SESSION_ID = "mcp-session-id"
 _TOO_MANY = {"code": INTERNAL_ERROR, "message": "Too many sessions are in use; try again later."}
 _OF_NO_DELETE = {b"content-length", b"content-type", b"transfer-encoding"}
 
@@ -72,7 +72,7 @@ class SessionRoom:
             if message["type"] == "http.response.start":
                 ended = (ended and message["status"] < 300) or message["status"] == 404
                 if opens and message["status"] < 400:
-                    self._name(session, Headers(raw=message["headers"]).get(_ID))
+                    self._name(session, Headers(raw=message["headers"]).get(_SESSION_ID))
             await send(message)
 
         try:
@@ -93,7 +93,7 @@ class SessionRoom:
         revision = headers.get("mcp-protocol-version")
         if revision is not None and revision not in HANDSHAKE_PROTOCOL_VERSIONS:
             return None
-        principal, name = principal_of(scope), headers.get(_ID)
+        principal, name = principal_of(scope), headers.get(_SESSION_ID)
         who = None if principal is None else principal.client_id
         if name is None:
             return _Session(who, {**scope})
@@ -118,7 +118,7 @@ class SessionRoom:
     async def _end(self, session: _Session) -> None:
         """As its client would: the SDK has no other public way."""
         kept = [header for header in session.opened_by["headers"] if header[0] not in _OF_NO_DELETE]
-        headers = [*kept, (_ID.encode(), str(session.id).encode())]
+        headers = [*kept, (_SESSION_ID.encode(), str(session.id).encode())]
 
         async def nothing() -> Message:
             return {"type": "http.request", "body": b"", "more_body": False}
