@@ -222,6 +222,11 @@ class Runner:
         return self._state.settings.guards
 
     @property
+    def around(self) -> tuple[Middleware, ...]:
+        """The middleware round the calls of this runner, the first outermost; its tools may have their own."""
+        return self._state.settings.around
+
+    @property
     def approve(self) -> Approver | None:
         """Who answers an "ask"."""
         return self._state.approve

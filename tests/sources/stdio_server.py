@@ -13,7 +13,8 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
-NAMES = ("echo", "pid", "die", "wait", "complain", "environment")
+NAMES = ("echo", "pid", "die", "wait", "complain", "environment", "ask")
+DAY = {"type": "object", "properties": {"day": {"type": "integer"}}, "required": ["day"]}
 
 
 async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
@@ -38,6 +39,9 @@ async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.
             print(f"complaint {number} {'x' * 5000}", file=sys.stderr)
     elif params.name == "environment":
         said = os.environ.get(said, "(not there)")
+    elif params.name == "ask":
+        answer = await context.session.elicit_form("Which day?", DAY)
+        said = f"{answer.action} {answer.content} {(answer.meta or {}).get('reason')}"
     return types.CallToolResult(content=[types.TextContent(text=said)])
 
 

@@ -6,15 +6,18 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import Made, go, made, text
+from mcp_servers import PROGRAM, Made, go, http, made, text
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny
+from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny
 from ferrule.sources import mcp
 
 DAY = {"type": "object", "properties": {"day": {"type": "integer", "minimum": 1}}, "required": ["day"]}
@@ -164,7 +167,7 @@ def test_servers_are_told_whether_they_may_ask(offered: bool) -> None:
 
 
 async def elicit(context: Any, arguments: dict[str, Any]) -> Any:
-    answer = await context.session.elicit_form("Which day?", DAY)
+    answer = await context.session.elicit_form("Which day?", DAY, context.request_id)
     return text(f"{answer.action} {answer.content}")
 
 
@@ -194,26 +197,90 @@ def test_the_deadline_stands_still_while_a_server_of_2025_asks() -> None:
     assert go(main()).success
 
 
-def test_with_several_calls_under_way_a_question_is_declined(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_with_several_calls_under_way_asks_nobody_and_is_told_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> ToolResult:
-        entered = asyncio.Event()
+        begun = asyncio.Event()
 
-        async def wait(context: Any, arguments: dict[str, Any]) -> Any:
-            entered.set()
-            await asyncio.Event().wait()
+        def observe(event: Event) -> None:
+            if event.kind == "tool:progress":
+                begun.set()
 
-        async with mcp.connect(made("ask", elicit).add("wait", wait).memory("legacy")) as toolset:
-            runner = Runner(toolset, approve=answering(allow({"day": 1})))
+        program = mcp.Stdio(PROGRAM[0], [*PROGRAM[1:], str(tmp_path / "cancelled")], mode="legacy")
+        async with mcp.connect(program) as toolset:
+            runner = Runner(toolset, approve=answering(allow({"day": 1})), observers=[observe])
             waiting = asyncio.ensure_future(runner.run("wait"))
-            await entered.wait()
+            await begun.wait()
             asked = await runner.run("ask")
             waiting.cancel()
             await asyncio.wait({waiting})
             return asked
 
     with caplog.at_level(logging.WARNING, "ferrule.mcp"):
-        assert go(main()).output == "decline None"
-    assert "2 calls under way" in caplog.text
+        result = go(main())
+    why = "nobody was asked: 2 calls are under way, and it does not say which of them it is about"
+    assert result.output == f"decline None {why}" and why in caplog.text
+
+
+@pytest.mark.parametrize("over", ["memory", "http"])
+def test_with_several_calls_under_way_the_person_of_the_right_one_is_asked(over: str) -> None:
+    """Where each call has a stream of its own, on which its questions come."""
+
+    async def main() -> list[Any]:
+        everybody, count = asyncio.Event(), 0
+
+        async def elicit_together(context: Any, arguments: dict[str, Any]) -> Any:
+            nonlocal count
+            count += 1
+            if count == 8:
+                everybody.set()
+            await everybody.wait()
+            return await elicit(context, arguments)
+
+        async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+            return allow({"day": context.metadata["day"]})
+
+        server = made("ask", elicit_together)
+        async with AsyncExitStack() as stack:
+            where = server.memory("legacy")
+            if over == "http":
+                where = mcp.Http(await stack.enter_async_context(http(server.server)), mode="legacy")
+            toolset = await stack.enter_async_context(mcp.connect(where))
+            runner = Runner(toolset, approve=approve)
+            calls = [runner.run("ask", context=ToolContext(metadata={"day": day})) for day in range(1, 9)]
+            return [result.output for result in await asyncio.gather(*calls)]
+
+    assert go(main()) == [f"accept {{'day': {day}}}" for day in range(1, 9)]
+
+
+@pytest.mark.parametrize("over", ["memory", "stdio", "http"])
+def test_the_approver_has_the_context_variables_of_the_call(over: str) -> None:
+    who: ContextVar[str] = ContextVar("who", default="the connection")
+    seen: list[str] = []
+
+    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        seen.append(who.get())
+        return allow({"day": 1})
+
+    async def run(runner: Runner, name: str) -> ToolResult:
+        who.set(name)
+        return await runner.run("ask")
+
+    async def main() -> None:
+        server = made("ask", elicit)
+        async with AsyncExitStack() as stack:
+            where: Any = server.memory("legacy")
+            if over == "stdio":
+                where = mcp.Stdio(PROGRAM[0], PROGRAM[1:], mode="legacy")
+            elif over == "http":
+                where = mcp.Http(await stack.enter_async_context(http(server.server)), mode="legacy")
+            runner = Runner(await stack.enter_async_context(mcp.connect(where)), approve=approve)
+            for name in ("Ann", "Bob"):
+                assert (await asyncio.create_task(run(runner, name))).success
+
+    go(main())
+    assert seen == ["Ann", "Bob"]
 
 
 def test_a_question_ends_with_its_call() -> None:

@@ -17,7 +17,7 @@ from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext, ToolFacts
 from ferrule.values.json_text import SECRET_STARS
-from ferrule.values.result import ToolResult, keep, returned
+from ferrule.values.result import ToolResult, keep, keep_returned, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """The success of a call; or that another has to run instead of it, or that each has to run by itself."""
@@ -214,6 +214,7 @@ def _deep_copy(result: ToolResult) -> ToolResult:
         return result
     value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
     copied = result.replace(output=output, metadata=metadata, content=result.content)
+    keep_returned(result, copied)
     keep(copied, "_value", value)
     return copied
 

@@ -21,7 +21,7 @@ from ferrule.values.content import Text, as_output, bound, clean, cut, render, s
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
-from ferrule.values.result import Status, ToolResult, keep, keep_duration, keep_told, returned, success
+from ferrule.values.result import Status, ToolResult, keep, keep_duration, keep_returned, keep_told, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -281,7 +281,7 @@ def _copied(state: CallState, found: Any) -> ToolResult:
         output=found.output if rendered else as_output(found.output, strict=False),
         content=found._content,
     )
-    keep(copied, "_value", returned(found))
+    keep_returned(found, copied)
     return copied
 
 

@@ -3,55 +3,145 @@
 from __future__ import annotations
 
 import base64
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import mcp_types as wire
 from pydantic_core import from_json
 
 from ferrule import Media, Text, Tool, ToolResult
+from ferrule.values.content import Block
+from ferrule.values.frozen import thaw
+from ferrule.values.result import own_content
 
 _MISSHAPEN = (
     "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
     "its way, or has no such form in JSON."
 )
+_CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
+_CUT_KEYS = re.compile(r"\[+cut\]+")
+_DETAILS = ("annotations", "_meta", "title", "description", "size")
+"""What a server may say of a block besides what it is."""
+_SENT_AS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
 
 
-def call_result(result: ToolResult, tool: Tool, *, structured: bool) -> dict[str, Any]:
+def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
     """What one call came to, as it is written: the SDK validates that anyway, and a model of it would be made and taken
     apart before, which takes 5 µs.
 
+    A success whose handler gave content of its own beside its output has both as they came. Of all other successes the
+    structured content is what the content shows: middleware bounds and masks the content alone.
+
     Args:
-        structured: Whether the client was told an output schema for this tool.
+        told: Whether the client was told an output schema for this tool.
+        untold: The classes of outputs that are structured content where it was not.
     """
+    own = own_content(result)
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
-    if not structured or result.status != "ok":
-        return _complete(content, is_error=result.status != "ok")
-    try:
-        value = _shown_value(result, tool)
-    except ValueError:
-        return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
-    return {"content": content, "structuredContent": value, "isError": False, "resultType": "complete"}
+    if own is not None:
+        _add_details(content, result, own)
+    if result.status != "ok":
+        return _complete(content, is_error=True)
+    if not told:
+        as_it_came = own is not None and result.content == own and result.output != [*own]
+        if as_it_came and isinstance(result.output, untold):
+            return _complete(content, result.output)
+        return _complete(content)
+    for value in _shown_values(result, own):
+        is_checked = own is None and value == result.output
+        if value is not None and (is_checked or not tool.output.misfit(value, value)):
+            return _complete(content, value)
+    return _complete([_text_block(_MISSHAPEN), *content], is_error=True)
 
 
-def _complete(content: list[dict[str, Any]], *, is_error: bool) -> dict[str, Any]:
-    return {"content": content, "isError": is_error, "resultType": "complete"}
+def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {"content": content, "isError": is_error, "resultType": "complete"}
+    if structured is not None:
+        found["structuredContent"] = structured
+    return found
 
 
-def _shown_value(result: ToolResult, tool: Tool) -> Any:
-    """The value that the content shows, and no more than that: middleware bounds and masks the content alone.
+def _shown_values(result: ToolResult, own: tuple[Block, ...] | None) -> Iterator[Any]:
+    """What may be the value that the content shows, the most faithful first."""
+    output, content = result.output, result.content
+    if own is not None and content == own:
+        yield output
+    if isinstance(output, str):
+        yield result.text
+    else:
+        yield (value := _json_of(result.text))
+        yield _without_marks(value)
+    if own is not None:
+        with suppress(LookupError):
+            yield _as_shown(output, own, content)
+
+
+def _without_marks(value: Any) -> Any:
+    """The value without what `cut` put in the place of what it left out."""
+    if isinstance(value, list):
+        return [_without_marks(item) for item in value if not (isinstance(item, str) and _CUT_ITEMS.fullmatch(item))]
+    if isinstance(value, dict):
+        return {key: _without_marks(item) for key, item in value.items() if not _CUT_KEYS.fullmatch(key)}
+    return value
+
+
+def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...]) -> Any:
+    """The output with what is shown now in the place of what the handler's blocks showed, and without what is not shown
+    any more, where it holds nothing else: servers give a value, or a list of values, in blocks as well.
 
     Raises:
-        ValueError: where the content shows nothing that fits the output schema.
+        LookupError: where it holds anything else, or a block that was changed is not in it.
     """
-    text, output = result.text, result.output
-    value = text if isinstance(output, str) else from_json(text)
-    if value is None:
-        raise ValueError("null is no structured content")
-    if value == output and len(result.content) == 1:
-        return output
-    if tool.output.misfit(value, value):
-        raise ValueError("it does not fit the output schema")
-    return value
+    left = len(own) - len(shown) + 1
+    note = Text(f"[cut: {left} blocks left out]")
+    if left > 1 and note in shown:
+        place = shown.index(note)
+        now: tuple[Block | None, ...] = (*shown[: place + 1], *[None] * (left - 1), *shown[place + 1 :])
+    else:
+        now = shown
+    if len(now) != len(own):
+        raise LookupError
+    texts: deque[tuple[str, str | None]] = deque()
+    for before, after in zip(own, now, strict=True):
+        if isinstance(before, Text) and (after is None or isinstance(after, Text)):
+            texts.append((before.text, None if after is None else after.text))
+        elif before != after:
+            raise LookupError
+
+    def written(value: Any) -> Any:
+        if texts and (value == texts[0][0] or (not isinstance(value, str) and value == _json_of(texts[0][0]))):
+            after = texts.popleft()[1]
+            return after if isinstance(value, str) or after is None else _without_marks(_json_of(after))
+        if isinstance(value, list):
+            return [item for item in map(written, value) if item is not None]
+        if isinstance(value, dict):
+            return {key: written(item) for key, item in value.items()}
+        raise LookupError
+
+    found = written(output)
+    if any(before != after for before, after in texts):
+        raise LookupError
+    return found
+
+
+def _json_of(text: str) -> Any:
+    """The value of which it is the JSON text; `None` where it is none."""
+    with suppress(ValueError):
+        return from_json(text)
+    return None
+
+
+def _add_details(content: list[dict[str, Any]], result: ToolResult, own: tuple[Block, ...]) -> None:
+    """Give the blocks that are as they came what the server said of them, which the result's metadata holds as
+    `ferrule.sources.mcp` keeps it."""
+    about = result.metadata.get("mcp")
+    for said in about.get("content", ()) if isinstance(about, Mapping) else ():
+        place = said.get("block")
+        if isinstance(place, int) and place < min(len(own), len(content)) and own[place] == result.content[place]:
+            content[place] |= {key: thaw(value) for key, value in said.items() if key in _DETAILS}
 
 
 def _text_block(text: str) -> dict[str, Any]:
@@ -70,12 +160,17 @@ def _media_block(block: Media, place: int) -> wire.ContentBlock:
             return wire.TextContent(text=f"[{block.kind} of the type {block.mime_type}, without data]")
         name = block.name or block.uri.rstrip("/").rpartition("/")[2] or block.uri
         return wire.ResourceLink(name=name, uri=block.uri, mime_type=block.mime_type)
+    if block.kind in ("file", "resource") and _SENT_AS_TEXT.match(block.mime_type):
+        with suppress(UnicodeDecodeError):
+            return _resource(block, place, wire.TextResourceContents, text=block.data.decode())
     data = base64.b64encode(block.data).decode()
     if block.kind == "image":
         return wire.ImageContent(data=data, mime_type=block.mime_type)
     if block.kind == "audio":
         return wire.AudioContent(data=data, mime_type=block.mime_type)
-    uri = block.uri or f"ferrule:result/{place}"
-    meta = {"name": block.name} if block.name else None
-    held = wire.BlobResourceContents(uri=uri, blob=data, mime_type=block.mime_type, _meta=meta)
-    return wire.EmbeddedResource(resource=held)
+    return _resource(block, place, wire.BlobResourceContents, blob=data)
+
+
+def _resource(block: Media, place: int, kind: Any, **held: str) -> wire.EmbeddedResource:
+    uri, meta = block.uri or f"ferrule:result/{place}", {"name": block.name} if block.name else None
+    return wire.EmbeddedResource(resource=kind(uri=uri, mime_type=block.mime_type, _meta=meta, **held))

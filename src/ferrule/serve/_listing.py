@@ -11,7 +11,8 @@ from typing import Any
 import mcp_types as wire
 from mcp.shared.exceptions import MCPError
 
-from ferrule import Tool, Toolset
+from ferrule import Runner, Tool
+from ferrule.middleware.untrusted import untrusted
 from ferrule.values.frozen import thaw
 
 PAGE = 100
@@ -24,6 +25,7 @@ class Listing:
     """The tools of one runner, written once for each era.
 
     Args:
+        runner: What is served.
         seconds: How long a client may keep the list.
         public: Whether a cache may show it to others than the one who asked.
         structured: Whether output schemas are told, and structured content given.
@@ -32,13 +34,16 @@ class Listing:
         digest: Another one for each other list.
     """
 
-    def __init__(self, tools: Toolset, *, seconds: float, public: bool, structured: bool) -> None:
-        self._tools = tools
-        # A result says no null beside its content: clients refuse one that has none where a schema was told.
-        schemas = {t.name: t.output_schema for t in tools if structured and _never_null(t)}
+    def __init__(self, runner: Runner, *, seconds: float, public: bool, structured: bool) -> None:
+        self._tools = tools = runner.tools
+        # A result says no null beside its content, and has no other form in an envelope: clients refuse one that has
+        # none where a schema was told.
+        kept = [t for t in tools if structured and _never_null(t) and not _is_enveloped(t, runner)]
+        schemas = {t.name: t.output_schema for t in kept}
         told = {name: schema for name, schema in schemas.items() if schema is not None}
         self._structured = frozenset(told)
         self._structured_legacy = frozenset(name for name, schema in told.items() if schema.get("type") == "object")
+        self._untold = ((dict, list), (dict,)) if structured else ((), ())
         self._ttl = int(seconds * 1000)
         self._scope: Any = "public" if public else "private"
         self._modern = [self._written(tool, modern=True) for tool in tools]
@@ -64,6 +69,11 @@ class Listing:
         """Whether a client of that era was told what this tool's result looks like; it is never null, and before 2026
         an object."""
         return tool.name in (self._structured if modern else self._structured_legacy)
+
+    def untold(self, *, modern: bool) -> tuple[type, ...]:
+        """The classes of outputs that are structured content of a tool of which no output schema was told; it is an
+        object before 2026."""
+        return self._untold[0 if modern else 1]
 
     def schema_of(self, name: str) -> dict[str, Any] | None:
         """The input schema of a tool, for the headers that mirror arguments."""
@@ -95,6 +105,11 @@ class Listing:
 def wire_name(tool: Tool) -> str:
     """The tool's own name where MCP takes it, else the one that every provider takes; a toolset finds it by both."""
     return tool.name if _MCP_NAME.fullmatch(tool.name) else tool.wire_name
+
+
+def _is_enveloped(tool: Tool, runner: Runner) -> bool:
+    mounts = (mount.settings.around for mount in tool.mounts)
+    return any(untrusted in around for around in (runner.around, tool.around, *mounts))
 
 
 def _never_null(tool: Tool) -> bool:

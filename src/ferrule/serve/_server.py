@@ -308,9 +308,7 @@ class RunnerServer:
         if not isinstance(runner, Runner):
             raise DefinitionError(f"what is served is a Runner, not {type(runner).__name__}: Runner(tools) makes one")
         settings = self._settings
-        listing = Listing(
-            runner.tools, seconds=settings.keep_list, public=settings.public, structured=settings.structured
-        )
+        listing = Listing(runner, seconds=settings.keep_list, public=settings.public, structured=settings.structured)
         observers = [*runner.observers, self._observe]
         return _Served(runner.replace(approve=noting(runner.approve or ask_client), observers=observers), listing)
 
@@ -382,7 +380,9 @@ class RunnerServer:
         if result.pending is not None and (asked := client.form_for(result.pending)) is not None:
             return _asked(asked, result, time.time() + self._settings.answer_within)
         client.check_declared(result)
-        return call_result(result, tool, structured=served.listing.is_structured(tool, modern=modern))
+        listing = served.listing
+        told, untold = listing.is_structured(tool, modern=modern), listing.untold(modern=modern)
+        return call_result(result, tool, told=told, untold=untold)
 
     # -- one call -----------------------------------------------------------------------------------------------------
 

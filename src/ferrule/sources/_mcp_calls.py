@@ -11,7 +11,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
-from ferrule.sources._mcp_connection import Connection
+from ferrule.sources._mcp_connection import OPEN_CALL, Connection
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
 from ferrule.sources._mcp_results import Check, to_result
@@ -119,6 +119,7 @@ class RemoteTool:
         connection = self._connection
         session = connection.ready or await connection.opened()
         call = connection.begins(context)
+        before = OPEN_CALL.set(call)
         # Over HTTP the SDK reads an answer in the context of its call.
         logs = None if connection.http is None else SDK_LOGS.set(connection.log)
         try:
@@ -144,6 +145,7 @@ class RemoteTool:
             raise ToolError(text, executed=False) from error
         finally:
             connection.ends(call)
+            OPEN_CALL.reset(before)
             if logs is not None:
                 SDK_LOGS.reset(logs)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import mcp_types as types
@@ -44,7 +46,6 @@ _MOST_PAGES, _MOST_TOOLS = 100, 1_000
 _MOST_INFO = 200
 _DEBOUNCE = 0.1
 _LEAVE_SECONDS = 2.0
-_DECLINED = types.ElicitResult(action="decline")
 _SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
 """Seconds after which a list is read again whose server says how long it may be kept."""
 
@@ -69,13 +70,17 @@ class OpenCall:
     It can be left, as `asyncio.timeout` leaves one, which costs each call 8 µs beside the SDK's 100.
 
     Attributes:
+        owner: The connection that it goes by.
         context: The context of the call, whose person the server may ask.
+        variables: Its context variables, by which an approver may know whom to ask.
     """
 
-    __slots__ = ("_cancels", "_left", "_task", "context")
+    __slots__ = ("_cancels", "_left", "_task", "context", "owner", "variables")
 
-    def __init__(self, context: ToolContext) -> None:
+    def __init__(self, owner: Connection, context: ToolContext) -> None:
+        self.owner = owner
         self.context = context
+        self.variables = contextvars.copy_context()
         task: Any = asyncio.current_task()
         self._task: asyncio.Task[Any] = task
         self._cancels = self._task.cancelling()
@@ -91,6 +96,11 @@ class OpenCall:
         """Take back the cancellation by which it was left; whether it was, and nobody else has cancelled its task."""
         left, self._left = self._left, False
         return left and self._task.uncancel() <= self._cancels
+
+
+OPEN_CALL: ContextVar[OpenCall | None] = ContextVar("ferrule.mcp.call", default=None)
+"""The call that the present code belongs to. Over HTTP, and in memory, the SDK reads what comes on the stream of an
+answer in the context of its call."""
 
 
 class Connection:
@@ -178,7 +188,7 @@ class Connection:
 
     def begins(self, context: ToolContext) -> OpenCall:
         """A call is under way, whose person the server may ask, until it `ends`."""
-        call = OpenCall(context)
+        call = OpenCall(self, context)
         self._calls.add(call)
         return call
 
@@ -254,6 +264,7 @@ class Connection:
     async def own(self) -> None:
         """Start it whenever it is wanted, until it is closed: what the task of this connection does."""
         SDK_LOGS.set(self.log)
+        OPEN_CALL.set(None)  # what made this task may be a call of its own
         try:
             while not self._closing:
                 await self._wanted.wait()
@@ -422,23 +433,16 @@ class Connection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Ask the person of the one call that is under way. With several, nobody can tell which one it is about."""
-        if len(self._calls) != 1:
-            log.warning("%s: a question was declined, with %d calls under way", self.server.label, len(self._calls))
-            return _DECLINED
-        if self._given_up:
-            log.warning("%s: a question was declined, as a call that was given up has no answer", self.server.label)
-            return _DECLINED
-        call = next(iter(self._calls))
-        if call in self._asked:
-            log.warning("%s: a question was declined, as another one of this call waits", self.server.label)
-            return _DECLINED
+        """Ask the person of the call that the question is about."""
+        call = self._asking_call()
+        if isinstance(call, str):
+            return self._declined(call)
         try:
             wanted = InputRequired(reason_of(params, self.server.label), schema_of(params))
         except ValueError as error:
-            log.warning("%s: a question was declined: %s", self.server.label, error)
-            return _DECLINED
-        asked = self._asked[call] = asyncio.ensure_future(call.context.ask(wanted))
+            return self._declined(str(error))
+        work = call.context.ask(wanted)
+        asked = self._asked[call] = self._loop.create_task(work, context=call.variables.copy())
         try:
             await asyncio.wait({asked})
         finally:
@@ -447,7 +451,25 @@ class Connection:
         if asked.cancelled():  # the call has ended meanwhile
             return types.ElicitResult(action="cancel")
         value = asked.result()
-        return _DECLINED if value is None else accepted(params.mode, value)
+        return types.ElicitResult(action="decline") if value is None else accepted(params.mode, value)
+
+    def _asking_call(self) -> OpenCall | str:
+        """The call on whose stream a question came or, where no stream is one call's, the one that is under way; or why
+        nobody can be asked."""
+        call = OPEN_CALL.get()
+        if call is None or call.owner is not self:
+            if self._given_up:
+                return "a call that was given up has no answer, and it may be about that one"
+            if len(self._calls) != 1:
+                return f"{len(self._calls)} calls are under way, and it does not say which of them it is about"
+            call = next(iter(self._calls))
+        if call not in self._calls:
+            return "its call has ended"
+        return "another one of its call waits" if call in self._asked else call
+
+    def _declined(self, why: str) -> types.ElicitResult:
+        log.warning("%s: a question was declined, and nobody was asked: %s", self.server.label, why)
+        return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
 
     async def _watch(self, client: Client) -> None:
         """Ask for the tools again whenever the list changes, or has been kept as long as it may be, for who follows."""

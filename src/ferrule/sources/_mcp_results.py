@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
 import mcp_types as types
 
 from ferrule import Media, Text, ToolError, ToolResult
+from ferrule.values.content import as_output, render
 
 _MOST_MEDIA = 50_000_000
 """Of all media of one result."""
 _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
+_TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
 Check = Callable[[object, object], str]
 
 
@@ -39,6 +42,7 @@ def to_result(answer: types.CallToolResult, check: Check | None) -> ToolResult |
     output: Any = "\n".join(texts) if only_texts else blocks
     if structured:
         output = answer.structured_content
+        blocks = blocks or [*render(as_output(output))]
     if answer.is_error:
         error = "\n".join(texts).strip() or _SAID_NOTHING
         return ToolResult(
@@ -61,11 +65,13 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
         about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
     beside = []
     for index, block in enumerate(answer.content):
-        if block.annotations is None and not block.meta:
-            continue
-        said = {} if block.annotations is None else block.annotations.model_dump(exclude_none=True, by_alias=True)
-        kept = {"annotations": said, "_meta": dict(block.meta or {})}
-        beside.append({"block": index, **{key: value for key, value in kept.items() if value}})
+        said: dict[str, Any] = {"_meta": dict(block.meta or {})}
+        if block.annotations is not None:
+            said["annotations"] = block.annotations.model_dump(exclude_none=True, by_alias=True, mode="json")
+        if isinstance(block, types.ResourceLink):
+            said |= {"title": block.title, "description": block.description, "size": block.size}
+        if kept := {key: value for key, value in said.items() if value}:
+            beside.append({"block": index, **kept})
     if beside:
         about["content"] = beside
     return {"mcp": about} if about else None
@@ -100,6 +106,8 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", None, block.mime_type or _NO_TYPE, str(block.uri), block.name)
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
             kind = resource.mime_type or "text/plain"
+            if not _TEXT_TYPE.match(kind):  # which says that it is text to whoever shows it or sends it on
+                kind = f"{kind}; charset=utf-8"
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
             return Media("resource", _from_base64(resource.blob), resource.mime_type or _NO_TYPE, str(resource.uri))

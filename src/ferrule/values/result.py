@@ -24,6 +24,7 @@ class _ResultFields:
 
     __slots__ = (
         "_content",
+        "_own_content",
         "_told",
         "_value",
         "call",
@@ -146,8 +147,8 @@ class ToolResult(_ResultFields):
         if "output" not in changes and "error" not in changes:
             kept["content"] = self._content
         made = ToolResult(**{**kept, **changes})
-        if "output" not in changes and hasattr(self, "_value"):
-            keep(made, "_value", self._value)
+        if "output" not in changes:
+            keep_returned(self, made)
         keep_told(made, self._facts)
         return made
 
@@ -217,19 +218,35 @@ def rendered(value: Any) -> ToolResult:
     Raises:
         NotShowable: where no result can hold it.
     """
-    error = metadata = content = None
+    error = metadata = content = own = None
     if isinstance(value, ToolResult):
         error = None if value.error is None else clean(value.error)
         metadata, content = jsonable(value.metadata), value._content
+        own = content
         value = returned(value)
     output = as_output(value)
     if error is None and content is None:
         content = render(output)
     made = ToolResult(output, error, metadata, content)
     keep(made, "_value", value)
+    if own is not None:
+        keep(made, "_own_content", own)
     return made
 
 
 def returned(result: ToolResult) -> Any:
     """The value that the handler returned, or a middleware put in its place."""
     return getattr(result, "_value", result.output)
+
+
+def own_content(result: ToolResult) -> tuple[Block, ...] | None:
+    """The content that the handler gave beside its output, whatever middleware has made of it since; `None` where it
+    gave none, or a middleware put another output in its place."""
+    return getattr(result, "_own_content", None)
+
+
+def keep_returned(result: ToolResult, copied: ToolResult) -> None:
+    """Fill in a copy, which nobody else has, what the handler of `result` gave."""
+    keep(copied, "_value", returned(result))
+    if (own := own_content(result)) is not None:
+        keep(copied, "_own_content", own)
