@@ -43,6 +43,9 @@ class Ours:
     def events(self, *said: Any) -> Any:
         return STREAMS[self.name].events(*said)
 
+    def sdk_event(self, event: Response) -> Any:
+        return STREAMS[self.name].sdk(event)
+
     def fed(self, events: Any, form: str = "dict") -> Any:
         return STREAMS[self.name].fed(map(STREAMS[self.name].sdk, events) if form == "sdk" else events)
 

@@ -11,12 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from anthropic import _models as anthropic_models
 from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
+from openai import _models as openai_models
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 from test_providers import ADD, APIS, GREET, anthropic_dict, chat_dict, responses_dict
 
 from ferrule import Runner, tool
@@ -107,8 +108,9 @@ def chat_events(response: Response, cut: Cut = letters) -> Iterator[Response]:
         yield {**base, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
 
 
-def sdk(kind: Any) -> Callable[[Response], Any]:
-    return TypeAdapter(kind).validate_python
+def sdk(module: Any, kind: Any) -> Callable[[Response], Any]:
+    """How the SDK makes an object of an event: it validates nothing, and keeps what it does not know."""
+    return lambda event: module.construct_type(type_=kind, value=event)
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,18 @@ class Streaming:
         return stream
 
 
+_ANTHROPIC = sdk(anthropic_models, RawMessageStreamEvent)
 STREAMS = {
     "anthropic": Streaming(
         anthropic,
         anthropic_dict,
         anthropic_events,
-        lambda event: sdk(RawMessageStreamEvent)(event) if event["type"] != "ping" else event,
+        lambda event: _ANTHROPIC(event) if event["type"] != "ping" else event,
     ),
-    "openai_responses": Streaming(openai_responses, responses_dict, responses_events, sdk(ResponseStreamEvent)),
-    "openai_chat": Streaming(openai_chat, chat_dict, chat_events, ChatCompletionChunk.model_validate),
+    "openai_responses": Streaming(
+        openai_responses, responses_dict, responses_events, sdk(openai_models, ResponseStreamEvent)
+    ),
+    "openai_chat": Streaming(openai_chat, chat_dict, chat_events, sdk(openai_models, ChatCompletionChunk)),
 }
 
 

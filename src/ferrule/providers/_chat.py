@@ -14,6 +14,7 @@ from ferrule.providers._read import (
     object_text,
     plain,
     read,
+    sent_names,
 )
 from ferrule.providers._stream import (
     EventT,
@@ -78,10 +79,9 @@ class ChatStream(TurnStream[EventT, MessageT]):
     def _append_chunk(self, event: Any) -> bool:
         fields = _chunk_fields(event)
         choice = fields_of(*fields["choices"])
-        given = delta = choice["delta"]
-        if type(delta) is not dict:
-            given, delta = delta.__pydantic_fields_set__, delta.__dict__
-        if len(given) != 1 + ("role" in given) or "error" in fields or "error" in choice or not self._head:
+        delta = choice["delta"]
+        names, delta = sent_names(delta), delta if type(delta) is dict else delta.__dict__
+        if len(names) != 1 + ("role" in names) or "error" in fields or "error" in choice or not self._head:
             return False
         if choice.get("finish_reason") is not None or choice.get("index") or fields.get("usage") is not None:
             return False
@@ -93,12 +93,13 @@ class ChatStream(TurnStream[EventT, MessageT]):
 
     def _append_arguments(self, item: Any) -> bool:
         """Adds a chunk of arguments and nothing else to a call that is known by its index; whether it was one."""
+        more = item.keys() - _CALL_FIELDS if type(item) is dict else item.__pydantic_extra__
         item = item if type(item) is dict else item.__dict__  # `fields_of` takes 0.1 µs more, for each
         called, id = item["function"], item.get("id")
         called = called if type(called) is dict else called.__dict__
         call = self._streamed_calls.by_index[item.get("index")]
         text, name = called["arguments"], called.get("name")
-        if id and id != call.id:
+        if more or (id and id != call.id):
             return False
         if type(text) is str and text and (not name or (id and name == call.name)):
             call.arguments.append(text)
@@ -137,7 +138,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
     def _add_call_delta(self, item: Any, taken: set[StreamedCall]) -> None:
         fields = fields_of(item)
         # Mistral's SDK has a default of 0 for an index that did not come.
-        index = as_index(fields.get("index")) if "index" in getattr(item, "model_fields_set", fields) else None
+        index = as_index(fields.get("index")) if "index" in sent_names(item) else None
         function, custom = fields.get("function"), fields.get("custom")
         kind, inner = ("custom", custom) if function is None and custom is not None else ("function", function)
         given = read(inner, "input" if kind == "custom" else "arguments")

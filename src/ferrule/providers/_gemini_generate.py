@@ -30,6 +30,7 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
+    sent_names,
 )
 from ferrule.providers._stream import Readers, TurnStream, continue_text, merged_value
 from ferrule.values.call import ToolCall
@@ -243,6 +244,11 @@ def _structured(text: str) -> Any:
 
 
 _TEXT_ONLY = ({"text"}, {"text", "thought"})
+_TEXT_CANDIDATE = frozenset({"content", "index"})
+_SAID_AGAIN = frozenset({"candidates", "sdk_http_response"}).union(
+    *({camel(name), name} for name in ("usage_metadata", "response_id", "model_version", "create_time"))
+)
+"""What a chunk says besides its text, all chunks alike or the newest alone."""
 _HEAD_FIELDS = frozenset({"responseId", "modelVersion", "createTime", "promptFeedback", "usageMetadata"})
 
 
@@ -271,8 +277,9 @@ class Stream(TurnStream[Any, Any], readers=READERS):
         (given,) = fields_of(candidate["content"])["parts"]
         part, last = fields_of(given), self._parts[-1]
         text, thought = part["text"], part.get("thought") is True
-        names = given if type(given) is dict else given.__pydantic_fields_set__
-        if len(names) != 1 + thought or last.get("thought", False) is not thought:
+        if len(sent_names(given)) != 1 + thought or last.get("thought", False) is not thought:
+            return False
+        if not (sent_names(event) <= _SAID_AGAIN and sent_names(fields["candidates"][0]) <= _TEXT_CANDIDATE):
             return False
         ended = candidate.get("finishReason") or candidate.get("finish_reason")
         if type(text) is str and not ended:
@@ -296,7 +303,7 @@ class Stream(TurnStream[Any, Any], readers=READERS):
 
     def _add(self, part: Any) -> None:
         seen = fields_of(part)
-        fields = seen.keys() if type(part) is dict else getattr(part, "model_fields_set", ())
+        fields = sent_names(part)
         text = seen.get("text")
         if fields in _TEXT_ONLY and isinstance(text, str):
             continue_text(self._parts, text, {"thought": True} if seen.get("thought") else {})

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from math import isfinite
 from typing import Any
 
@@ -70,6 +70,18 @@ def fields_of(value: Any) -> Mapping[str, Any]:
     return {**value.__dict__, **extra} if extra else value.__dict__
 
 
+def sent_names(value: Any) -> Set[str]:
+    """The names of what a dict or an SDK object was made with, null or not, and also those that the SDK does not know:
+    it makes objects of what a server sent without a word on these in `model_fields_set`."""
+    if type(value) is dict:
+        return value.keys()
+    named: Set[str] | None = getattr(value, "__pydantic_fields_set__", None)
+    if named is None:
+        return value.keys() if isinstance(value, Mapping) else frozenset()
+    extra = value.__pydantic_extra__
+    return named | extra.keys() if extra else named
+
+
 def fields_of_each(value: Any) -> list[Mapping[str, Any]]:
     """The `fields_of` each item of a list that is a record: what `plain_list` would copy."""
     found: list[Mapping[str, Any]] = []
@@ -105,9 +117,7 @@ def name_in_history(name: str, pattern: re.Pattern[str] = NAME) -> str:
 
 def is_null(value: Any, key: str) -> bool:
     """Whether `key` was sent as null: what a stream's unfinished message begins with."""
-    if isinstance(value, Mapping):
-        return key in value and value[key] is None
-    return key in getattr(value, "model_fields_set", ()) and getattr(value, key) is None
+    return key in sent_names(value) and read(value, key) is None
 
 
 def plain(value: Any, *, keep_bytes: bool = False) -> Any:
@@ -151,7 +161,7 @@ def _dumped(value: Any) -> Any:
         # than the SDK, and "python" because JSON mode raises on lone surrogates, which `clean` then replaces.
         return value.model_dump(mode="python", exclude_unset=True, by_alias=True, warnings=False)
     except (ValueError, RecursionError):  # it nests without end
-        return {name: getattr(value, name, None) for name in value.model_fields_set}
+        return {name: getattr(value, name, None) for name in sent_names(value)}
 
 
 def plain_list(value: Any) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
+    sent_names,
 )
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks, object_or_text
 from ferrule.providers._strict import ANTHROPIC
@@ -245,6 +246,8 @@ _DELTA_FIELDS = {
     "thinking_delta": "thinking",
     "signature_delta": "signature",
 }
+_OF_DELTAS = frozenset({"type", "estimated_tokens"})
+"""What no block has. The SDK's BetaThinkingDelta counts the tokens of a thought so far."""
 _FIELD_KINDS = {"partial_json": "tool_use", "text": "text", "thinking": "thinking", "signature": "thinking"}
 
 
@@ -265,7 +268,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         delta = fields_of(fields["delta"])
         field = _DELTA_FIELDS[delta["type"]]
         text = delta[field]
-        if type(text) is str:
+        if type(text) is str and len(sent_names(fields["delta"])) == 2:
             self._blocks.by_index[fields["index"]].chunks[field].append(text)
             return True
         return False
@@ -293,7 +296,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
     def _continue(self, index: int | None, delta: Any) -> None:
         """A delta of a new kind, or of a block that was never begun."""
         for key, value in _without_nulls(delta).items():
-            if key == "type":
+            if key in _OF_DELTAS:
                 continue
             if index not in self._blocks.by_index:
                 self._begin(index, {"type": _FIELD_KINDS.get(key, "text")})

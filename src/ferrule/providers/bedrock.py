@@ -350,6 +350,8 @@ class Stream(
     def _append_chunk(self, event: Any) -> bool:
         given = event["contentBlockDelta"]
         said, delta = self._blocks.by_index[given["contentBlockIndex"]].said, given["delta"]
+        if len(delta) != 1:
+            return False
         if "text" in delta:
             text, chunks = delta["text"], said["text"]
         else:

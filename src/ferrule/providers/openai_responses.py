@@ -42,6 +42,7 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
+    sent_names,
     text_or_parts_of,
 )
 from ferrule.providers._stream import (
@@ -503,6 +504,4 @@ def _head(response: Any) -> dict[str, Any]:
     """What a response says besides its output, which may be long."""
     if isinstance(response, Mapping):
         return dict(response)
-    names = getattr(response, "model_fields_set", ())
-    extra = getattr(response, "model_extra", None) or {}
-    return {name: getattr(response, name) for name in names} | extra
+    return {name: getattr(response, name) for name in sent_names(response)}
