@@ -81,7 +81,7 @@ _API = Api(
 )
 _DEFINITIONS = Definitions(name="bedrock", plain=PLAIN_BEDROCK, strict=BEDROCK, key="inputSchema")
 # botocore's model of bedrock-runtime: ToolUseId, DocumentFormat, VideoFormat.
-_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_CALL_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _DOCUMENTS = {
     "application/pdf": "pdf",
@@ -175,7 +175,7 @@ def _client_tool_use(block: Any) -> dict[str, Any] | None:
 
 def wire_id(id: str) -> str:
     """`id` as this API takes it, `^[a-zA-Z0-9_.:-]{1,64}$`: one that fits stays, another becomes a hash of itself."""
-    if _ID.fullmatch(id):
+    if _CALL_ID.fullmatch(id):
         return id
     return f"call_{hashlib.blake2s(clean(id).encode(), digest_size=16).hexdigest()}"
 

@@ -77,7 +77,7 @@ _API = Api(
 )
 _DEFINITIONS = Definitions(name="mistral", plain=PLAIN_MISTRAL, strict=MISTRAL, in_function=True)
 # docs.mistral.ai and github.com/mistralai/mistral-common: "Tool call id … must be a-z, A-Z, 0-9, with a length of 9."
-_ID = re.compile(r"[a-zA-Z0-9]{9}")
+_CALL_ID = re.compile(r"[a-zA-Z0-9]{9}")
 _DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -132,7 +132,7 @@ def _call_ids(response: Any, requested: Sequence[Mapping[str, Any]], key: str) -
 
 def wire_id(id: str) -> str:
     """`id` as this API takes it, nine letters or digits: one that fits stays, another becomes a hash of itself."""
-    if _ID.fullmatch(id):
+    if _CALL_ID.fullmatch(id):
         return id
     number = int.from_bytes(hashlib.blake2s(clean(id).encode(), digest_size=16).digest(), "big")
     return "".join(_DIGITS_AND_LETTERS[number // 62**power % 62] for power in range(9))
