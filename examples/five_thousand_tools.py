@@ -275,7 +275,7 @@ def servers(notes: Path) -> mcp.Servers:
     """Both MCP servers; they are this company's own, so what they say of their tools is believed."""
     # A program gets few variables: PYTHONPATH is for a Ferrule that is not installed.
     env = {"NOTES": str(notes), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    command = ["-m", "ferrule", "serve", str(Path(__file__).with_name("notes_server.py"))]
+    command = ["-P", "-m", "ferrule", "serve", str(Path(__file__).with_name("notes_server.py"))]
     office = mcp.Stdio(sys.executable, command, env=env, name="notes")
     return mcp.connect(office, mcp.Memory(rates(), name="rates"), trusted=True, required=True)
 

@@ -13,6 +13,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "ferrule"
 ROOMS = (
+    "startup",
     "errors",
     "values",
     "types",

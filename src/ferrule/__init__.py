@@ -1,7 +1,8 @@
 """Ferrule binds tools to language models: define a tool once, offer it to any model, run each call through one path."""
 
-from __future__ import annotations
+import ferrule.startup  # noqa: F401  (before all else: what stands first on the path is imported by any other line)
 
+# isort: split
 from typing import TYPE_CHECKING
 
 from ferrule.definition.decorator import build_tool, tool

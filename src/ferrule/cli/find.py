@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import functools
-import importlib
-import importlib.util
 import re
-import sys
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
 from ferrule.approval import console
+from ferrule.cli import load
 from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
@@ -178,7 +173,7 @@ def object_at(place: str) -> Any:
     except AttributeError:
         raise UsageError(f"there is no {attribute!r} in {place.rpartition(':')[0]!r}") from None
     except Exception as error:  # a property, or a module's own __getattr__
-        raise _broken(place, error) from error
+        raise load.broken(place, error) from error
 
 
 def _best(module: ModuleType, place: str) -> Any:
@@ -203,66 +198,7 @@ def _of_kind(module: ModuleType, kind: type[_T]) -> dict[str, _T]:
 
 def _load(place: str) -> tuple[ModuleType, str | None]:
     if match := _FILE.match(place):
-        return load_file(match["file"]), match["attribute"]
+        return load.load_file(match["file"]), match["attribute"]
     if match := _MODULE.match(place):
-        return _import(match["module"]), match["attribute"]
+        return load.load_module(match["module"]), match["attribute"]
     raise UsageError(f"{place!r} is no place for tools: give a file such as tools.py, a module, or either with :name")
-
-
-def load_file(name: str) -> ModuleType:
-    """The module in a Python file, which may import what lies beside it.
-
-    Raises:
-        UsageError: where there is no such file, or it cannot be imported.
-    """
-    file = Path(name)
-    if not file.is_file():
-        raise UsageError(f"there is no file {name!r} (looked in {str(file.absolute().parent)!r})")
-    if file.suffix != ".py":
-        raise UsageError(f"{name!r} is no Python file: its name has to end in .py")
-    _importable(file.absolute().parent)
-    module_name = f"file:{file.absolute()}"  # a name that no import statement can have
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # type hints are looked up there
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command itself writes
-            spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
-    return module
-
-
-def _import(name: str) -> ModuleType:
-    add_working_directory()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(
-                f"there is no module {name!r}: give a module that can be imported from here, or a file such as tools.py"
-            ) from None
-        raise _broken(name, error) from error
-    except (Exception, SystemExit) as error:
-        raise _broken(name, error) from error
-
-
-def add_working_directory() -> None:
-    """Lets modules be imported that lie in the working directory."""
-    _importable(Path.cwd())
-
-
-def _importable(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _broken(name: str, error: BaseException) -> UsageError:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    if isinstance(error, SyntaxError):
-        where = ""  # its own text says where
-    return UsageError(f"{name!r} could not be imported: {type(error).__name__}: {error}{where}")

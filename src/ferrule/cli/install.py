@@ -44,7 +44,7 @@ def _started(words: list[str]) -> dict[str, Any]:
     for script in (here / "ferrule", here / "ferrule.exe"):
         if script.is_file():
             return {"command": str(script), "args": words}
-    return {"command": str(Path(sys.executable).absolute()), "args": ["-m", "ferrule", *words]}
+    return {"command": str(Path(sys.executable).absolute()), "args": ["-P", "-m", "ferrule", *words]}
 
 
 def _claude_desktop() -> str:

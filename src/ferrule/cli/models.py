@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from ferrule import DefinitionError, FerruleError, Toolset, models
-from ferrule.cli import find
+from ferrule.cli.load import load_file
 from ferrule.cli.usage import UsageError, choices
 from ferrule.models import Model, Reply
 
@@ -107,7 +107,7 @@ def _model_forms() -> list[str]:
 def _scripted(file: str, base_url: str | None) -> Model:
     if base_url is not None:
         raise UsageError("a scripted model has no address: leave --base-url out")
-    module = find.load_file(file)
+    module = load_file(file)
     steps = getattr(module, "steps", None)
     if steps is None:
         raise UsageError(f"{file!r} defines no `steps`: a list of what the model says and calls, turn by turn")

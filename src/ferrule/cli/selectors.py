@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ferrule import DefinitionError
 from ferrule.cli import find
+from ferrule.cli.load import find_here
 from ferrule.cli.usage import UsageError
 from ferrule.selection import ToolSelector, named
-from ferrule.selection.named import selector_from
+from ferrule.selection.named import module_of, selector_from
 
 
 def selector_at(option: str, text: str) -> ToolSelector:
@@ -15,10 +16,11 @@ def selector_at(option: str, text: str) -> ToolSelector:
     Raises:
         UsageError: where it is not there, or is no selector.
     """
-    find.add_working_directory()
     try:
         if text.partition(":")[0].endswith(".py"):
             return selector_from(text, find.object_at(text))
+        if (module := module_of(text)) is not None:
+            find_here(module)
         return named(text)
     except DefinitionError as error:
         raise UsageError(f"{option}: {error}") from None

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ferrule import DefinitionError, serve
+from ferrule import DefinitionError, Runner, serve
 from ferrule.cli import find, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
@@ -74,6 +74,7 @@ def command(options: argparse.Namespace) -> int:
         raise UsageError("--allow-host and --allow-origin are for --http: over standard input nobody is let in")
     known = _known_token(options.token_env, address)
     with servers.connected(options) as (work, more):
+        _import_what_serving_needs(address)
         runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client)
         name = _server_name(places)
         if options.install:
@@ -86,6 +87,19 @@ def command(options: argparse.Namespace) -> int:
         hosts = _reached_as(address, options.allow_host)
         app = serve.mcp(runner, name=name, tokens=known, hosts=hosts, origins=options.allow_origin)
         return work.run(_until_told(partial(_over_http, app, address)))
+
+
+def _import_what_serving_needs(address: Address | None) -> None:
+    """Before the tools that the user names: their folder is on the path from then on, and holds what is not installed.
+
+    Raises:
+        DefinitionError: where `mcp` is missing.
+    """
+    app = serve.mcp(Runner([]))
+    if address is not None:
+        import uvicorn  # comes with `mcp`
+
+        uvicorn.Config(app, log_config=None).load()
 
 
 def read_address(text: str) -> Address:
@@ -204,7 +218,7 @@ def _signals(stop: asyncio.Event) -> Iterator[list[int]]:
 
 
 async def _over_http(app: MCPApp, address: Address, stop: asyncio.Event) -> None:
-    import uvicorn  # comes with `mcp`, which has been imported
+    import uvicorn
 
     class Server(uvicorn.Server):
         @contextlib.contextmanager

@@ -21,6 +21,7 @@ from ferrule.isolation.protocol import Connection, Kind, Message, Surroundings, 
 from ferrule.isolation.remote_errors import rebuild
 from ferrule.isolation.supervisor import NUMBER
 from ferrule.isolation.transfer import unpack
+from ferrule.startup import IMPORT_PATH
 
 if TYPE_CHECKING:
     from ferrule.isolation.pool import Job, WorkerPool
@@ -132,7 +133,8 @@ class WorkerProcess:
         self._pid = self._number()
         if self.killed:
             self.kill()
-        self._connection.send(Kind.PREPARE, self.recipes)
+        self._surroundings = surroundings()
+        self._connection.send(Kind.PREPARE, [self.recipes, self._surroundings])
 
     def _receive(self) -> None:
         """Take what the worker sends, and kill it where it is late, until it has ended or is not needed."""
@@ -213,7 +215,7 @@ def _supervisor(life: int, connection: int) -> subprocess.Popen[bytes]:
     # -P: beside supervisor.py are modules whose names others have too.
     flags = [*subprocess._args_from_interpreter_flags(), "-P"]  # type: ignore[attr-defined]
     return subprocess.Popen(
-        [sys.executable, *flags, _SUPERVISOR, str(life), str(connection), *surroundings().path],
+        [sys.executable, *flags, _SUPERVISOR, str(life), str(connection), *IMPORT_PATH],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=(life, connection),

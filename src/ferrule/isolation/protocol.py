@@ -28,7 +28,7 @@ class Kind(IntEnum):
     """What a message says."""
 
     PREPARE = 1
-    """To the worker: tools that will be needed. Head: their recipes."""
+    """To the worker: tools that will be needed. Head: their recipes, and the surroundings."""
     READY = 2
     """From the worker: it takes calls."""
     CALL = 3

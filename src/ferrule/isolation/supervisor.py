@@ -10,7 +10,8 @@ in C. On Linux the supervisor adopts the orphans of the worker, so that it finds
 its own, and so that killed processes are gone at once and do not wait for whoever is the first process of a container.
 
 Run by its path and not by `-m`, which would import the whole package before the first line here, and only where the
-program's own `sys.path` was not needed to find it. The standard library alone, and little of it.
+program's own `sys.path` was not needed to find it. The standard library alone, and little of it. The worker finds
+Ferrule by the path by which the program found it; what was put on the path since comes with the first message.
 """
 
 from __future__ import annotations

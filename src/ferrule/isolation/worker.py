@@ -30,6 +30,7 @@ from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Connection, Kind
 from ferrule.isolation.recipes import make_tool
 from ferrule.isolation.remote_errors import describe
 from ferrule.isolation.transfer import Plain, pack
+from ferrule.startup import load_plugins
 from ferrule.values.arguments import Arguments
 from ferrule.values.context import CURRENT
 
@@ -62,7 +63,9 @@ class Worker:
     def take(self, message: Message) -> None:
         """Do what a message says."""
         if message.kind == Kind.PREPARE:
-            for recipe in message.head:
+            recipes, surroundings = message.head
+            self._move(surroundings)
+            for recipe in recipes:
                 with suppress(BaseException):  # the call that needs it will say what is wrong
                     self._tool(recipe)
             self._connection.send(Kind.READY)
@@ -108,7 +111,10 @@ class Worker:
     def _move(self, surroundings: list[Any] | None) -> None:
         """Be where the program is: directory, path of imports, environment."""
         if surroundings is not None:
-            self._directory, sys.path[:], environment = surroundings
+            self._directory, path, environment = surroundings
+            if path != sys.path:
+                load_plugins()  # of the path that the program had, before it put folders of its user's on it
+                sys.path[:] = path
             for name in os.environ.keys() - environment.keys():
                 del os.environ[name]
             os.environ.update({k: v for k, v in environment.items() if os.environ.get(k) != v})

@@ -33,14 +33,21 @@ def named(text: str) -> ToolSelector:
     """
     if not isinstance(text, str) or not text.strip():  # type: ignore[redundant-expr]
         raise DefinitionError(f"a selector is named by {_WRITTEN_AS}, not {text!r}")
-    name, colon, rest = text.strip().partition(":")
+    name, _, rest = text.strip().partition(":")
     if name in _BUILT_IN:
         return _BUILT_IN[name](rest)
     if name in _NEED_CODE:
         raise DefinitionError(
             f"{name!r} takes what a text cannot say: make it in a module of your own, and name that 'module:attribute'"
         )
-    return selector_from(text, _from_module(text, name, rest) if colon else _plug_in(name))
+    module = module_of(text)
+    return selector_from(text, _plug_in(name) if module is None else _from_module(text, module, rest))
+
+
+def module_of(text: str) -> str | None:
+    """The module that `named` would import for a text; `None` where it names something else."""
+    name, colon, _ = text.strip().partition(":")
+    return name if colon and name not in _BUILT_IN and name not in _NEED_CODE else None
 
 
 def _whole_number(form: str, text: str) -> int:

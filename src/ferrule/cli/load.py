@@ -1,0 +1,107 @@
+"""Modules of the user's own: found by their file, and with what lies beside them last on the path of imports.
+
+A folder in which a model writes may hold a `json.py`, or a package's metadata that has Pydantic import something. What
+stands last on the path takes the place of nothing that is installed, and Pydantic has its plugins by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from ferrule.cli.usage import UsageError
+from ferrule.startup import load_plugins
+
+
+def load_file(name: str) -> ModuleType:
+    """The module in a Python file, which may import what lies beside it.
+
+    Raises:
+        UsageError: where there is no such file, or it cannot be imported.
+    """
+    file = Path(name)
+    if not file.is_file():
+        raise UsageError(f"there is no file {name!r} (looked in {str(file.absolute().parent)!r})")
+    if file.suffix != ".py":
+        raise UsageError(f"{name!r} is no Python file: its name has to end in .py")
+    _append(str(file.absolute().parent))
+    module_name = f"file:{file.absolute()}"  # a name that no import statement can have
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # type hints are looked up there
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for what the command itself writes
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise broken(name, error) from error
+    return module
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of this name: of the working directory, or one that is installed.
+
+    Raises:
+        UsageError: where there is none or one in both places, or it cannot be imported.
+    """
+    find_here(name)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(
+                f"there is no module {name!r}: give a module that can be imported from here, or a file such as tools.py"
+            ) from None
+        raise broken(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise broken(name, error) from error
+
+
+def find_here(name: str) -> None:
+    """Let a module be imported that lies in the working directory, where nothing else has its name.
+
+    Raises:
+        UsageError: where something else has it, too.
+    """
+    root = name.partition(".")[0]
+    here = None if root == "ferrule" else PathFinder.find_spec(root, [os.getcwd()])
+    if here is None:
+        return
+    other = _spec_elsewhere(root)
+    if other is None or other.origin is None:  # a namespace package, which has parts in several folders
+        _append(os.getcwd())
+    elif here.origin is not None and os.path.realpath(here.origin) != os.path.realpath(other.origin):
+        raise UsageError(
+            f"{name!r} is in the working directory, {here.origin!r}, and elsewhere, {other.origin!r}: give the file "
+            "that you mean, or install the package of this directory in editable mode (pip install -e .)"
+        )
+
+
+def _spec_elsewhere(root: str) -> ModuleSpec | None:
+    with contextlib.suppress(ValueError):  # a module without one, such as `__main__`
+        return importlib.util.find_spec(root)
+    return None
+
+
+def _append(folder: str) -> None:
+    load_plugins()
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def broken(name: str, error: BaseException) -> UsageError:
+    """What is said of an import that failed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):
+        where = ""  # its own text says where
+    return UsageError(f"{name!r} could not be imported: {type(error).__name__}: {error}{where}")

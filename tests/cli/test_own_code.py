@@ -1,0 +1,153 @@
+"""What a folder holds runs only where the user names it: every command, in a folder of files that nobody named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+SCRIPT = [str(Path(sys.executable).with_name("ferrule"))]
+MODULE = [sys.executable, "-m", "ferrule"]
+BOUND = 60
+NOT_HERE = ("opentelemetry", "httptools", "uvloop", "numpy", "h2", "brotli", "zstandard", "email_validator")
+"""What libraries use where it is installed, besides the modules of Python for other systems."""
+OWN_TOOLS = """
+from pydantic import BaseModel
+
+from ferrule import tool
+from own_helper import total
+
+
+class Pair(BaseModel):
+    a: int
+    b: int
+
+
+@tool(read_only=True)
+def add(pair: Pair) -> int:
+    "Add two numbers."
+    return total(pair.a, pair.b)
+
+
+@tool(read_only=True, isolation="process")
+def add_elsewhere(pair: Pair) -> int:
+    "Add two numbers in a process."
+    import own_late
+
+    return total(pair.a, pair.b) + own_late.NOTHING
+"""
+COMMANDS = {
+    "list": ["list"],
+    "schema": ["schema", "--provider", "anthropic"],
+    "lint": ["lint"],
+    "select": ["select", "why", "numbers", "--by", "own_choice:best"],
+    "call": ["call", "list_files"],
+    "run": ["run", "Say it.", "--model", "scripted:own_steps.py", "--select", "own_choice.py:best"],
+    "serve": ["serve"],
+}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def loaded_first() -> set[str]:
+    """What Python itself imports to run a module, before the module's own first line."""
+    listing = "import runpy, importlib.util, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", listing], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.fixture
+def folder(tmp_path: Path, loaded_first: set[str]) -> Path:
+    """Tools, selector and steps of a user's, among modules and a Pydantic plugin that say that they were run."""
+    trap = "open({!r}, 'a').write({!r} + ' ')\nraise ImportError('a trap')\n"
+    names = {*sys.stdlib_module_names, *packages_distributions(), *NOT_HERE} - loaded_first - {"ferrule"}
+    for name in filter(str.isidentifier, names):
+        (tmp_path / f"{name}.py").write_text(trap.format(str(tmp_path / "ran"), name))
+    (tmp_path / "rich.py").unlink()
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text(trap.format(str(tmp_path / "ran"), "rich"))
+    (tmp_path / "plugin_of_nobody.py").write_text(trap.format(str(tmp_path / "ran"), "plugin"))
+    metadata = tmp_path / "nobody-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: nobody\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[pydantic]\nnobody = plugin_of_nobody:plugin\n")
+    (tmp_path / "own_tools.py").write_text(OWN_TOOLS)
+    (tmp_path / "own_helper.py").write_text("def total(*numbers):\n    return sum(numbers)\n")
+    (tmp_path / "own_late.py").write_text("NOTHING = 0\n")
+    (tmp_path / "own_choice.py").write_text("from ferrule.selection import keyword\n\nbest = keyword(2)\n")
+    (tmp_path / "own_steps.py").write_text('steps = ["It is said."]\n')
+    return tmp_path
+
+
+def what_ran(folder: Path) -> str:
+    return (folder / "ran").read_text() if (folder / "ran").exists() else ""
+
+
+def said(folder: Path, program: list[str], *words: str) -> str:
+    """What a command writes that works, and runs nothing that nobody named."""
+    done = subprocess.run(
+        [*program, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOUND
+    )
+    assert what_ran(folder) == ""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_runs_nothing_of_the_working_directory_that_was_not_named(folder: Path, command: str) -> None:
+    assert said(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
+
+
+@pytest.mark.parametrize("command", ["list", "select", "call", "run", "serve"])
+def test_beside_tools_that_are_named_nothing_runs_but_what_they_import(folder: Path, command: str) -> None:
+    words = ["call", "add", 'pair={"a": 1, "b": 2}'] if command == "call" else COMMANDS[command]
+    assert said(folder, MODULE, *words, "--tools", "own_tools") or command == "serve"
+
+
+def test_an_isolated_tool_imports_what_lies_beside_it_and_its_worker_runs_nothing_else(folder: Path) -> None:
+    call = ["call", "add_elsewhere", 'pair={"a": 1, "b": 2}']
+    assert said(folder, SCRIPT, *call, "--tools", "own_tools.py") == "3\n"
+    assert said(folder, MODULE, *call, "--tools", "own_tools") == "3\n"
+
+
+def test_serving_http_imports_nothing_that_lies_beside_the_tools(folder: Path) -> None:
+    with subprocess.Popen(
+        [*SCRIPT, "serve", "own_tools.py", "--http", "0"], cwd=folder, stderr=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stderr is not None
+            line = program.stderr.readline()
+        finally:
+            program.terminate()
+    assert what_ran(folder) == ""
+    assert "serving http://127.0.0.1:" in line
+
+
+def test_a_module_here_that_has_the_name_of_another_is_refused_with_both_places(folder: Path) -> None:
+    done = subprocess.run([*SCRIPT, "list", "--tools", "calendar"], cwd=folder, capture_output=True, text=True)
+    assert what_ran(folder) == ""
+    assert done.returncode == 2
+    assert str(folder / "calendar.py") in done.stderr
+    assert done.stderr.count("calendar.py") == 2
+    assert "give the file that you mean" in done.stderr
+
+
+def test_a_package_of_the_working_directory_that_is_installed_from_there_is_one_and_the_same(tmp_path: Path) -> None:
+    (tmp_path / "own_package").mkdir()
+    (tmp_path / "own_package" / "__init__.py").write_text("")
+    (tmp_path / "own_package" / "words.py").write_text("WORD = 'hello'\n")
+    (tmp_path / "own_package" / "tools.py").write_text(
+        "from ferrule import tool\n\nfrom .words import WORD\n\n\n@tool\ndef greet() -> str:\n    return WORD\n"
+    )
+    words = [*SCRIPT, "call", "greet", "--tools", "own_package.tools", "--yes", "greet"]
+    done = subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.stdout == "hello\n", done.stderr
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    again = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(words, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=again)
+    assert done.stdout == "hello\n", done.stderr
