@@ -231,6 +231,68 @@ def test_a_server_that_forgot_the_session_gets_each_call_once_more_in_a_new_one(
     go(main())
 
 
+UNKNOWN = {
+    "as the examples of the TypeScript SDK": {"code": -32000, "message": "Bad Request: No valid session ID provided"},
+    "as its transport": {"code": -32000, "message": "Bad Request: Server not initialized"},
+    "as the Python SDK did": None,
+}
+
+
+def restarted(server: Made, error: Any, **more: Any) -> tuple[Any, asyncio.Event]:
+    """An application that answers 400 to every session of before the event was set."""
+    app, gone, forgotten = server.server.streamable_http_app(), asyncio.Event(), set[bytes]()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        session = dict(scope.get("headers", ())).get(b"mcp-session-id")
+        if session is not None and not gone.is_set():
+            forgotten.add(session)
+        if session in forgotten and gone.is_set():
+            body = b"Bad Request: No valid session ID provided"
+            headers = [(b"content-type", b"text/plain")]
+            if error is not None:
+                body = json.dumps({"jsonrpc": "2.0", "error": error, "id": None, **more}).encode()
+                headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 400, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+            return
+        await app(scope, receive, send)
+
+    return application, gone
+
+
+@pytest.mark.parametrize("error", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_server_that_answers_400_to_a_session_of_before_its_restart_gets_each_call_once_in_a_new_one(
+    error: Any,
+) -> None:
+    async def main() -> None:
+        server = made("one")
+        app, gone = restarted(server, error)
+        async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            runner = Runner(toolset)
+            assert (await runner.run("one")).success
+            gone.set()
+            results = await asyncio.gather(*(runner.run("one") for _ in range(4)))
+            assert [result.error for result in results] == [None] * 4 and len(server.calls) == 5
+
+    go(main())
+
+
+@pytest.mark.parametrize("error", [{"code": -32603, "message": "session"}, {"code": -32000, "message": "rate limit"}])
+def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None:
+    async def main() -> None:
+        server = made("one")
+        app, gone = restarted(server, error, id="its own")
+        async with serving(app) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            runner = Runner(toolset)
+            assert (await runner.run("one")).success
+            gone.set()
+            refused = await runner.run("one")
+            assert (refused.status, refused.executed) == ("failed", None) and error["message"] in str(refused.error)
+            assert len(server.calls) == 1
+
+    go(main())
+
+
 def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:
     app = made("one").server.streamable_http_app()
 

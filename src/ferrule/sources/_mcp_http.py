@@ -7,6 +7,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -73,7 +74,8 @@ class HttpClient(httpx2.AsyncClient):
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
-            if _is_json(response) or response.has_redirect_location:  # which the SDK reads
+            refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
+            if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
                 await response.aread()
         except TimeoutError:  # who leaves a session does not wait for a server that says nothing to it
             return self._error(request, 503, types.CONNECTION_CLOSED, f"no answer within {_LEAVE_SECONDS:g} s")
@@ -88,8 +90,8 @@ class HttpClient(httpx2.AsyncClient):
         status = response.status_code
         if status < 400:
             return response
-        code = _error_code(response)
-        if status == 404 and MCP_SESSION_ID in request.headers and code != types.METHOD_NOT_FOUND:
+        code = _error_of(response).get("code")
+        if MCP_SESSION_ID in request.headers and _has_no_session(response):
             await response.aclose()
             return self._error(request, status, types.INVALID_REQUEST, "no such session", {self._mark: _FORGOTTEN})
         if code is not None or status == 404:  # of all others without a code, the SDK makes one text
@@ -199,9 +201,27 @@ def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _error_code(response: httpx2.Response) -> object:
-    """The code of the error in JSON-RPC that a response holds; `None` where it holds none."""
-    try:
-        return response.json()["error"]["code"] if response.is_closed else None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
+def _error_of(response: httpx2.Response) -> Mapping[str, Any]:
+    """The error in JSON-RPC that a response holds; empty where it holds none."""
+    found: Any = None
+    if response.is_closed:
+        with suppress(ValueError, RecursionError):
+            found = response.json()
+    error = found.get("error") if isinstance(found, dict) else None
+    return {**error, "id": found.get("id")} if isinstance(error, dict) else {}
+
+
+def _has_no_session(response: httpx2.Response) -> bool:
+    """Whether a request with a session was refused because there is none, and nobody looked at it.
+
+    MCP has 404 for that. The TypeScript SDK's transport and its examples answer 400 with the code -32000 and no id, as
+    they do before they read the message; the Python SDK answered 400 and a text until 1.20.
+    """
+    error = _error_of(response)
+    if response.status_code == 404:
+        return error.get("code") != types.METHOD_NOT_FOUND
+    if response.status_code != 400:
+        return False
+    if error:
+        return error.get("code") == types.CONNECTION_CLOSED and error["id"] is None
+    return "no valid session id" in response.text[:1000].lower()
