@@ -16,8 +16,7 @@ from ferrule.errors import DefinitionError
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Finished, LoopResult, ModelText, TurnStarted, run
 from ferrule.middleware import cache
-from ferrule.models import Reply, Scripted
-from ferrule.models._scripted import Step
+from ferrule.models import Reply, Scripted, Step
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from ferrule import Runner, Tool, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, NotResumed, Run, TurnStarted, resume, run
-from ferrule.models import Reply, Scripted
-from ferrule.models._scripted import Step
+from ferrule.models import Reply, Scripted, Step
 from ferrule.selection import Query, search_tool
 from selection.rankers import Overlap
 

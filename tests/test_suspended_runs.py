@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResult, Toolset, allow, ask, deny, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
-from ferrule.models import Reply, Scripted
-from ferrule.models._scripted import Step
+from ferrule.models import Reply, Scripted, Step
 from ferrule.suspended_run import _with_bytes, _without_bytes
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall

@@ -5,15 +5,19 @@ It is checked and never run.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, assert_type
 
+from mcp.client import Client, ClientRequestContext
+from mcp_types import ElicitRequestParams, ElicitResult
 from pydantic import BaseModel
 
 from ferrule import (
     CONTEXT,
     Approver,
+    Clock,
     Decision,
     DefinitionError,
     Diff,
@@ -43,6 +47,7 @@ from ferrule import (
     assemble_tool_pool,
     build_tool,
     deny,
+    serve,
     tool,
 )
 from ferrule.executors import Executor, StartedCall
@@ -50,7 +55,7 @@ from ferrule.guards import ask_before_changes, within
 from ferrule.isolation import Recipe, judged_text, make_tool
 from ferrule.loop import run as loop
 from ferrule.middleware import limit_output, untrusted
-from ferrule.models import Scripted
+from ferrule.models import Message, Scripted, Step
 from ferrule.providers import anthropic
 from ferrule.selection import Match, Query, Ranker, ToolSelector, found, search_tool
 from ferrule.types import ToolInput
@@ -134,8 +139,66 @@ async def order_it(
     return {order.item: order.count}
 
 
+@tool
+async def second(path: str, context: ToolContext[Database], lines: int = 1) -> str:
+    """The context in the second place."""
+    assert_type(context.tool.definition, Tool)
+    return path * lines * len(context.deps.rows)
+
+
+@tool
+async def fourth(path: str, lines: int, deep: bool, ctx: ToolContext) -> str:
+    """The context in the fourth place."""
+    return f"{context_name(ctx)} {path} {lines} {deep}"
+
+
+@tool(read_only=True)
+def by_keyword(path: str, lines: int = 2, *, context: ToolContext[Database]) -> int:
+    """The context by keyword."""
+    return lines if path else len(context.deps.rows)
+
+
+def context_name(context: ToolContext) -> str:
+    """Inside a call there is always a tool."""
+    return context.tool.definition.name
+
+
+class Sundial:
+    """A clock of one's own."""
+
+    def time(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float, /) -> None: ...
+
+    def call_at(self, when: float, callback: Callable[..., object], /, *arguments: Any) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(when, callback, *arguments)
+
+    def now(self) -> float:
+        return 0.0
+
+
+def steps_of(clock: Clock) -> list[Step]:
+    """A script, and who goes by a clock."""
+
+    def last(messages: Sequence[Message]) -> str:
+        return f"{len(messages)} messages at {clock.now()}"
+
+    return ["First.", [("read_notes", {"path": "a.txt"})], last]
+
+
+async def person(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+    """Who answers the questions of a server, as the page on serving has it."""
+    return ElicitResult(action="accept", content={"approve": bool(params.message)})
+
+
 class Notes:
     """Methods as tools."""
+
+    @tool
+    async def look(self, words: list[str], context: ToolContext[Database]) -> int:
+        """The context of a method, not in the first place."""
+        return len(words) + len(context.deps.rows)
 
     async def search(self, words: list[str]) -> list[str]:
         """Search the notes."""
@@ -254,7 +317,7 @@ listed = build_tool({"name": "forecast", "inputSchema": {"type": "object"}}, for
 # 6. An object with the methods of a tool; no base class.
 
 
-class Clock:
+class WallClock:
     """Structural: names and methods are all that counts."""
 
     name = "clock"
@@ -351,7 +414,9 @@ def make_runner() -> Runner:
     """Everything in one runner."""
     guards: Sequence[Guard] = [within("notes"), ask_before_changes, office_hours, normalised, renamed, OnlyTexts()]
     around: Sequence[Middleware] = [untrusted, limit_output(16_000)]
-    tools = Toolset([read_notes, delete_note, order_it, Notes().search, measure, write_file, place, weather, Clock()])
+    tools = Toolset(
+        [read_notes, delete_note, order_it, Notes().search, measure, write_file, place, weather, WallClock()]
+    )
     tools = tools + Toolset([listed]).only("*", tags=["online"]) + Toolset.of(Notes(), "my_", skip=True)
     tools = tools + Toolset([plain]).prefixed("x_")
     return Runner(
@@ -453,6 +518,14 @@ async def signatures() -> None:
     """Calling a tool takes what its handler takes, and gives what it returns."""
     assert_type(await read_notes("a.txt", 3), str)
     assert_type(await read_notes("a.txt", lines=3), str)
+    assert_type(await second("a.txt", lines=3), str)
+    assert_type(await by_keyword("a.txt"), int)
+    assert_type(await Notes().look(words=["a"]), int)
+    await fourth("a.txt", 3, deep=True)
+    Runner([second], clock=Sundial())
+    async with Client(serve.mcp(make_runner()).server, elicitation_callback=person) as client:
+        await client.list_tools()
+    Scripted(steps_of(Sundial()))
     assert_type(await delete_note("a.txt"), str)
     assert_type(await greet("Ada", loud=True), dict[str, str])
     assert_type(await count(3), Any)
@@ -465,8 +538,15 @@ async def signatures() -> None:
     assert_type(await read_notes.replace(name="read", timeout=3)("a.txt"), str)
     assert_type(await read_notes.bind(lines=3)("a.txt"), str)
     asynchronous: list[Tool] = [read_notes, delete_note, greet, place, weather, measure, write_file]
-    inputs: list[ToolInput] = [*asynchronous, plain, WriteFile, Clock(), Toolset(), {"name": "x", "execute": execute}]
-    everything = Toolset(inputs).register(plain).replace(Clock()).map(lambda item: item.replace(timeout=3))
+    inputs: list[ToolInput] = [
+        *asynchronous,
+        plain,
+        WriteFile,
+        WallClock(),
+        Toolset(),
+        {"name": "x", "execute": execute},
+    ]
+    everything = Toolset(inputs).register(plain).replace(WallClock()).map(lambda item: item.replace(timeout=3))
     assert_type(everything.get("clock"), Tool)
 
 
@@ -505,7 +585,7 @@ async def chosen(runner: Runner, selector: ToolSelector) -> tuple[str, ...]:
     return result.offered
 
 
-pool: Toolset = assemble_tool_pool([read_notes, weather], [Clock()], ["clock"])
+pool: Toolset = assemble_tool_pool([read_notes, weather], [WallClock()], ["clock"])
 copied: Tool = read_notes.replace(name="read", timeout=3)
 
 

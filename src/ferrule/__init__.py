@@ -22,6 +22,7 @@ from ferrule.errors import (
 )
 from ferrule.pipeline.batch import Batch
 from ferrule.runner import Runner
+from ferrule.scheduling.clock import Clock
 from ferrule.types import Approver, Guard, Journal, Middleware, Observer
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Media, Text
@@ -43,6 +44,7 @@ __all__ = [
     "Approver",
     "CONTEXT",
     "Batch",
+    "Clock",
     "Decision",
     "DefinitionError",
     "Diff",

@@ -131,7 +131,7 @@ def late_progress() -> int:
 
 def context(context: ToolContext) -> dict[str, Any]:
     call, traits = context.call, context.tool
-    assert call is not None and traits is not None
+    assert call is not None
     return {
         "session": context.session,
         "principal": context.principal,

@@ -13,9 +13,9 @@ from watched import Watch, go
 
 import ferrule
 import probe
-from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
+from ferrule import Clock, DefinitionError, Runner, ToolCall, ToolContext, ToolResult, allow, ask, tool
 from ferrule.middleware import breaker, budget, cache, rate, retry
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.scheduling.clock import MONOTONIC
 from ferrule.testing import ManualClock
 
 

@@ -252,7 +252,7 @@ class Sent:
 async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
     """Try once more what may be tried again."""
     result: ToolResult = await next(call, context)
-    assert context.tool is not None and context.tool.idempotent
+    assert context.tool.idempotent
     return result if result.success else await next(call, context)
 
 

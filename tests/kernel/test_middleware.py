@@ -184,7 +184,6 @@ def test_context_gives_middleware_the_tool_and_its_traits() -> None:
     seen: list[Any] = []
 
     async def middle(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
-        assert context.tool is not None
         seen.append((context.tool.name, context.tool.read_only))
         return await next(call, context)
 

@@ -151,7 +151,7 @@ def test_what_a_runner_was_given_calls_the_tools_of_that_runner(place: str, whic
     heard: list[Any] = []
 
     async def listen(context: ToolContext) -> None:
-        if context.tool is not None and context.tool.name != "who":
+        if context.tool.name != "who":
             heard.append((await context.run("who")).output)
 
     async def guard(call: ToolCall, context: ToolContext) -> None:

@@ -18,6 +18,7 @@ from test_judged_form import BOTH, EXACT, LEAVES, REWRITTEN, plain, taking, wrap
 from watched import BOUND, Watch, go
 
 from ferrule import (
+    Clock,
     Decision,
     DefinitionError,
     Runner,
@@ -32,7 +33,7 @@ from ferrule import (
     tool,
 )
 from ferrule.pipeline import tasks
-from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.scheduling.clock import MONOTONIC
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 40
 Ran = list[dict[str, Any]]

@@ -36,7 +36,6 @@ def writing(seen: SEEN) -> Tool:
 def noting(seen: SEEN) -> Any:
     def guard(call: ToolCall, context: ToolContext) -> Decision:
         assert context.call is not None
-        assert context.tool is not None
         seen.append(("guard", dict(context.call.arguments), dict(call.arguments)))
         return Decision("deny", "it changes nothing") if context.tool.read_only else ask("sure?")
 

@@ -566,6 +566,33 @@ def test_a_result_belongs_to_the_run_that_it_was_made_for() -> None:
     go(main())
 
 
+# -- the context -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_whoever_gets_the_context_of_a_call_has_its_tool(isolation: Any) -> None:
+    seen: list[Tool] = []
+
+    def guard(call: ToolCall, context: ToolContext) -> None:
+        seen.append(context.tool.definition)
+
+    async def round_it(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+        seen.append(context.tool.definition)
+        return await next(call, context)  # type: ignore[no-any-return]
+
+    asks = Tool("asks", tool_name, isolation=isolation, guards=[guard], around=[round_it], inside=[round_it])
+    assert go(Runner([asks]).run("asks")).output == "asks" and [one.name for one in seen] == ["asks"] * 3
+
+
+def tool_name(context: ToolContext) -> str:
+    return context.tool.definition.name
+
+
+def test_a_context_of_no_call_says_that_it_has_no_tool() -> None:
+    with pytest.raises(AttributeError, match=r"context\.tool works inside a call"):
+        _ = ToolContext().tool
+
+
 # -- names -----------------------------------------------------------------------------------------------------------
 
 

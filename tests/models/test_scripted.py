@@ -11,8 +11,7 @@ import pytest
 from ferrule import Runner, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.loop import LoopResult, Run, run
-from ferrule.models import Reply, Scripted
-from ferrule.models._scripted import Step
+from ferrule.models import Reply, Scripted, Step
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
 from steps import steps

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel
 
@@ -23,8 +23,39 @@ Q = ParamSpec("Q")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-AsyncFunction: TypeAlias = Callable[Q, Coroutine[object, object, T]]
+Async: TypeAlias = Coroutine[object, object, T]
+Leading: TypeAlias = Callable[Concatenate[ToolContext, Q], T]
 
+
+class Second(Protocol[T_co]):
+    """A function whose second parameter is the context, whatever the others are."""
+
+    def __call__(self, a: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
+
+
+class Third(Protocol[T_co]):
+    def __call__(self, a: Any, b: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
+
+
+class Fourth(Protocol[T_co]):
+    def __call__(self, a: Any, b: Any, c: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
+
+
+class ByName(Protocol[T_co]):
+    """One that takes it by name alone, as pyright finds it; mypy finds it beside one other, or two."""
+
+    def __call__(self, *others: Any, context: ToolContext, **named: Any) -> T_co: ...
+
+
+class OneAndContext(Protocol[T_co]):
+    def __call__(self, a: Any, /, *, context: ToolContext) -> T_co: ...
+
+
+class TwoAndContext(Protocol[T_co]):
+    def __call__(self, a: Any, b: Any, /, *, context: ToolContext) -> T_co: ...
+
+
+Keyword: TypeAlias = ByName[T] | OneAndContext[T] | TwoAndContext[T]
 
 _NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 """Where a word begins within the name of a class."""
@@ -41,7 +72,8 @@ class Anything:
 
 
 class ToolDecorator(Protocol):
-    """The forms of `tool`. A leading `ToolContext` drops out of the parameters.
+    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the fourth
+    place, or by keyword as `context`, the tool takes any.
 
     What an async generator yields together is not told to type checkers, nor what the parameters of a function with
     `args_model` or `input_schema` are. Where the first parameter takes anything, nobody can tell whether it is the
@@ -65,16 +97,32 @@ class ToolDecorator(Protocol):
     ) -> Tool: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: AsyncFunction[Concatenate[ToolContext, Q], T], /, name: str | None = ..., **options: Unpack[Options]
+        self, fn: Leading[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
     @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: AsyncFunction[Q, T], /, name: str | None = ..., **options: Unpack[Options]
-    ) -> Tool[Q, T]: ...
+    def __call__(self, fn: Second[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    @overload
+    def __call__(self, fn: Third[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    @overload
+    def __call__(self, fn: Fourth[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[ToolContext, Q], T], /, name: str | None = ..., **options: Unpack[Options]
+        self, fn: Keyword[Async[T]], /, name: str | None = ..., **options: Unpack[Options]
+    ) -> Tool[..., T]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
+    @overload
+    def __call__(self, fn: Leading[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
+    @overload
+    def __call__(self, fn: Second[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    @overload
+    def __call__(self, fn: Third[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    @overload
+    def __call__(self, fn: Fourth[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    @overload
+    def __call__(self, fn: Keyword[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(self, fn: Callable[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload

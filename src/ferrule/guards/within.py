@@ -154,8 +154,8 @@ class _Judge:
         self.allowed = allowed
         self.paths = paths
         self.texts = texts
-        self.tool = context.tool
-        self.hidden = getattr(context.tool, "hidden", ())
+        self.tool = getattr(context, "tool", None)
+        self.hidden = getattr(self.tool, "hidden", ())
         self.changed = False
         places = call.arguments.places
         known = () if places is None else places.paths

@@ -15,14 +15,14 @@ from ferrule.middleware._counted import By, Ticking, keyed, number, whole
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
-from ferrule.values.context import ToolContext, ToolFacts
+from ferrule.values.context import ToolContext
 from ferrule.values.json_text import SECRET_STARS
 from ferrule.values.result import ToolResult, keep, keep_returned, returned
 
 _Shared: TypeAlias = ToolResult | Literal["again", "alone"]
 """The success of a call; or that another has to run instead of it, or that each has to run by itself."""
 _WaitingCall: TypeAlias = "tuple[asyncio.AbstractEventLoop, asyncio.Future[_Shared]]"
-_CacheKey: TypeAlias = tuple[ToolFacts, str, Hashable]
+_CacheKey: TypeAlias = tuple[Any, str, Hashable]
 _canonical = json.JSONEncoder(sort_keys=True).encode
 _UNCHANGING = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -88,8 +88,7 @@ class Cache:
         self._lock = threading.Lock()
 
     async def __call__(self, call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
-        tool = context.tool
-        if tool is None or not tool.read_only:
+        if context.call is None or not context.tool.read_only:
             return await next(call, context)
         if not context.inside:
             raise DefinitionError(self.only_inside)
@@ -99,7 +98,7 @@ class Cache:
         asked = _canonical(dict(call.arguments))
         if SECRET_STARS in asked:  # of two secrets that validation has made of what was sent
             asked += str(call.raw)
-        key: _CacheKey = (tool.definition, asked, self._scope(call, context))
+        key: _CacheKey = (context.tool.definition, asked, self._scope(call, context))
         shared: _Shared = "again"
         self._clock.of(context)
         while shared == "again":

@@ -132,8 +132,7 @@ class Retry:
         return pause
 
     def _is_safe(self, call: ToolCall, context: ToolContext) -> bool:
-        tool = context.tool
-        marked = tool is not None and (tool.read_only or tool.idempotent)
+        marked = context.call is not None and (context.tool.read_only or context.tool.idempotent)
         return marked or any(fnmatch.fnmatchcase(call.name, one) for one in self._safe)
 
     def _chosen(self, result: ToolResult, attempt: int) -> float:

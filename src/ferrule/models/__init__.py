@@ -36,7 +36,7 @@ The smallest one of your own, over an official SDK:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -95,6 +95,12 @@ class Reply:
         """Whether it holds nothing: no text, no call, and no image, sound or file in its messages."""
         return not (self.calls or self.text.strip() or any(map(_holds_media, self.messages)))
 
+
+Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
+Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
+Step: TypeAlias = Answer | Callable[[Sequence[Message]], Answer]
+"""A turn of `Scripted`: a text, a list of calls, both, a `Reply`, or a function of the messages that gives one of them.
+See docs/testing.md."""
 
 # What a medium in a turn is the type of, or stands under, in Responses, Chat (`images`: OpenRouter), generateContent,
 # Interactions, Converse and Mistral.
@@ -174,6 +180,7 @@ __all__ = [
     "RateLimited",
     "Reply",
     "Scripted",
+    "Step",
     "named",
 ]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.models import Message, Reply
+from ferrule.models import Answer, Call, Message, Reply, Step
 from ferrule.providers import openai_chat
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ferrule.definition.toolset import Toolset
 
 Messages: TypeAlias = Sequence[Message]
-Call: TypeAlias = ToolCall | tuple[str, str | Mapping[str, Any] | None]
-Answer: TypeAlias = str | Sequence[Call] | tuple[str, Sequence[Call]] | Reply
-Step: TypeAlias = Answer | Callable[[Messages], Answer]
 _A_CALL = "('add', {'a': 1})"
 
 

@@ -18,7 +18,7 @@ class Cancellable(Protocol):
 @runtime_checkable
 class Clock(Protocol):
     """Tells the time and waits. `ferrule.testing.ManualClock` is one that stands still until a test moves it. One that
-    is derived from this has `call_at` and `now` already."""
+    is derived from this has `call_at` and `now` already. See docs/testing.md."""
 
     def time(self) -> float:
         """Seconds since any moment; they never go back. May be called from any thread."""

@@ -55,8 +55,7 @@ class Form(NamedTuple):
 
 async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> Form:
     """The question of `decision` as a form; what does not fit one is asked for as JSON."""
-    tool = context.tool
-    asked = call, decision, tuple(tool.hidden) if tool else (), await _preview(call, context)
+    asked = call, decision, tuple(context.tool.hidden), await _preview(call, context)
     message = Question(*asked, whole=True).text.strip()
     if len(message) > _MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
         message = cut(Question(*asked).text.strip(), _MOST_IN_A_MESSAGE)
@@ -136,7 +135,7 @@ def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
 
 async def _preview(call: ToolCall, context: ToolContext) -> list[str] | str | None:
     """What the tool's preview says, or why it says nothing."""
-    make = None if context.tool is None else context.tool.preview
+    make = context.tool.preview
     if make is None:
         return None
     try:

@@ -19,6 +19,7 @@ from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
+    from ferrule.definition.tool import Tool
     from ferrule.scheduling.clock import Clock
 
 Deps = TypeVar("Deps", default=Any)
@@ -35,15 +36,6 @@ class ContextFields(NamedTuple):
     deps: Any = None
     metadata: Mapping[str, Any] = _EMPTY
     secrets: Mapping[str, Any] = _EMPTY
-
-
-class ToolFacts(Protocol):
-    """What a context needs of a tool."""
-
-    name: str
-    context: Any
-
-    def trait(self, name: str, arguments: Mapping[str, Any]) -> bool: ...
 
 
 class AttemptFacts(Protocol):
@@ -80,7 +72,7 @@ class RunningCall(Protocol):
     def context(self) -> ToolContext: ...
 
     @property
-    def tool(self) -> ToolFacts: ...
+    def tool(self) -> Tool: ...
 
     @property
     def cancelled(self) -> bool: ...
@@ -120,7 +112,7 @@ class Traits:
 
     __slots__ = ("_arguments", "definition")
 
-    def __init__(self, tool: ToolFacts, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
         self.definition = tool
         self._arguments = arguments
 
@@ -218,9 +210,15 @@ class ToolContext(_ContextFields, Generic[Deps]):
         return None if self.running is None else self.running.call
 
     @property
-    def tool(self) -> Traits | None:
-        """What the tool of this call is and does; `None` where the context belongs to no call."""
-        return None if self.running is None else Traits(self.running.tool, self.running.call.arguments)
+    def tool(self) -> Traits:
+        """What the tool of this call is and does.
+
+        Raises:
+            AttributeError: where this context belongs to no call.
+        """
+        if self.running is None:
+            raise AttributeError("context.tool works inside a call, and this context belongs to none")
+        return Traits(self.running.tool, self.running.call.arguments)
 
     @property
     def paths(self) -> tuple[FoundPath, ...]:
