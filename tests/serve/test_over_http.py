@@ -637,6 +637,32 @@ def test_one_name_alone_is_a_name_and_not_its_letters() -> None:
     assert go(main()) == [200, 421]
 
 
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"_meta": {**ENVELOPE, "baggage": [1]}}, "texts"),
+        ({"_meta": {**ENVELOPE, "traceparent": None}}, "texts"),
+        ({"inputResponses": {str(number): {"action": "decline"} for number in range(101)}}, "at most 100"),
+    ],
+)
+def test_what_the_sdk_would_break_on_or_take_long_over_is_refused(
+    more: dict[str, Any], wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> tuple[int, dict[str, Any]]:
+        headers, body = request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+        body["params"] |= more
+        async with listening(serve.mcp(Runner([add]))) as url, httpx2.AsyncClient() as http:
+            note = {"jsonrpc": "2.0", "method": "notifications/initialized", "params": more}
+            session = {"Mcp-Session-Id": await begin(http, url), "MCP-Protocol-Version": "2025-11-25"}
+            assert (await http.post(f"{url}/mcp", headers={**STANDARD, **session}, json=note)).status_code == 202
+            answer = await http.post(f"{url}/mcp", headers=headers, json=body)
+            return answer.status_code, answer.json()["error"]
+
+    status, error = go(main())
+    assert (status, error["code"]) == (400, wire.INVALID_PARAMS) and wrong in error["message"]
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 @both_eras
 def test_a_body_that_is_too_large_is_refused(era: str) -> None:
     async def main() -> int:
