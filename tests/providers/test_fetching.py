@@ -28,7 +28,7 @@ ADDRESSES = [
 APIS = [(name, data) for name in NAMES for data in ([None, {"type": "function_call"}] if name == "gemini" else [None])]
 FETCHED = {
     "anthropic": {"https", "http"},
-    "bedrock": {"s3"},
+    "bedrock": set(),
     "cohere": set(),
     "gemini": {"https", "http", "gs"},
     "gemini function_call": {"https", "http"},

@@ -33,6 +33,7 @@ class Bedrock(sdk.SdkModel):
         cache: As there.
         deferred: As there.
         result_status: Whether a failed result has a `status`, which not every model takes.
+        result_media: What media a result may hold, as `media` of `providers.bedrock.results`.
         stream: Whether the answer comes event by event; `False` for what cannot stream calls.
         **options: More of the request, such as `system` or `inferenceConfig`. The tools in a `toolConfig` stand behind
             those of the toolset.
@@ -52,6 +53,7 @@ class Bedrock(sdk.SdkModel):
         cache: bool = False,
         deferred: Collection[str] = (),
         result_status: bool = True,
+        result_media: Collection[str] = provider.RESULT_MEDIA,
         stream: bool = True,
         **options: Any,
     ) -> None:
@@ -74,7 +76,7 @@ class Bedrock(sdk.SdkModel):
             response=lambda request: _in_thread(lambda: used.converse(**request)),
             event_text=_event_text,
             usage=partial(sdk.counts, names=_USAGE_NAMES),
-            answers=partial(provider.results, status=result_status),
+            answers=partial(provider.results, status=result_status, media=result_media),
             user=_user,
             stream=stream,
             close=used.close if client is None else None,

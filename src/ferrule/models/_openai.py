@@ -10,6 +10,7 @@ from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.models import _over_sdk as sdk
 from ferrule.providers import Strict, openai_chat, openai_responses
+from ferrule.providers._read import text_of
 
 _CHAT_USAGE_NAMES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 _USAGE_NAMES = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}
@@ -116,4 +117,4 @@ def _event_text(event: Any) -> str:
 
 def _chat_event_text(event: Any) -> str:
     delta = event.choices[0].delta if event.choices else None
-    return (delta.content or getattr(delta, "refusal", None) or "") if delta is not None else ""
+    return text_of(delta.content) or getattr(delta, "refusal", None) or "" if delta is not None else ""

@@ -47,10 +47,13 @@ def read_text(value: Any, key: str) -> str:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content, which is a text or a list of parts."""
-    if isinstance(content, str):
-        return content
-    return "".join(read_text(part, "text") for part in fields_of_each(content) if part.get("type") == "text")
+    """The text of a message's content, which is a text, a part or a list of these."""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(part if isinstance(part, str) else _text_of_part(fields_of(part)) for part in parts)
+
+
+def _text_of_part(part: Mapping[str, Any]) -> str:
+    return read_text(part, "text") if part.get("type", "text") == "text" else ""
 
 
 _NO_FIELDS: dict[str, Any] = {}
@@ -429,6 +432,14 @@ def text_or_parts(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     if all("text" in part for part in parts):
         return "\n".join(part["text"] for part in parts)
     return [part for part in parts if part.get("text") != ""]
+
+
+def without_last_thoughts(turn: list[Any], is_thought: Callable[[Any], bool]) -> list[Any]:
+    """A turn without the thoughts that nothing follows, for an API that refuses a history with them: the turn was cut
+    off there, or came to nothing."""
+    while turn and is_thought(turn[-1]):
+        turn = turn[:-1]
+    return turn
 
 
 def media_type(block: Media) -> str:

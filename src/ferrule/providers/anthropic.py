@@ -32,6 +32,7 @@ from ferrule.providers._read import (
     read_list,
     read_text,
     sent_names,
+    without_last_thoughts,
 )
 from ferrule.providers._stream import Blocks, Readers, TurnStream, as_index, join_arguments, join_chunks, object_or_text
 from ferrule.providers._strict import ANTHROPIC
@@ -154,13 +155,15 @@ def _end(response: Response) -> End:
 def turn(response: Response) -> list[MessageParam]:
     """`[{"role": "assistant", "content": [...]}]`, thinking blocks and all.
 
-    Empty text blocks stay behind: this API sends them and does not take them
-    (github.com/anthropics/anthropic-sdk-python/issues/461).
+    Two things stay behind that this API sends and does not take: empty text blocks
+    (github.com/anthropics/anthropic-sdk-python/issues/461), and thoughts at the end ("The final block in an assistant
+    message cannot be `thinking`").
     """
     content = read(response, "content")
     blocks = [{"type": "text", "text": clean(content)}] if isinstance(content, str) else plain_list(content)
     fill_ids(response, [block for block in blocks if block.get("type") == "tool_use"], "id")
     kept: list[Any] = [block for block in blocks if block.get("type") != "text" or block.get("text")]
+    kept = without_last_thoughts(kept, lambda block: block.get("type") in _THOUGHTS)
     for block in kept:
         ours = block.get("type") == "tool_use"
         if ours:
@@ -168,6 +171,9 @@ def turn(response: Response) -> list[MessageParam]:
         if (ours or "input" in block) and not isinstance(block.get("input"), dict):
             block["input"] = jsonable(object_value(block.get("input")))
     return [{"role": "assistant", "content": kept}] if kept else []
+
+
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def text(response: Response) -> str:

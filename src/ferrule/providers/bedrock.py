@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
 from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls
 from ferrule.providers._plain import PLAIN_BEDROCK
@@ -31,6 +32,8 @@ from ferrule.providers._read import (
     read,
     read_list,
     read_text,
+    text_of,
+    without_last_thoughts,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -183,18 +186,20 @@ def wire_id(id: str) -> str:
 def turn(response: Mapping[str, Any]) -> list[dict[str, Any]]:
     """`[{"role": "assistant", "content": [...]}]`, reasoning with its signatures and all.
 
-    Bytes (redacted reasoning) stay bytes, as boto3 gives and takes them. Blank text blocks stay behind: this API
-    sends them and does not take them.
+    Bytes (redacted reasoning) stay bytes, as boto3 gives and takes them. What this API sends and does not take stays
+    behind: blank text blocks, reasoning that nobody signed, reasoning at the end.
     """
     ids = iter(ids_of(response, _client_tool_uses(response), "toolUseId"))
     kept = []
     for block in _content_of(response):
         use = block.get("toolUse") if type(block) is dict else None
         if type(use) is dict and _client_tool_use(block) is not None:
-            use = {**use, "toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use))}
+            # `type` is for the server's own: botocore's ToolUseType.
+            use = {"toolUseId": wire_id(next(ids)), "name": name_in_history(name_of(use)), "input": use.get("input")}
         sent = {"toolUse": _tool_use_in_history(use)} if type(use) is dict else plain(block, keep_bytes=True)
-        if isinstance(sent, dict) and not _blank(sent):
+        if isinstance(sent, dict) and not _blank(sent) and _is_signed(sent):
             kept.append(sent)
+    kept = without_last_thoughts(kept, lambda block: "reasoningContent" in block)
     return [{"role": "assistant", "content": kept}] if kept else []
 
 
@@ -206,16 +211,36 @@ def _blank(block: dict[str, Any]) -> bool:
     return not block or ("text" in block and not str(block["text"] or "").strip())
 
 
+def _is_signed(block: dict[str, Any]) -> bool:
+    """Whether it is no reasoning, or some that a model recognizes: DeepSeek's and others' is text alone, which they
+    refuse; and what botocore does not know it refuses."""
+    if "reasoningContent" not in block:
+        return True
+    thought = block["reasoningContent"]
+    return bool(read_text(read(thought, "reasoningText"), "signature") or read(thought, "redactedContent"))
+
+
 def text(response: Mapping[str, Any]) -> str:
     """What the model says."""
-    return "".join(read_text(block, "text") for block in _content_of(response))
+    return "".join(map(_text_of_block, _content_of(response)))
+
+
+def _text_of_block(block: Any) -> str:
+    return read_text(block, "text") or text_of(read(read(block, "citationsContent"), "content"))
 
 
 stop, reason = ending(_API, _end)
 state = no_state
 
 
-def results(results: Iterable[ToolResult], *, status: bool = True) -> list[dict[str, Any]]:
+RESULT_MEDIA = ("image", "document")
+"""What media a tool's result may hold, for Claude. Nova takes no documents there, and no model has been seen to take
+`"video"`, or media at `"s3"`, which botocore's model has."""
+
+
+def results(
+    results: Iterable[ToolResult], *, status: bool = True, media: Collection[str] = RESULT_MEDIA
+) -> list[dict[str, Any]]:
     """`[{"role": "user", "content": [{"toolResult": ...}, ...]}]`: one message for all, as this API wants it.
 
     Images and documents are bytes, as boto3 takes them.
@@ -224,33 +249,44 @@ def results(results: Iterable[ToolResult], *, status: bool = True) -> list[dict[
         results: What the calls came to.
         status: Whether an error is marked by its `status`. botocore's model says that only Amazon Nova and Anthropic's
             Claude take this field; for a model that refuses it, the text says that it is an error.
+        media: What media the model takes in a result: `"image"`, `"document"`, `"video"`, and `"s3"` for those that
+            have `fetch=True` and an `s3://` address. All others are told in words.
+
+    Raises:
+        DefinitionError: where `media` names something else.
     """
-    blocks = [{"toolResult": _result(result, status)} for result in results]
+    taken = frozenset([media] if isinstance(media, str) else media)
+    if unknown := taken - _EVERY_MEDIA:
+        raise DefinitionError(f"media={sorted(unknown)!r} is none of {', '.join(sorted(_EVERY_MEDIA))}")
+    blocks = [{"toolResult": _result(result, status, taken)} for result in results]
     return [{"role": "user", "content": blocks}] if blocks else []
 
 
-def _result(result: ToolResult, status: bool) -> dict[str, Any]:
+_EVERY_MEDIA = frozenset({*RESULT_MEDIA, "video", "s3"})
+
+
+def _result(result: ToolResult, status: bool, media: frozenset[str]) -> dict[str, Any]:
     id = wire_id(answered_call(result).id)
     if result.status == "ok":
-        content = [_content(item, f"{id} {at}") for at, item in enumerate(result.content)]
+        content = [_content(item, f"{id} {at}", media) for at, item in enumerate(result.content)]
         return {"toolUseId": id, "content": content or [{"text": '""'}]}
     if status:
         return {"toolUseId": id, "content": [{"text": error_text(result)}], "status": "error"}
     return {"toolUseId": id, "content": [{"text": marked_error_text(result)}]}
 
 
-def _content(block: Block, where: str) -> dict[str, Any]:
+def _content(block: Block, where: str, media: frozenset[str]) -> dict[str, Any]:
     if isinstance(block, Media):
-        media = _media_part(block, where)
-        if media:
-            return media
+        part = _media_part(block, where, "s3" in media)
+        if part and part.keys() <= media:
+            return part
     text = block_text(block)
     structured = lossless_json(text)
     return {"json": structured} if isinstance(structured, dict) else {"text": non_blank(text)}
 
 
-def _media_part(block: Media, where: str) -> dict[str, Any] | None:
-    source, kind = _source(block), media_type(block)
+def _media_part(block: Media, where: str, fetches: bool) -> dict[str, Any] | None:
+    source, kind = _source(block, fetches), media_type(block)
     if source is None:
         return None
     if kind in _API.images:
@@ -263,10 +299,10 @@ def _media_part(block: Media, where: str) -> dict[str, Any] | None:
     return None
 
 
-def _source(block: Media) -> dict[str, Any] | None:
+def _source(block: Media, fetches: bool) -> dict[str, Any] | None:
     if block.data:
         return {"bytes": block.data}
-    address = fetched_address(block, ("s3://",))
+    address = fetched_address(block, ("s3://",)) if fetches else None
     return {"s3Location": {"uri": address}} if address else None
 
 

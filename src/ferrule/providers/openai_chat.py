@@ -162,8 +162,8 @@ def turn(response: Response) -> list[ChatCompletionMessageParam]:
         message["audio"] = {"id": audio["id"]}
     if requested:
         message["tool_calls"] = requested
-    # Compatible servers send it as null, which the API does not take back.
-    if not message.get("function_call"):
+    # Compatible servers send it as null or empty, which the API does not take back.
+    if not read_text(message.get("function_call"), "name").strip():
         message.pop("function_call", None)
     fill_ids(response, requested, "id")
     calls_in_history(requested)

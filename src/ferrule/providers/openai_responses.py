@@ -44,6 +44,7 @@ from ferrule.providers._read import (
     read_text,
     sent_names,
     text_or_parts_of,
+    without_last_thoughts,
 )
 from ferrule.providers._stream import (
     Blocks,
@@ -231,14 +232,21 @@ def _end(response: Response) -> End:
 
 
 def turn(response: Response) -> list[ResponseInputItemParam]:
-    """The output's items, reasoning with its encrypted content and all; only what the SDK's `parse` adds is left
-    out, which the API does not take."""
+    """The output's items, reasoning with its encrypted content and all.
+
+    What the API does not take back is left out: what the SDK's `parse` adds, who made an item, and reasoning at the end
+    ("provided without its required following item").
+    """
     items: list[Any] = plain_list(read_list(response, "output"))
+    items = without_last_thoughts(items, lambda item: item.get("type") == "reasoning")
     requested = [item for item in items if _is_call(item)]
     for item, id in zip(requested, ids_of(response, _with_call_ids(requested), "call_id"), strict=True):
         if item.get("type") != _APPROVAL:
             item["call_id"] = id
     for item in items:
+        item.pop("created_by", None)
+        if item.get("type") == "custom_tool_call_output":
+            item.pop("status", None)
         if item.get("type") in _OWN_TYPES:
             item["name"] = _name_with_namespace(name_of(item), item.get("namespace"))
         if item.get("type") == "function_call":
