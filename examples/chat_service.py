@@ -38,6 +38,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
+from ferrule.approval import printable
 from ferrule.loop import Finished, LoopEvent, ModelText, Run, run
 from ferrule.middleware import budget, rate
 
@@ -249,7 +250,7 @@ def main() -> None:
     try:
         model = models.Anthropic("claude-sonnet-5-5")
     except DefinitionError as error:  # the SDK or its key is missing
-        raise SystemExit(str(error)) from None
+        raise SystemExit(printable(str(error))) from None
     uvicorn.run(create_app(model, Notes(), people))
 
 

@@ -47,7 +47,7 @@ from ferrule import (
     deny,
     models,
 )
-from ferrule.approval import console
+from ferrule.approval import console, printable
 from ferrule.guards import ask_before_changes
 from ferrule.loop import LoopResult, TurnStarted, run
 from ferrule.selection import Ranker, by_budget, chain, definition_tokens, keyword, pinned, search_tool
@@ -326,13 +326,18 @@ def lines_of(event: Event) -> Iterator[str]:
         yield from (f"      {short(line)}" for line in result.text.splitlines())
 
 
+def say(text: str) -> None:
+    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    print(printable(text), flush=True)
+
+
 async def work(
     model: Any,
     task: str,
     notes: Path,
     budget: int = BUDGET,
     yes: Collection[str] = (),
-    show: Callable[[str], object] = print,
+    show: Callable[[str], object] = say,
 ) -> LoopResult:
     """Do the task, and show which tools are offered, each call, and what it came to."""
     ranker = keyword(100)  # one for both, so that there is one index
@@ -403,19 +408,19 @@ def main() -> int:
     if (given.task is None) != (given.model is None):
         parser.error("a task and a --model go together; without both, a written model does a task of its own")
     task, model = given.task or TASK, given.model or models.Scripted(STEPS)
-    print(f"task: {task}" if given.model else f"task: {task}\nThe model is written in advance; the tools are real.")
+    say(f"task: {task}" if given.model else f"task: {task}\nThe model is written in advance; the tools are real.")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "payments.md").write_text(RULES, encoding="utf-8")
         try:
             result = asyncio.run(work(model, task, Path(folder), given.budget, given.yes))
         except (DefinitionError, mcp.ServersDownError) as error:
-            raise SystemExit(f"five_thousand_tools: {error}") from None
+            raise SystemExit(printable(f"five_thousand_tools: {error}")) from None
         except models.ModelError as error:
-            raise SystemExit(f"The model's API: {error}") from None
+            raise SystemExit(printable(f"The model's API: {error}")) from None
         except KeyboardInterrupt:
             print("\nStopped.")
             return 130
-    print(f"\n{result.status}: {result.text or result.reason}")
+    say(f"\n{result.status}: {result.text or result.reason}")
     return 0 if result.status == "done" else 1
 
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ferrule import Decision, Event, Runner, Tool, ToolCall, ToolContext, Toolset, allow
+from ferrule.approval import printable
 from ferrule.sources import mcp
 
 EXAMPLES: dict[str, Any] = {
@@ -59,9 +60,14 @@ def arguments_for(tool: Tool, toolset: Toolset) -> dict[str, Any]:
     return made
 
 
+def say(text: str) -> None:
+    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    print(printable(text), flush=True)
+
+
 def answer(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
     """What a person would say: yes, and in a form what it has for defaults."""
-    print(f"  asked: {decision.reason}")
+    say(f"  asked: {decision.reason}")
     if decision.schema is None:
         return allow()
     wanted = decision.schema.get("required", ())
@@ -71,7 +77,7 @@ def answer(call: ToolCall, decision: Decision, context: ToolContext) -> Decision
 
 def show(event: Event) -> None:
     if event.kind == "tool:progress":
-        print(f"  {event.data['done']} of {event.data['total']} {event.data['message']}")
+        say(f"  {event.data['done']} of {event.data['total']} {event.data['message']}")
 
 
 def calls_for(toolset: Toolset) -> list[tuple[str, dict[str, Any]]]:
@@ -86,14 +92,14 @@ async def main(server: str) -> int:
     servers = mcp.connect(server)
     async with servers as toolset:
         for status in servers.status.values():
-            print(status)
+            say(str(status))
         for left_out in servers.left_out:
-            print(left_out)
+            say(str(left_out))
         runner = Runner(toolset, approve=answer, observers=[show], timeout=30)
         for name, arguments in calls_for(toolset):
-            print(f"{name} {arguments}")
+            say(f"{name} {arguments}")
             result = await runner.run(name, arguments)
-            print(f"  {result.status}: {result.text[:500]}")
+            say(f"  {result.status}: {result.text[:500]}")
     return 0
 
 

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrule import DefinitionError, Event, Runner, ToolContext, ToolError, models, tool
+from ferrule.approval import printable
 from ferrule.loop import run
 from ferrule.middleware import limit_output, untrusted
 
@@ -135,7 +136,12 @@ def analyst(database: Path) -> Runner:
     return Runner([schema, query], deps=database, around=[untrusted, limit_output(16_000)], concurrency=4)
 
 
-async def ask(model: Any, questions: Sequence[str], database: Path, show: Callable[[str], object] = print) -> list[str]:
+def say(text: str) -> None:
+    """Print what models, tools and servers say, without what could move a terminal's cursor or hide a question."""
+    print(printable(text), flush=True)
+
+
+async def ask(model: Any, questions: Sequence[str], database: Path, show: Callable[[str], object] = say) -> list[str]:
     """The answers to questions that are asked one after the other, in one conversation."""
     answers: list[str] = []
     messages: list[Any] = []
@@ -183,7 +189,7 @@ def main() -> int:
     try:
         asyncio.run(ask(given.model, given.questions, given.database))
     except models.ModelError as error:
-        raise SystemExit(f"The model's API: {error}") from None
+        raise SystemExit(printable(f"The model's API: {error}")) from None
     except KeyboardInterrupt:
         print("\nStopped.")
         return 130

@@ -32,7 +32,7 @@ from typing import Any
 from tests_tool import run_tests
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, models
-from ferrule.approval import console
+from ferrule.approval import console, printable
 from ferrule.guards import ask_before_changes, within
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
@@ -90,13 +90,13 @@ async def work(model: Any, task: str, folder: Path, yes: Collection[str] = ()) -
 def show(event: Any) -> None:
     """One event, as the person at the terminal reads it."""
     if isinstance(event, ModelText):
-        print(event.text, end="", flush=True)
+        print(printable(event.text), end="", flush=True)
     elif isinstance(event, Event) and event.kind == "tool:pre":
-        print(f"\n→ {event.call.name} {shortened(event.data['input'])}", flush=True)
+        print(printable(f"\n→ {event.call.name} {shortened(event.data['input'])}"), flush=True)
     elif isinstance(event, Event) and event.kind == "tool:post":
-        print(f"✓ {event.call.name}: {event.data['result'].text[:60]!a}", flush=True)
+        print(printable(f"✓ {event.call.name}: {event.data['result'].text[:60]!a}"), flush=True)
     elif isinstance(event, Event) and event.kind == "tool:error":
-        print(f"✗ {event.call.name}: {event.data['error']}", flush=True)
+        print(printable(f"✗ {event.call.name}: {event.data['error']}"), flush=True)
 
 
 def shortened(arguments: Mapping[str, Any] | str) -> str:
@@ -135,13 +135,13 @@ def main() -> int:
     try:
         result = asyncio.run(work(given.model, given.task, given.folder, given.yes))
     except models.ModelError as error:
-        raise SystemExit(f"The model's API: {error}") from None
+        raise SystemExit(printable(f"The model's API: {error}")) from None
     except KeyboardInterrupt:
         print("\nStopped. What was changed before stays changed.")
         return 130
     print()
     if result.status != "done":
-        print(f"It ended before it was done ({result.status}): {result.reason or 'no reason was given'}")
+        print(printable(f"It ended before it was done ({result.status}): {result.reason or 'no reason was given'}"))
     return 0 if result.status == "done" else 1
 
 

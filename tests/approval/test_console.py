@@ -20,9 +20,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule.approval import console
+from ferrule.approval import console, printable
 from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
+from ferrule.approval.terminal import RESET
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
@@ -103,6 +104,47 @@ def test_the_question_shows_tool_arguments_and_reason(terminal: Terminal) -> Non
         "  content = 'hello'",
         "  because: it changes things",
     ]
+
+
+@pytest.mark.parametrize(
+    ("set_before", "taken_back"),
+    [
+        ("\x1b[8m", "\x1b[m"),
+        ("\x1b[30;40m", "\x1b[m"),
+        ("\x1b[?1049h", "\x1b[?1049l"),
+        ("\x1b[1;2r", "\x1b[r"),
+        ("\x1b[?69h\x1b[1;2s", "\x1b[?69l"),
+        ("\x1b]0;", "\x1b\\"),
+        ("\x1bP", "\x1b\\"),
+        ("\x1b(0", "\x1b(B"),
+        ("\x1b[?2026h", "\x1b[?2026l"),
+        ("\x1b]11;#fff\x07\x1b]10;#fff\x07", "\x1b]110\x1b\\\x1b]111\x1b\\"),
+        ("Allow it? [y/N]\x1b[99A", "\x1b[J"),
+    ],
+)
+def test_what_was_written_before_cannot_hide_the_question(
+    set_before: str, taken_back: str, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal.output.write(f"{set_before} and\n")
+    terminal.output.flush()
+    terminal.until(" and")
+    answered(terminal, "n\n")
+    question = terminal.seen.partition(" and")[2]
+    assert taken_back in question.partition("wants to run")[0]
+    assert "\x1b" not in question.partition("wants to run")[2]
+
+
+def test_a_terminal_that_reads_no_sequences_is_sent_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    answered(terminal, "n\n")
+    assert "\x1b" not in terminal.seen
+
+
+def test_what_is_printable_neither_moves_the_cursor_nor_hides_anything() -> None:
+    hostile = "ask\x1b[8m \x9b8m\r\x08\x00\u202e\u200b\u2066\ud800"
+    assert printable(hostile) == "ask\ufffd[8m \ufffd8m" + 7 * "\ufffd"
+    assert printable("tea\tfür 2 €\n") == "tea\tfür 2 €\n"
 
 
 def test_what_was_typed_before_the_question_is_no_answer(terminal: Terminal) -> None:
@@ -231,7 +273,7 @@ def test_a_long_value_cannot_forge_a_line_by_running_over_the_edge(
         return await asyncio.wait_for(asked, BOUND)
 
     assert asyncio.run(run()).kind == "deny"
-    lines = terminal.seen.replace("\r\n", "\n").split("\n")
+    lines = terminal.seen.removeprefix(RESET).replace("\r\n", "\n").split("\n")
     asked_in = lines.index(next(line for line in lines if line.startswith(PROMPT)))
     assert lines[:2] == ["", "x wants to run:"]
     assert all(line.startswith(("  a = ", "  because: ", "    ┆ ")) for line in lines[2:asked_in])

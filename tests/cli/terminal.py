@@ -17,6 +17,8 @@ from types import TracebackType
 
 from rich.cells import cell_len
 
+from ferrule.approval.terminal import RESET
+
 if sys.platform != "win32":
     import fcntl
     import pty
@@ -65,8 +67,10 @@ class Screen:
 
     def read(self, raw: bytes) -> None:
         """Take what was sent, which may end inside a character or inside an escape sequence."""
-        text = self._unfinished + self._decoder.decode(raw)
+        text = (self._unfinished + self._decoder.decode(raw)).replace(RESET, "\r\x1b[J")
         end = found.start() if (found := _UNFINISHED.search(text)) else len(text)
+        begun = (at for at in range(max(len(text) - len(RESET), 0), end) if RESET.startswith(text[at:]))
+        end = next(begun, end)
         self._unfinished = text[end:]
         characters = []
         for arguments, command, character in _TOKEN.findall(text[:end]):
@@ -82,6 +86,9 @@ class Screen:
             self._row = max(self._row - int(arguments or 1), len(self.lines) - self._height, 0)
         elif command == "K":
             assert arguments == "2"
+            self.lines[self._row] = ""
+        elif command == "J":
+            del self.lines[self._row + 1 :]
             self.lines[self._row] = ""
         elif command in "hl":
             assert arguments == "?25"

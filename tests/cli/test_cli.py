@@ -20,10 +20,10 @@ from rich.console import Console
 from tests.cli.terminal import listening
 
 from ferrule import Event, Tool, ToolCall
+from ferrule.approval import printable
 from ferrule.cli.call import typed
 from ferrule.cli.list import does
 from ferrule.cli.program import COMMANDS, OPTIONS, parser_of
-from ferrule.cli.text import printable
 from ferrule.cli.timeline import Timeline
 from ferrule.values.frozen import freeze
 from products import sampled

@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ferrule import Event, ToolCall
+from ferrule.approval import printable
 from ferrule.cli.bars import Row, share
 from ferrule.cli.chunks import Chunks
-from ferrule.cli.text import printable
 from ferrule.cli.timeline import Timeline
 
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")

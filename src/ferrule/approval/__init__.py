@@ -1,4 +1,5 @@
 """Who answers when a guard asks: the person at the terminal, by `console`, with what `question` and `preview` write.
+`printable` is for whatever a program prints that others have written.
 
 An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
 suspends it, and everything else, breaking too, denies. The smallest one of your own:
@@ -10,5 +11,6 @@ suspends it, and everything else, breaking too, denies. The smallest one of your
 from __future__ import annotations
 
 from ferrule.approval.console import console
+from ferrule.approval.terminal import printable
 
-__all__ = ["console"]
+__all__ = ["console", "printable"]

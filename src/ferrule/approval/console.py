@@ -19,6 +19,7 @@ from typing import Any, TextIO, TypeAlias
 
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question, shown_name
+from ferrule.approval.terminal import reset
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
@@ -179,6 +180,7 @@ class _Dialogue:
 
     def _asked(self, preview: list[str] | str | None, *, whole: bool = False) -> Question:
         question = Question(self.call, self.decision, self.hidden, preview, whole=whole)
+        self._say(reset())
         self._show(question.text)
         return question
 

@@ -13,11 +13,12 @@ from contextlib import closing
 from typing import Any
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset
+from ferrule.approval import printable
 from ferrule.cli import find, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import screen
-from ferrule.cli.text import printable, refusal, short, shown, traced
+from ferrule.cli.text import refusal, short, shown, traced
 from ferrule.cli.timeline import Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS, UsageError
 from ferrule.providers._schemas import pointed_at

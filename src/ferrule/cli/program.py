@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import Literal, NoReturn, TextIO
 
 from ferrule import FerruleError, __version__
-from ferrule.cli.text import printable, short
+from ferrule.approval import printable
+from ferrule.cli.text import short
 from ferrule.cli.usage import UsageError, choices
 
 COMMANDS = {

@@ -16,12 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
+from ferrule.approval import printable
 from ferrule.cli import find, models, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.selectors import selector_at
-from ferrule.cli.text import printable, short, traced
+from ferrule.cli.text import short, traced
 from ferrule.cli.timeline import NAME_WIDTH, Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ferrule import Toolset
+from ferrule.approval import printable
 from ferrule.cli import find
-from ferrule.cli.text import printable, short
+from ferrule.cli.text import short
 from ferrule.sources import mcp
 
 _MOST_OF_A_LINE = 500

@@ -1,4 +1,4 @@
-"""What models and tools say, as it can be shown: bounded, and without what could move a terminal's cursor."""
+"""What models and tools say, as it can be shown in a line or a few."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ferrule import ToolError, ToolResult
+from ferrule.approval import printable
 from ferrule.values.content import Block, Text
-
-
-def printable(text: str) -> str:
-    """`text` without what could move a terminal's cursor, or hide or turn round what stands beside it: it comes from
-    models and tools."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def short(text: str, limit: int) -> str:

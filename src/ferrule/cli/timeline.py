@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from ferrule import Decision, Event, ToolResult
+from ferrule.approval import printable
 from ferrule.cli.bars import Bars, counted
 from ferrule.cli.chunks import Chunks, written
-from ferrule.cli.text import printable, refusal, short, told
+from ferrule.cli.text import refusal, short, told
 
 _SIGNS = {
     "tool:pre": ("→", "cyan"),
