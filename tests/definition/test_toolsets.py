@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
+import io
+import math
+import random
+import re
+import sqlite3
 import types
 from typing import Any
 
 import pytest
 
-from ferrule import DefinitionError, Tool, ToolHandler, Toolset, tool
+from ferrule import DefinitionError, Runner, Tool, ToolHandler, Toolset, tool
 
 MODULE = '''
 from os.path import join
@@ -90,6 +98,127 @@ def test_the_same_goes_for_instances_and_classes() -> None:
     ):
         Toolset.of(Files)
     assert names(Toolset.of(Files, skip=True)) == ["join"]
+
+
+# what is written in C
+
+
+def database() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", check_same_thread=False)
+
+
+@pytest.mark.parametrize(
+    ("thing", "some"),
+    [
+        (database(), {"executescript", "commit", "serialize"}),
+        (database().cursor(), {"fetchone", "fetchmany", "fetchall"}),
+        (re.compile("a"), {"match", "sub", "findall"}),
+        (io.StringIO(), {"read", "write"}),
+        (random.Random(), {"randint", "getrandbits"}),
+        (math, {"sqrt", "comb"}),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_is_written_in_c_is_found_and_each_that_cannot_be_a_tool_is_told(
+    thing: Any, some: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "ferrule")
+    found = set(names(Toolset.of(thing, skip=True)))
+    assert some <= found
+    routines = {name for name in dir(thing) if name[0] != "_" and inspect.isroutine(getattr(thing, name))}
+    told = {line.strip().partition(":")[0] for line in caplog.text.splitlines() if line.startswith("  ")}
+    assert routines == found | told
+    if told:
+        with pytest.raises(DefinitionError, match=f"{len(told)} cannot be tools") as caught:
+            Toolset.of(thing)
+        assert " at 0x" not in str(caught.value).partition("\n")[2]
+
+
+def test_what_has_no_signature_is_named_with_what_to_do() -> None:
+    with pytest.raises(DefinitionError, match=r"execute: .*it has no signature that Python can read; wrap it in a"):
+        Toolset.of(database())
+
+
+def test_what_is_written_in_c_is_given_by_position_what_it_takes_no_other_way() -> None:
+    async def main() -> None:
+        runner = Runner(Toolset.of(io.StringIO("one two"), "file_", skip=True))
+        assert (await runner.run("file_read", {"size": 3})).output == "one"
+        assert (await runner.run("file_read", {})).output == " two"
+        generator = Toolset.of(random.Random(1))
+        assert await generator.get("randint")(a=3, b=3) == await generator.get("randint")(3, 3) == 3
+        assert await Toolset.of(math, skip=True).get("comb")(5, k=2) == 10
+        assert await Toolset.of(re.compile("a")).get("sub")(repl="b", string="aaa", count=2) == "bba"
+
+    asyncio.run(main())
+
+
+def test_a_method_in_c_that_was_taken_off_its_class_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="nobody fills the first parameter of a method"):
+        Toolset([sqlite3.Connection.commit])
+    with pytest.raises(DefinitionError, match=r"commit: .*Toolset.of\(instance\)"):
+        Toolset.of(sqlite3.Connection)
+
+
+class Registry(dict):  # type: ignore[type-arg]
+    def look(self, name: str) -> str:
+        return self[name]  # type: ignore[no-any-return]
+
+
+class Odd:
+    limit = 5
+    partly = functools.partialmethod(lambda self, a, b: a, b=2)
+
+    class Inner:
+        pass
+
+    @functools.lru_cache  # noqa: B019
+    def cached(self, a: int) -> int:
+        return a
+
+    @functools.singledispatchmethod
+    def dispatched(self, a: int) -> int:
+        return a
+
+    @property
+    def read(self) -> int:
+        raise SystemExit
+
+    @functools.cached_property
+    def once(self) -> int:
+        raise SystemExit
+
+
+def test_what_a_built_in_base_brings_is_no_tool_of_the_class_and_nothing_is_read() -> None:
+    assert names(Toolset.of(Registry())) == ["look"]
+    with pytest.raises(DefinitionError, match=r"1 cannot be tools(.|\n)*dispatched: "):
+        Toolset.of(Odd())
+    assert names(Toolset.of(Odd(), skip=True)) == ["partly", "cached"]
+
+
+# read_only
+
+
+@pytest.mark.parametrize("prefix", ["", "db_"])
+def test_those_that_only_read_are_named_by_what_they_are_called_there(prefix: str) -> None:
+    tools = Toolset.of(database().cursor(), prefix, skip=True, read_only={"fetch*"})
+    reading = [one.name.removeprefix(prefix) for one in tools if one.read_only]
+    assert reading == ["fetchall", "fetchmany", "fetchone"]
+    assert len(tools) > 3 and not any(one.read_only for one in Toolset.of(database().cursor(), skip=True))
+
+
+def test_a_tool_that_says_so_itself_stays_one_that_only_reads(module: types.ModuleType) -> None:
+    module.made = tool(module.read, name="made", read_only=True)  # type: ignore[attr-defined]
+    module.other = tool(module.read, name="other")  # type: ignore[attr-defined]
+    assert [one.read_only for one in Toolset.of(module, read_only=[])] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("read_only", "reason"),
+    [({"fetchal"}, "there is no tool 'fetchal'; the nearest are"), ("fetch*", "read_only"), ([1], "read_only")],
+)
+def test_names_of_those_that_only_read_which_are_none_are_a_mistake(read_only: Any, reason: str) -> None:
+    with pytest.raises(DefinitionError, match=reason):
+        Toolset.of(database().cursor(), skip=True, read_only=read_only)
 
 
 # the name of a handler class

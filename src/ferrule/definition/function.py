@@ -16,6 +16,7 @@ from ferrule.arguments.typed_parameters import TypedParameters
 from ferrule.definition.defaults import keep_defaults
 from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
+from ferrule.definition.handler import whole as partial_of
 from ferrule.definition.options import ToolOptions
 from ferrule.definition.signature import caller_locals, fixed_names, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
@@ -30,14 +31,20 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
         DefinitionError: for parameters that no caller can name, hints that cannot be resolved, types without a JSON
             form.
     """
+    if inspect.ismethoddescriptor(function):
+        raise DefinitionError(
+            "nobody fills the first parameter of a method that was taken off its class; take it off an instance, or "
+            "use Toolset.of(instance)"
+        )
     description, texts = parse(doc_of(function))
     signature = signature_of(function)
     hints = type_hints(function)
     returns = hints.pop("return", UNKNOWN)
     contexts: list[str] = []
     declared: list[inspect.Parameter] = []
+    fixed = inspect.isbuiltin(partial_of(function))  # it is written in C, where nobody can leave out a /
     for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        if parameter.kind is parameter.VAR_POSITIONAL or (parameter.kind is parameter.POSITIONAL_ONLY and not fixed):
             raise DefinitionError(
                 f"a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
                 "a list parameter for *args, and leave out the /"
@@ -53,16 +60,24 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
         else:
             declared.append(parameter.replace(annotation=hint))
     parameters, names = _typed(declared, texts, fixed_names(function) | frozenset(contexts), options)
+    run = _with_first_by_position(function, [p for p in declared if p.kind is p.POSITIONAL_ONLY])
     return Handler(
         function=function,
         parameters=parameters,
-        call=lambda values, context: function(**values, **dict.fromkeys(contexts, context)),
-        by_keywords=None if contexts else function,
+        call=lambda values, context: run(**values, **dict.fromkeys(contexts, context)),
+        by_keywords=None if contexts else run,
         description=description,
         returns=returns,
-        positional=tuple(names[p.name] for p in declared if p.kind is p.POSITIONAL_OR_KEYWORD),
+        positional=tuple(names[p.name] for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
         aliases={name: wire for name, wire in names.items() if name != wire},
     )
+
+
+def _with_first_by_position(function: Callable[..., object], first: list[inspect.Parameter]) -> Callable[..., object]:
+    """The function as one that takes all by keyword."""
+    if not first:
+        return function
+    return lambda **values: function(*[values.pop(p.name, p.default) for p in first], **values)
 
 
 def _typed(

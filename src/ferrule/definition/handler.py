@@ -99,8 +99,9 @@ def whole(function: object) -> object:
 
 
 def doc_of(function: object) -> str | None:
-    """The docstring of a function, or of an object that is called as one."""
-    return inspect.getdoc(whole(function)) or inspect.getdoc(called(function))
+    """The docstring of a function, or of an object that is called as one; not what Python says of any such object."""
+    doc = inspect.getdoc(whole(function)) or inspect.getdoc(called(function))
+    return None if doc == type.__call__.__doc__ else doc
 
 
 def type_of_chunks(returns: object) -> object:

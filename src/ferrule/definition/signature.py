@@ -18,8 +18,8 @@ from ferrule.values.context import ToolContext
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:
-        raise DefinitionError(f"{function!r} has no signature ({error}); wrap it in a function") from None
+    except (TypeError, ValueError):
+        raise DefinitionError("it has no signature that Python can read; wrap it in a function") from None
     fixed = fixed_names(function)
     kept = [parameter for parameter in signature.parameters.values() if parameter.name not in fixed]
     return signature.replace(parameters=kept)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import inspect
+import logging
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partialmethod, singledispatchmethod
 from typing import Any
 
 from pydantic import BaseModel
@@ -67,17 +69,21 @@ class Toolset:
     _names: Names
 
     @classmethod
-    def of(cls, thing: object, prefix: str = "", *, skip: bool = False) -> Toolset:
+    def of(
+        cls, thing: object, prefix: str = "", *, skip: bool = False, read_only: Iterable[str] | None = None
+    ) -> Toolset:
         """The tools of an instance (its public methods), a class (its static and class methods, the class itself where
         it is a handler class), or a module (its tools; where it has none, its own public functions), by the names that
-        they have there.
+        they have there. What is written in C is taken as what is written in Python, if it tells its parameters.
 
         Args:
             prefix: What stands before each name.
-            skip: Leaves out what cannot be a tool.
+            skip: Leaves out what cannot be a tool; the log `ferrule` names each at the level INFO, with the reason.
+            read_only: Names or globs, as they are there, of those that only read; left out, each says so itself.
 
         Raises:
-            DefinitionError: where there is nothing to offer; and for what cannot be a tool, all of it by name.
+            DefinitionError: where there is nothing to offer; for what cannot be a tool, all of it by name; and for a
+                name in `read_only` that none has.
         """
         made: list[Tool] = []
         reasons: list[str] = []
@@ -93,9 +99,16 @@ class Toolset:
                 f"Toolset.of({thing!r}): {len(reasons)} cannot be tools; mend them, give them a name that begins with "
                 f"'_', or leave them out with skip=True:{''.join(reasons)}"
             )
+        if reasons:
+            logging.getLogger("ferrule").info(
+                "Toolset.of(%r) leaves out what cannot be a tool:%s", thing, "".join(reasons)
+            )
         found = cls(made)
         if not found:
             raise DefinitionError(f"Toolset.of({thing!r}) finds no public method or function")
+        if read_only is not None:
+            reading = found._named(texts("read_only", read_only))
+            found = cls(item.replace(read_only=True) if item in reading else item for item in found)
         return found.prefixed(prefix) if prefix else found
 
     def register(self, item: ToolForm) -> Toolset:
@@ -150,7 +163,7 @@ class Toolset:
         Raises:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        named = self._named(globs) if globs or tags is None else self._tools
+        named = self._named(texts("globs", globs)) if globs or tags is None else self._tools
         tagged = set(self._tools) if tags is None else self._tagged(tags)
         return Toolset(item for item in named if item in tagged)
 
@@ -160,11 +173,11 @@ class Toolset:
         Raises:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        left_out = {*self._named(globs), *self._tagged(tags or ())}
+        left_out = {*self._named(texts("globs", globs)), *self._tagged(tags or ())}
         return Toolset(item for item in self._tools if item not in left_out)
 
     def _named(self, globs: tuple[str, ...]) -> list[Tool]:
-        self._check_names(glob for glob in texts("globs", globs) if _WILD.isdisjoint(glob))
+        self._check_names(glob for glob in globs if _WILD.isdisjoint(glob))
         return [item for item in self._tools if _fits(item, globs)]
 
     def _tagged(self, tags: Iterable[str]) -> set[Tool]:
@@ -268,18 +281,25 @@ def _offered_by(thing: object) -> Iterator[tuple[str | None, Any]]:
     if isinstance(thing, types.ModuleType):
         members = {name: value for name, value in vars(thing).items() if not name.startswith("_")}
         tools = {id(value): (name, value) for name, value in members.items() if isinstance(value, Tool)}
-        functions = ((name, value) for name, value in members.items() if inspect.isfunction(value))
+        functions = ((name, value) for name, value in members.items() if inspect.isroutine(value))
         yield from tools.values() or (one for one in functions if one[1].__module__ == thing.__name__)
     elif isinstance(thing, type) and issubclass(thing, BaseModel):
         yield None, thing
     else:
         owner = thing if isinstance(thing, type) else type(thing)
-        classes = reversed(owner.__mro__[:-1])  # in the order of definition, base classes first, without `object`
+        # In the order of definition, base classes first. What `object` gives each object, and `dict` or `Exception`
+        # each that is derived from it, is no tool of its author's.
+        classes = [cls for cls in reversed(owner.__mro__) if cls is owner or cls.__module__ != "builtins"]
         for name in dict.fromkeys(name for cls in classes for name in vars(cls) if not name.startswith("_")):
-            is_property = isinstance(inspect.getattr_static(owner, name), property)
-            value = None if is_property else getattr(thing, name)
-            if isinstance(value, Tool) or inspect.ismethod(value) or inspect.isfunction(value):
-                yield name, value
+            if _is_method(inspect.getattr_static(owner, name)):
+                yield name, getattr(thing, name)
+
+
+def _is_method(member: object) -> bool:
+    """Whether a member of a class is called, and not read: reading a property runs somebody's code."""
+    return isinstance(member, Tool | classmethod | partialmethod | singledispatchmethod) or (
+        callable(member) and not isinstance(member, type)
+    )
 
 
 def assemble_tool_pool(
