@@ -7,15 +7,18 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import isolated_tools as tools
 import pytest
 from watched import go
 
 import probe
-from ferrule import Runner, Tool, ToolCall, tool
-from ferrule.isolation.pool import SLOTS
+from ferrule import DefinitionError, Runner, Tool, ToolCall, tool
+from ferrule.isolation.pool import shared
+from ferrule.isolation.workers import Workers
 
+SLOTS = shared().slots
 ADD: Tool = tool(tools.add, isolation="process", parallel=True)
 TOUCHES: Tool = tool(tools.touches, isolation="process", parallel=True)
 
@@ -100,3 +103,64 @@ def test_a_forked_process_has_all_slots_again(busy: None) -> None:
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
+
+
+# -- Workers ---------------------------------------------------------------------------------------------------------
+
+
+def test_so_many_calls_run_at_once_as_there_are_to_be_workers(busy: None, tmp_path: Path) -> None:
+    """All workers of `isolation="process"` are taken meanwhile, which are others."""
+
+    async def main() -> None:
+        workers = Workers(2)
+        try:
+            runner = Runner([tool(tools.waits, isolation=workers, parallel=True)], queue_timeout=None)
+            paths = [tmp_path / str(number) for number in range(3)]
+            calls = [asyncio.ensure_future(runner.run("waits", {"path": str(path)})) for path in paths]
+            async with asyncio.timeout(20):
+                while not (paths[0].exists() and paths[1].exists()):
+                    await asyncio.sleep(0.01)
+            assert runner.waiting == 1 and not paths[2].exists()
+            calls[0].cancel()
+            async with asyncio.timeout(20):
+                while not paths[2].exists():
+                    await asyncio.sleep(0.01)
+        finally:
+            workers.close()
+        assert [(await call).status for call in calls[1:]] == ["failed", "failed"]
+
+    go(main())
+
+
+def test_tools_of_the_same_workers_share_them_across_runners() -> None:
+    workers = Workers(1)
+    first, second = (Runner([tool(one, isolation=workers)]) for one in (tools.pid, tools.add))
+    try:
+        assert go(first.run("pid")).output == go(first.run("pid")).output
+        assert go(second.run("add", {"a": 1})).output == 3
+        assert first.tools.get("pid").isolation is second.tools.get("add").isolation
+    finally:
+        workers.close()
+    result = go(second.run("add", {"a": 1}))
+    assert (result.status, result.executed) == ("failed", False) and "the workers were closed" in result.text
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "2", None])
+def test_a_number_of_workers_that_is_none_is_a_mistake_at_once(wrong: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"Workers\(count\)"):
+        Workers(wrong)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_has_workers_of_its_own() -> None:
+    workers = Workers(1)
+    runner = Runner([tool(tools.pid, isolation=workers)])
+    try:
+        theirs = go(runner.run("pid")).output
+        child = os.fork()
+        if not child:
+            os._exit(0 if go(runner.run("pid")).output not in (theirs, None) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert go(runner.run("pid")).output == theirs
+    finally:
+        workers.close()

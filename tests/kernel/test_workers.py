@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -25,8 +26,20 @@ import uvloop
 from pydantic import SecretStr
 from watched import BOUND, go
 
-from ferrule import DefinitionError, Media, Text, Tool, ToolCall, ToolContext, ToolError, ToolResult, build_tool, tool
-from ferrule.errors import NotStartedError, RemoteError, WorkerDiedError
+from ferrule import (
+    DefinitionError,
+    Media,
+    Runner,
+    Text,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    build_tool,
+    tool,
+)
+from ferrule.errors import NotStartedError, RemoteError, ToolTimeoutError, WorkerDiedError
 from ferrule.executors.threads import Raised
 from ferrule.isolation import Recipe
 from ferrule.isolation.orders import Order
@@ -78,7 +91,7 @@ async def ended(job: Job) -> Any:
     """What the handler returned, or `Raised`, also with what the pool says of it."""
     try:
         return await job.future
-    except (NotStartedError, WorkerDiedError) as error:
+    except (NotStartedError, ToolTimeoutError, WorkerDiedError) as error:
         return Raised(error)
 
 
@@ -464,7 +477,7 @@ def test_a_kill_ends_the_whole_group(pool: WorkerPool, tmp_path: Path, handler: 
         assert job.pid == pids[0] and all(map(lives, pids))
         assert job.kill() is False
         await asyncio.to_thread(until, lambda: not any(map(lives, pids)))
-        assert isinstance((await ended(job)).error, WorkerDiedError)
+        assert isinstance((await ended(job)).error, ToolTimeoutError)
         assert job.kill() is False
         assert await outcome(pool, tools.add, {"a": 1}) == 3
 
@@ -486,7 +499,7 @@ def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, t
             assert all(map(lives, pids))
             job.kill()
         await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
-        assert isinstance((await ended(job)).error, WorkerDiedError)
+        assert isinstance((await ended(job)).error, ToolTimeoutError if then == "waits" else WorkerDiedError)
 
     go(main())
 
@@ -523,9 +536,28 @@ def test_what_is_late_is_killed_while_the_loop_is_blocked(own_pool: WorkerPool, 
                 job.kill()
             else:
                 assert deadline <= busy(lambda pid=pid: not lives(pid))
-            assert isinstance((await ended(job)).error, WorkerDiedError)
+            assert isinstance((await ended(job)).error, ToolTimeoutError)
 
     go(main())
+
+
+def test_a_kill_at_the_deadline_logs_no_traceback_though_the_loop_was_blocked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker's thread kills it then, and the loop hears of that before it hears of the deadline."""
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> ToolResult:
+        path = tmp_path / "pid"
+        runner = Runner([tool(tools.waits, isolation="process")], timeout=0.3)
+        call = asyncio.ensure_future(runner.run("waits", {"path": str(path)}))
+        (pid,) = await asyncio.to_thread(noted, path)
+        busy(lambda: not lives(pid))
+        return await call
+
+    assert go(main()).status == "timeout"
+    assert [record for record in caplog.records if record.exc_info] == []
+    assert "it was stopped with its process" in caplog.text
 
 
 def test_a_call_that_waits_for_a_process_has_all_its_time_once_it_begins(own_pool: WorkerPool, tmp_path: Path) -> None:
@@ -538,7 +570,7 @@ def test_a_call_that_waits_for_a_process_has_all_its_time_once_it_begins(own_poo
         await second.begun
         assert second.deadline is not None and second.deadline >= free + BOUND
         assert await second.future == 3
-        assert isinstance((await ended(first)).error, WorkerDiedError)
+        assert isinstance((await ended(first)).error, ToolTimeoutError)
 
     go(main())
 
@@ -698,7 +730,7 @@ def test_it_works_under_uvloop(pool: WorkerPool, tmp_path: Path) -> None:
             assert await outcome(pool, tools.echo, {"text": "x" * 1_000_000}) == "x" * 1_000_000
             job, _ = await started(pool, tools.waits, tmp_path / "pid")
             job.kill()
-            assert isinstance((await ended(job)).error, WorkerDiedError)
+            assert isinstance((await ended(job)).error, ToolTimeoutError)
 
     uvloop.run(main())
 

@@ -127,7 +127,23 @@ def test_many_calls_and_long_values_are_shown_in_short() -> None:
 
 def test_a_recorder_that_saw_nothing_asks_whether_it_is_an_observer() -> None:
     assert "is the recorder among the observers" in refusal(Recorder().assert_called, "delete_note")
-    Recorder().assert_not_called("delete_note")
+
+
+def test_a_name_that_no_tool_has_does_not_pass_for_one_that_was_not_called() -> None:
+    with pytest.raises(DefinitionError, match=r"give the tool itself, or make it Recorder\(tools\)"):
+        Recorder().assert_not_called("delete_note")
+    seen = recorded(("delete_note", {"path": "a"}))
+    with pytest.raises(DefinitionError, match="the nearest one that was called is 'delete_note'"):
+        seen.assert_not_called("delete_notes")
+    seen.assert_not_called("delete_note", path="b")
+    seen.assert_not_called(read_note)
+
+
+@pytest.mark.parametrize("assertion", [Recorder.assert_called, Recorder.assert_not_called])
+def test_a_tool_that_is_none_of_those_the_recorder_knows_is_an_error(assertion: Any) -> None:
+    known = Recorder([delete_note])
+    with pytest.raises(DefinitionError, match="there is no tool 'read_note'"):
+        assertion(known, read_note)
 
 
 # -- what counts as called --------------------------------------------------------------------------------------------

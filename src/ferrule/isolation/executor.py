@@ -1,4 +1,4 @@
-"""The executor of `isolation="process"`."""
+"""The executor of `isolation="process"` and of `isolation=Workers(…)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Executor, StartedCall
 from ferrule.executors.threads import Raised
 from ferrule.isolation.orders import Order
-from ferrule.isolation.pool import SLOTS, shared
+from ferrule.isolation.pool import WorkerPool, shared
 from ferrule.isolation.recipes import Recipe
 from ferrule.scheduling.clock import MONOTONIC
 
@@ -20,10 +20,11 @@ class InProcess(Executor):
     """Runs a handler in a worker process, which is killed with its whole group where this is cancelled. A first worker
     is started at once."""
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool, pool: WorkerPool | None = None) -> None:
         self._recipe = Recipe(tool)
-        shared().warm(1, [self._recipe])
-        self.limiter = SLOTS  # as many as there may be workers
+        self._pool = shared() if pool is None else pool
+        self._pool.warm(1, [self._recipe])
+        self.limiter = self._pool.slots  # as many as there may be workers
 
     async def run(self, values: object, call: StartedCall) -> Any:
         """The handler's value, as it came from the worker."""
@@ -38,7 +39,7 @@ class InProcess(Executor):
         options = {"nested": call.parent is not None, "timed": context.clock is MONOTONIC}
         try:
             order = Order(self._recipe, call.call, context.fields, values, context.remaining(), **options)
-            job = shared().submit(order, tell, context.run)
+            job = self._pool.submit(order, tell, context.run)
             in_time = await call.wait_for_start(job.begun)
             if not in_time:
                 job.kill()

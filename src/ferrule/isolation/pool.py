@@ -26,8 +26,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
+from weakref import WeakSet
 
-from ferrule.errors import NotStartedError, ToolError, WorkerDiedError
+from ferrule.errors import NotStartedError, ToolError, ToolTimeoutError, WorkerDiedError
 from ferrule.isolation.children import Children, Run
 from ferrule.isolation.orders import Order
 from ferrule.isolation.process import STARTING, WorkerProcess
@@ -36,10 +37,7 @@ from ferrule.isolation.recipes import Recipe
 from ferrule.scheduling.limiter import Limiter
 
 WORKERS = max(4, os.cpu_count() or 1)
-"""Calls at once. At least four: most handlers wait more than they count."""
-SLOTS = Limiter(WORKERS)
-"""A call takes one of these before it is submitted to the shared pool. So who waits for a worker waits as for any slot:
-it is counted and bounded, its deadline does not run, and what stops a call that was not started stops it."""
+"""Calls at once in the shared pool. At least four: most handlers wait more than they count."""
 
 OnProgress = Callable[[Mapping[str, Any]], object]
 
@@ -49,7 +47,8 @@ class Job:
 
     Attributes:
         future: What the handler returned, or `Raised` with what it raised. Its exception is a `NotStartedError` where
-            nothing was run, and a `WorkerDiedError` where the process ended before the handler.
+            nothing was run, a `ToolTimeoutError` where it was killed, and a `WorkerDiedError` where the process ended
+            before the handler otherwise.
         order: The call itself.
         worker: The process that has it; `None` while it is queued, and when it is done.
         begun: When the handler began, by the machine's monotonic clock; `None` where nothing is to be waited for.
@@ -147,6 +146,10 @@ class Job:
             self.future.set_exception(failure)
 
 
+def _killed() -> ToolTimeoutError:
+    return ToolTimeoutError("it was stopped with its process and all that it had started", executed=None)
+
+
 async def _run_nothing(name: str, arguments: str) -> NoReturn:
     raise ToolError("context.run(...) works in a call of a runner")
 
@@ -157,11 +160,20 @@ class WorkerPool:
 
     Args:
         idle_seconds: How long a worker waits for a call before it ends, where it is not the last one.
+
+    Attributes:
+        slots: A call takes one of these before it is submitted. So who waits for a worker waits as for any slot: it is
+            counted and bounded, its deadline does not run, and what stops a call that was not started stops it.
     """
 
     def __init__(self, workers: int = WORKERS, *, idle_seconds: float = 30.0) -> None:
         self.workers = workers
         self.idle_seconds = idle_seconds
+        self.slots = Limiter(workers)
+        self._empty()
+        _POOLS.add(self)
+
+    def _empty(self) -> None:
         self._lock = threading.Lock()
         self._queue: deque[Job] = deque()
         self._alive: set[WorkerProcess] = set()
@@ -209,7 +221,7 @@ class WorkerPool:
             if worker is not None:
                 worker.kill()
                 if job.started:  # else `ended` knows
-                    job.settle(failure=WorkerDiedError("it was stopped with its process and all that it had started"))
+                    job.settle(failure=_killed())
             elif not job.done:
                 self._queue.remove(job)
                 job.settle(failure=NotStartedError("it was stopped before it was started"))
@@ -280,7 +292,8 @@ class WorkerPool:
             if job is None or job.done:
                 return
             if job.started:
-                job.settle(failure=WorkerDiedError(f"its process ended before it was done: {why}"))
+                died = WorkerDiedError(f"its process ended before it was done: {why}")
+                job.settle(failure=_killed() if job.killed else died)
             elif job.killed or job.read:
                 job.settle(failure=NotStartedError(f"its process ended before the handler began: {why}"))
             elif job.attempts > self.workers:  # all that were idle may have died; or it is too large for any to read
@@ -359,26 +372,27 @@ class WorkerPool:
         self._alive.update(started)
         return started
 
-    def after_fork(self) -> None:
-        """Let go of the parent's workers, in a forked child."""
+    def begin_anew(self) -> None:
+        """In a forked child: let go of the parent's workers and calls, where it has any."""
         for worker in self._alive:
             worker.disown()
+        self._empty()
+        self.slots.begin_anew()
 
 
+_POOLS: WeakSet[WorkerPool] = WeakSet()
 _SHARED_POOL = WorkerPool()
 
 
 def shared() -> WorkerPool:
-    """The process's pool."""
+    """The pool of `isolation="process"`, one for the whole program."""
     return _SHARED_POOL
 
 
-def _replace_pool() -> None:
-    global _SHARED_POOL
+def _begin_pools_anew() -> None:
     STARTING.release()
-    _SHARED_POOL.after_fork()
-    _SHARED_POOL = WorkerPool()
-    SLOTS.begin_anew()
+    for pool in list(_POOLS):
+        pool.begin_anew()
 
 
-os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_replace_pool)
+os.register_at_fork(before=STARTING.acquire, after_in_parent=STARTING.release, after_in_child=_begin_pools_anew)

@@ -147,6 +147,8 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     to_model = of_its_own and _is_one(origin, (ToolError,))
     if to_model:
         log.info("tool %r raised a ToolError: %.500r", plan.name, text)
+    elif origin is not error:  # whose traceback the log has, of the call that raised it
+        log.warning("tool %r raised what a tool that it called had raised: %.500r", plan.name, text)
     else:
         log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
     if not to_model or not text_of(error).strip():  # an API may refuse an error without a text

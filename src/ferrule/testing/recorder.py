@@ -45,9 +45,9 @@ class Recorder:
     names are no keywords here, such as `times`, go into a dict: `assert_called(repeat, {"times": 3})`.
 
     Give the tool itself where you can, or the tools to the recorder. Then arguments are compared as they were
-    validated, with defaults filled in, and one that the tool does not have is an error. Otherwise a name is any text,
-    and the arguments of its calls are as events have them: as they were sent, where the runner has neither guard nor
-    journal.
+    validated, with defaults filled in, and one that the tool does not have is an error. Otherwise the arguments of
+    calls are as events have them: as they were sent, where the runner has neither guard nor journal; and
+    `assert_not_called` takes only the name of a call that there was, as it would never fail for one that is misspelt.
 
     Args:
         tools: Those of the runner: a name that none of them has is an error then.
@@ -93,9 +93,12 @@ class Recorder:
 
         Raises:
             AssertionError: naming the calls, also such as have not ended yet.
-            DefinitionError: for what is no tool, and an argument that the tool does not have.
+            DefinitionError: for what is no tool, and an argument that the tool does not have; for a name that none of
+                the tools has, and where the tools are not known, for one that no call had.
         """
         __tracebackhide__ = True
+        if self._tools is None and isinstance(tool, str):
+            _check_seen(tool, self.events)
         wanted = _wanted_call(self._named(tool), arguments, named)
         calls = [call for call in _calls(self.events, wanted.tool) if call.was_started or call.result is None]
         found = [call for call in calls if wanted.fits(call)]
@@ -103,10 +106,18 @@ class Recorder:
             raise AssertionError(f"{wanted} was called:\n{_lines_of(found)}")
 
     def _named(self, tool: ToolForm | str) -> ToolForm | str:
-        """The tool of that name, where the tools are known."""
-        if self._tools is None or not isinstance(tool, str):
+        """The tool of that name, where the tools are known.
+
+        Raises:
+            DefinitionError: where it is none of them.
+        """
+        if self._tools is None:
             return tool
-        return tool_named("Recorder", self._tools, tool)
+        if isinstance(tool, str):
+            return tool_named("Recorder", self._tools, tool)
+        made = as_tool(tool)
+        tool_named("Recorder", self._tools, made.name)
+        return made
 
 
 @dataclass(slots=True)
@@ -159,6 +170,18 @@ def _wanted_call(tool: ToolForm | str, arguments: Mapping[str, object] | None, n
     wanted = {aliases.get(name, name): value for name, value in wanted.items()}
     _check_arguments(made, wanted)
     return _Wanted(made.name, wanted, made)
+
+
+def _check_seen(name: str, events: Iterable[Event]) -> None:
+    """Refuse a name that may be misspelt: an assertion that it was not called could never fail."""
+    names = dict.fromkeys(event.call.name for event in list(events) if event.kind in _TELLING)
+    if name not in names:
+        near = Names(names).nearest(name, 1)
+        meant = f", and the nearest one that was called is {near[0]!r}" if near else ""
+        raise DefinitionError(
+            f"assert_not_called({name!r}): a recorder that does not know the tools cannot say whether there is one of "
+            f"this name{meant}; give the tool itself, or make it Recorder(tools)"
+        )
 
 
 def _check_arguments(tool: Tool, wanted: Iterable[str]) -> None:
