@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import mcp_types as types
 import pytest
-from mcp_servers import Made, go, made
+from mcp_servers import ERAS, Made, go, made
 
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.providers import anthropic
@@ -230,3 +231,31 @@ def test_a_tool_that_the_sdk_leaves_out_is_told(caplog: pytest.LogCaptureFixture
     assert [(one.server, one.tool) for one in left_out] == [("s", "wrong")]
     assert "x-mcp-header" in left_out[0].reason and "'a'" in left_out[0].reason
     assert [record.name for record in caplog.records] == ["ferrule.mcp"]
+
+
+def test_a_tool_that_runs_as_a_task_alone_is_left_out() -> None:
+    async def main() -> None:
+        server = Made()
+        for support in ("required", "optional", "forbidden"):
+            server.add(support, execution=types.ToolExecution(task_support=support))
+        servers = mcp.connect(server.memory("legacy"))
+        async with servers as toolset:
+            assert [tool.name for tool in toolset] == ["optional", "forbidden"]
+            [one] = servers.left_out
+            assert one.tool == "required" and "runs as a task alone" in one.reason
+
+    go(main())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_what_a_server_says_of_its_tools_is_kept_without_what_nobody_sees_and_bounded(mode: mcp.Mode) -> None:
+    async def main() -> mcp.ServerStatus:
+        server = Made().add("one")
+        server.server.instructions = f"Read\u200b first.\n{'x' * 10_000}"
+        servers = mcp.connect(server.memory(mode, name="s"))
+        async with servers:
+            return servers.status["s"]
+
+    status = go(main())
+    assert status.instructions.startswith("Read first.\nxx") and len(status.instructions) == 8_000
+    assert status.server == "made 1.2" and "xx" not in str(status) + repr(status)

@@ -201,6 +201,25 @@ def test_an_address_where_nobody_listens_is_down() -> None:
         go(main())
 
 
+def test_one_that_speaks_sse_alone_is_named_so() -> None:
+    async def of_2024(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        kind, status = (b"text/event-stream", 200) if scope["method"] == "GET" else (b"text/plain", 405)
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        event = b"event: endpoint\ndata: /messages?session=1\n\n" if status == 200 else b""
+        await send({"type": "http.response.body", "body": event, "more_body": status == 200})
+        while status == 200 and (await receive())["type"] != "http.disconnect":
+            pass
+
+    async def main() -> None:
+        async with serving(of_2024) as address, mcp.connect(address):
+            raise AssertionError("it speaks Streamable HTTP")
+
+    with pytest.raises(mcp.ServersDownError, match="is down: it speaks the transport with HTTP and SSE of 2024 alone"):
+        go(main())
+
+
 def test_a_null_in_the_arguments_arrives() -> None:
     server = made()
 

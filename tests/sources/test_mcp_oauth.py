@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import socket
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ import httpx2
 import pytest
 from mcp.server.auth.provider import AccessToken, AuthorizationCode, ProviderTokenVerifier, RefreshToken
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
-from mcp.shared.auth import OAuthToken
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from mcp_servers import go, made, serving
 
 from ferrule import DefinitionError, Event, Runner
@@ -134,6 +135,62 @@ def test_a_person_is_asked_once_and_the_token_is_kept_for_nobody_else(
     assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
     (kept,) = json.loads(store.read_text()).values()
     assert kept["tokens"]["access_token"].startswith("sk-")
+
+
+@pytest.mark.parametrize("secret", [None, "sk-of-the-client"])
+def test_a_client_that_was_registered_by_hand_registers_no_more(secret: str | None, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def main() -> None:
+        async with guarded() as (address, authority):
+            issuer = address.removesuffix("mcp")
+            authority.clients["by-hand"] = OAuthClientInformationFull(
+                client_id="by-hand",
+                client_secret=secret,
+                redirect_uris=[f"http://127.0.0.1:{port}/callback"],  # type: ignore[list-item]
+                token_endpoint_auth_method="none" if secret is None else "client_secret_basic",
+            )
+            by_hand: dict[str, Any] = {"client_id": "by-hand", "client_secret": secret, "redirect_port": port}
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), issuer=issuer, **by_hand)
+            assert secret is None or secret not in repr(auth)
+            async with mcp.connect(mcp.Http(address, auth=auth)) as toolset:
+                assert (await Runner(toolset).run("one")).success
+            assert [*authority.clients] == ["by-hand"]
+            assert {token.client_id for token in authority.tokens.values()} == {"by-hand"}
+
+    go(main())
+
+
+def test_a_secret_goes_to_no_authorization_server_but_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with guarded() as (address, _):
+            auth = mcp.OAuth(
+                store=tmp_path / "tokens.json",
+                open_browser=Person(),
+                client_id="by-hand",
+                client_secret="sk-of-the-client",
+                issuer="https://accounts.example.com",
+            )
+            async with mcp.connect(mcp.Http(address, auth=auth)):
+                raise AssertionError("another authorization server was taken")
+
+    with pytest.raises(mcp.ServersDownError, match="'by-hand' belongs to another authorization server"):
+        go(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"client_secret": "s"}, "which is missing"),
+        ({"client_id": "a", "client_secret": "s"}, "name it by issuer"),
+        ({"client_id": "a", "client_metadata_url": "https://me.example/client"}, "not by both"),
+    ],
+)
+def test_a_client_that_cannot_be_meant_is_told(given: Any, error: str) -> None:
+    with pytest.raises(DefinitionError, match=error):
+        mcp.OAuth(store="tokens.json", **given)
 
 
 def test_a_person_may_take_longer_than_the_server_may_for_its_start(tmp_path: Path) -> None:

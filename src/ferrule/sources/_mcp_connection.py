@@ -35,19 +35,26 @@ from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.sources._mcp_oauth import provider
 from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
 from ferrule.sources._mcp_reach import Reach
-from ferrule.sources._mcp_settings import Memory, OAuth, Server, Stdio
+from ferrule.sources._mcp_settings import Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
-from ferrule.sources._mcp_text import one_line
+from ferrule.sources._mcp_text import one_line, visible
 from ferrule.values.content import cut
 
 log = logging.getLogger("ferrule.mcp")
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
 _MOST_INFO = 200
+_MOST_INSTRUCTIONS = 8_000
 _DEBOUNCE = 0.1
 _LEAVE_SECONDS = 2.0
 _SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
 """Seconds after which a list is read again whose server says how long it may be kept."""
+
+
+_SSE_ALONE = (
+    "it speaks the transport with HTTP and SSE of 2024 alone, which MCP has given up; give the address at which the "
+    "server speaks Streamable HTTP, often /mcp in the place of /sse"
+)
 
 
 class Listing(NamedTuple):
@@ -119,6 +126,7 @@ class Connection:
         http: What sends requests to an address; `None` for other servers.
         protocol: The revision that is spoken, once there was a connection.
         server_info: The name and version that the server gives itself.
+        instructions: What it says of its tools as a whole.
         log: What it says.
     """
 
@@ -129,10 +137,12 @@ class Connection:
         self.session: ClientSession | None = None
         self.http: HttpClient | None = None
         self.state: State = "idle"
-        self.reason = self.protocol = self.server_info = ""
+        self.reason = self.protocol = self.server_info = self.instructions = ""
         self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
         given = {} if isinstance(server, Memory) else server.env if isinstance(server, Stdio) else server.headers
-        self.log = ServerLog(server.label, given.values())
+        auth = getattr(server, "auth", None)
+        secret = [auth.client_secret] if isinstance(auth, OAuth) and auth.client_secret else []
+        self.log = ServerLog(server.label, [*given.values(), *secret])
         self._loop = asyncio.get_running_loop()
         self._retry_at, self._failures, self._has_listed = 0.0, 0, False
         self._forgotten = False
@@ -294,8 +304,13 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(self._start_timeout) as self._limit:
-                    client = await stack.enter_async_context(await self._client(stack))
-                    listing = await list_tools(client.session)
+                    try:
+                        client = await stack.enter_async_context(await self._client(stack))
+                        listing = await list_tools(client.session)
+                    except Exception:
+                        if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
+                            raise MCPError(types.INVALID_REQUEST, _SSE_ALONE) from None
+                        raise
                 opened = True
                 self._opened(client, listing)
                 watching = [asyncio.create_task(self._watch(client))]
@@ -335,6 +350,7 @@ class Connection:
         info = session.server_info
         self.protocol = session.protocol_version or ""
         self.server_info = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        self.instructions = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
         self._take_listing(listing)
         log.info("%s is ready: %s, MCP %s", self.server.label, self.server_info, self.protocol)

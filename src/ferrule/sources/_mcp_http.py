@@ -25,6 +25,7 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
+_MOST_BEGIN = 1_000
 _FORGOTTEN, _BROKEN = "forgotten", "broken"
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
@@ -99,6 +100,21 @@ class HttpClient(httpx2.AsyncClient):
         await response.aclose()
         why = f"HTTP {status} {response.reason_phrase}".strip()
         return self._error(request, status, types.INTERNAL_ERROR, why)
+
+    async def gets_sse(self, url: str) -> bool:
+        """Whether the transport of 2024 is spoken at this address: a stream that begins with the event `endpoint`."""
+        begin = b""
+        with suppress(httpx2.RequestError, TimeoutError):
+            async with (
+                asyncio.timeout(_LEAVE_SECONDS),
+                self.stream("GET", url, headers={"accept": "text/event-stream"}) as response,
+            ):
+                if response.status_code == 200 and _has_type(response, "text/event-stream"):
+                    async for chunk in response.aiter_bytes():
+                        begin += chunk
+                        if len(begin) > _MOST_BEGIN or b"\n" in begin.lstrip():
+                            break
+        return begin.lstrip().replace(b" ", b"").startswith(b"event:endpoint")
 
     async def _leaves(self, request: httpx2.Request) -> None:
         """Look where a request goes, of the server or beside it, before it is sent.

@@ -43,8 +43,10 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
     """
     store: Any = settings.store
     storage: TokenStorage = FileStore(Path(store), url) if isinstance(store, str | os.PathLike) else store
-    known = await storage.get_client_info()
-    receiver = _Receiver(_port_of(known) or _free_port(), settings, reach, pause)
+    known = None if settings.client_id is not None else await storage.get_client_info()
+    receiver = _Receiver(settings.redirect_port or _port_of(known) or _free_port(), settings, reach, pause)
+    if settings.client_id is not None:
+        storage = _OfClient(storage, settings.client_id, settings, receiver.address)
     metadata = OAuthClientMetadata(
         client_name=settings.client_name,
         redirect_uris=[AnyUrl(receiver.address)],
@@ -53,9 +55,41 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
         scope=" ".join(settings.scopes) or None,
         token_endpoint_auth_method="none",
     )
-    return OAuthClientProvider(
+    made = OAuthClientProvider(
         url, metadata, storage, receiver.ask, receiver.answer, client_metadata_url=settings.client_metadata_url
     )
+    if isinstance(storage, _OfClient):
+        storage.context = made.context
+    return made
+
+
+class _OfClient:
+    """The tokens of a store, for the client that was registered by hand, whatever another one was called there.
+
+    Attributes:
+        context: Of the provider that it is the store of, which would go on with a client that it registered.
+    """
+
+    context: Any = None
+
+    def __init__(self, store: TokenStorage, client_id: str, settings: OAuth, address: str) -> None:
+        self.get_tokens, self.set_tokens = store.get_tokens, store.set_tokens
+        self._client = OAuthClientInformationFull(
+            client_id=client_id,
+            client_secret=settings.client_secret,
+            redirect_uris=[AnyUrl(address)],
+            # RFC 6749, 2.3.1: what every server takes that gives out secrets
+            token_endpoint_auth_method="none" if settings.client_secret is None else "client_secret_basic",
+            scope=" ".join(settings.scopes) or None,
+            issuer=settings.issuer,
+        )
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.context.client_info = self._client
+        raise OAuthFlowError(f"the client {self._client.client_id!r} belongs to another authorization server")
 
 
 class FileStore:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal["idle", "starting", "ready", "down", "closed"]
@@ -20,6 +20,8 @@ class ServerStatus:
         protocol: The revision that is spoken with it, such as `"2026-07-28"`.
         server: The name and version that it gives itself.
         tools: How many of its tools there are.
+        instructions: What it says of its tools as a whole, for a model: without what nobody sees, at most 8,000
+            characters. It is the text of whoever wrote the server.
     """
 
     name: str
@@ -29,9 +31,11 @@ class ServerStatus:
     protocol: str = ""
     server: str = ""
     tools: int = 0
+    instructions: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        about = f": {self.reason}" if self.reason else f" ({self.server}, {self.protocol})" if self.protocol else ""
+        known = ", ".join(filter(None, (self.server, self.protocol)))
+        about = f": {self.reason}" if self.reason else f" ({known})" if known else ""
         return f"{self.name} is {self.state}{about}"
 
 

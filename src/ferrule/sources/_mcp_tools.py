@@ -65,6 +65,8 @@ class Tools:
         """
         if has_hidden(definition.name):
             raise DefinitionError("its name holds hidden characters")
+        if definition.execution is not None and definition.execution.task_support == "required":
+            raise DefinitionError("it runs as a task alone (execution.taskSupport), and its calls are answered at once")
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")

@@ -120,7 +120,7 @@ class Servers:
         for connection, tools in zip(self._connections, self._tools, strict=True):
             name = connection.server.label
             about = connection.reason, connection.retry_in, connection.protocol, connection.server_info
-            found[name] = ServerStatus(name, connection.state, *about, len(tools.tools))
+            found[name] = ServerStatus(name, connection.state, *about, len(tools.tools), connection.instructions)
         return found
 
     async def changes(self) -> AsyncIterator[Toolset]:
