@@ -48,8 +48,6 @@ def choice_fields(tool_choice: Any, parallel: bool) -> Any:
 
 
 _CALL_FIELDS = frozenset({"id", "index", "type", "function", "custom"})
-REPEATED_FIELDS = frozenset({"role"})
-"""What some servers send again with every chunk."""
 
 
 class ChatStream(TurnStream[EventT, MessageT]):
@@ -145,7 +143,7 @@ class ChatStream(TurnStream[EventT, MessageT]):
         call = self._streamed_calls.add(known_id(fields.get("id")), index, read(inner, "name"), given, taken)
         if inner is not None:
             call.kind = kind
-        merge_delta(call.more, {key: plain(fields[key]) for key in fields.keys() - _CALL_FIELDS}, REPEATED_FIELDS)
+        merge_delta(call.more, {key: plain(fields[key]) for key in fields.keys() - _CALL_FIELDS})
 
     def _assembled(self) -> dict[str, Any]:
         message = self._message()

@@ -183,6 +183,8 @@ class Stream(TurnStream[Any, Any], readers=READERS):
             self._steps.by_index[index].add(plain(read(event, "delta")))
         elif kind in {"interaction.created", "interaction.completed"}:
             found = plain(read(event, "interaction"))
+            if kind == "interaction.created":
+                self._begin_response(self._head, found)
             self._head |= found if isinstance(found, dict) else {}
             self._completed = self._completed or kind == "interaction.completed"
             if self._head.get("status") == "failed":
@@ -269,5 +271,5 @@ class _StreamedStep:
 def _to_continue(item: dict[str, Any]) -> dict[str, Any]:
     """A copy of `item` that `merge_delta` can continue."""
     found: dict[str, Any] = {}
-    merge_delta(found, item, frozenset({"type"}))
+    merge_delta(found, item)
     return found

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from ferrule.providers import Stop
 from ferrule.providers._api import not_run_problem
-from ferrule.providers._read import fields_of, plain
+from ferrule.providers._read import fields_of, known_id, plain, read
 from ferrule.values.call import ToolCall
 from ferrule.values.content import clean, to_text
 from ferrule.values.json_text import Malformed, loads
@@ -71,6 +71,15 @@ class TurnStream(Generic[EventT, MessageT]):
 
     def _assembled(self) -> dict[str, Any]:
         raise NotImplementedError
+
+    def _begin_response(self, known: Any, begun: Any) -> None:
+        """Forgets what came of the response `known` where another begins: a server that asks its model again sends the
+        new answer behind what it had of the old one, whose calls the model has not made."""
+        ids = [known_id(read(response, "id")) for response in (known, begun)]
+        if known and ids[0] != ids[1]:
+            error = self._error
+            self.__init__()  # type: ignore[misc]
+            self._error = error
 
     def calls(self) -> list[ToolCall]:
         """The calls so far."""
@@ -211,8 +220,27 @@ def as_index(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozenset[str] = frozenset()) -> None:
-    """Adds a delta to what is there: texts are continued (but those of `fixed`), lists are, by the `index` of their
+_WRITTEN = frozenset(
+    [
+        *("content", "text", "refusal", "reasoning", "reasoning_content", "reasoning_text", "thinking", "summary"),
+        *("arguments", "input", "data", "transcript"),
+    ]
+)
+"""What a model writes, chunk by chunk."""
+LABELS = frozenset({"id", "type", "format", "role", "name", "channel"})
+"""What names something: the newest counts."""
+
+
+def join_text(key: str, chunks: Sequence[str]) -> str:
+    """The text that came in these chunks under `key`. What a model does not write may stand in each chunk anew: where
+    all say the same, it is said once."""
+    if key not in _WRITTEN and len(chunks) > 1 and len(set(chunks) - {""}) == 1:
+        return join_chunks([max(chunks)])
+    return join_chunks(chunks)
+
+
+def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Adds a delta to what is there: texts are continued (but those of `LABELS`), lists are, by the `index` of their
     items where these have one; null says nothing, and anything else is the newer value.
 
     Chunks of a text are kept in a list until `merged_value`, so that a long text is joined once.
@@ -222,7 +250,7 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozense
             whole.setdefault(key, None)
         elif isinstance(whole.get(key), _TextChunks) and not isinstance(value, str):
             continue  # what came of a text stays
-        elif isinstance(value, str) and key not in fixed:
+        elif isinstance(value, str) and key not in LABELS:
             kept = whole.get(key)
             if isinstance(kept, _TextChunks):
                 kept.append(value)
@@ -232,7 +260,7 @@ def merge_delta(whole: dict[str, Any], delta: Mapping[str, Any], fixed: frozense
             inner = whole.get(key)
             if not isinstance(inner, dict):
                 inner = whole[key] = {}
-            merge_delta(inner, value, _FIXED)
+            merge_delta(inner, value)
         elif isinstance(value, list):
             _extend(whole, key, value)
         else:
@@ -257,9 +285,6 @@ def continue_text(parts: list[Any], text: str, like: Mapping[str, Any]) -> list[
     return chunks
 
 
-_FIXED = frozenset({"id", "type", "format", "role", "name"})
-
-
 def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
     kept = whole.get(key)
     if not isinstance(kept, _IndexedItems):
@@ -272,7 +297,7 @@ def _extend(whole: dict[str, Any], key: str, items: list[Any]) -> None:
             kept.positions[at] = len(kept)
             kept.append({})
         if isinstance(item, Mapping):
-            merge_delta(kept[-1 if at is None else kept.positions[at]], item, _FIXED)
+            merge_delta(kept[-1 if at is None else kept.positions[at]], item)
 
 
 class _IndexedItems(list[Any]):
@@ -282,13 +307,13 @@ class _IndexedItems(list[Any]):
         self.positions: dict[int, int] = {}
 
 
-def merged_value(value: Any) -> Any:
-    """What `merge_delta` has gathered, as plain data."""
+def merged_value(value: Any, key: str = "text") -> Any:
+    """What `merge_delta` has gathered under `key`, as plain data."""
     if isinstance(value, _TextChunks):
-        return join_chunks(value)
+        return join_text(key, value)
     if isinstance(value, dict):
-        return {key: merged_value(item) for key, item in value.items()}
-    return [merged_value(item) for item in value] if isinstance(value, list) else value
+        return {name: merged_value(item, name) for name, item in value.items()}
+    return [merged_value(item, key) for item in value] if isinstance(value, list) else value
 
 
 class _Indexed(Protocol):

@@ -283,6 +283,7 @@ class Stream(TurnStream["Event", "MessageParam"], readers=Readers(calls, text, t
         kind = read_text(event, "type")
         if kind == "message_start":
             found = plain(read(event, "message"))
+            self._begin_response(self._message, found)
             self._message = found if isinstance(found, dict) else {}
         elif kind == "content_block_start":
             self._begin(as_index(read(event, "index")), plain(read(event, "content_block")))

@@ -207,6 +207,7 @@ class Stream(TurnStream["Event", "Any"], readers=Readers(calls, text, turn, stop
         delta = read(event, "delta")
         message = read(delta, "message")
         if kind == "message-start":
+            self._begin_response({"id": self._id} if self._id else None, event)
             self._id = plain(read(event, "id"))
         elif kind == "tool-plan-delta":
             self._plan.append(read_text(message, "tool_plan"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.providers import Strict
 from ferrule.providers._api import Api, End, chosen, ending, no_state, read_calls, read_function_call
-from ferrule.providers._chat import REPEATED_FIELDS, ChatStream, calls_in_history, choice_fields
+from ferrule.providers._chat import ChatStream, calls_in_history, choice_fields
 from ferrule.providers._plain import PLAIN_CHAT
 from ferrule.providers._read import (
     answered_call,
@@ -28,7 +28,7 @@ from ferrule.providers._read import (
     result_text,
     text_of,
 )
-from ferrule.providers._stream import Readers, describe_api_error, join_chunks, merge_delta, merged_value
+from ferrule.providers._stream import LABELS, Readers, describe_api_error, join_text, merge_delta, merged_value
 from ferrule.providers._strict import OPENAI
 from ferrule.providers._text_calls import is_text_call, move_text_calls
 from ferrule.providers._write import Definitions
@@ -236,13 +236,13 @@ class Stream(
                 continue
             if key == "tool_calls":
                 self._add_calls(value)
-            elif type(value) is str and key not in REPEATED_FIELDS:
+            elif type(value) is str and key not in LABELS:
                 self._texts[key].append(value)
             else:
-                merge_delta(self._other, {key: plain(value)}, REPEATED_FIELDS)
+                merge_delta(self._other, {key: plain(value)})
         if "content" in self._texts:
             self._text = self._texts["content"]
 
     def _message(self) -> dict[str, Any]:
-        texts = {key: join_chunks(chunks) for key, chunks in self._texts.items()}
+        texts = {key: join_text(key, chunks) for key, chunks in self._texts.items()}
         return {"role": "assistant", "content": None, **merged_value(self._other), **texts}

@@ -407,6 +407,8 @@ class Stream(TurnStream["Event", "ResponseInputItemParam"], readers=Readers(call
             if self._end_status == "failed":
                 self._error = describe_api_error(read(self._response, "error", "the response failed"))
         elif kind in ("response.created", "response.in_progress", "response.queued"):
+            if kind == "response.created":
+                self._begin_response(self._response, read(event, "response"))
             self._response = read(event, "response", self._response)
         elif kind == "error":
             self._end_status = "failed"
