@@ -220,7 +220,7 @@ def as_index(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-_WRITTEN = frozenset(
+_MODEL_TEXTS = frozenset(
     [
         *("content", "text", "refusal", "reasoning", "reasoning_content", "reasoning_text", "thinking", "summary"),
         *("arguments", "input", "data", "transcript"),
@@ -234,7 +234,7 @@ LABELS = frozenset({"id", "type", "format", "role", "name", "channel"})
 def join_text(key: str, chunks: Sequence[str]) -> str:
     """The text that came in these chunks under `key`. What a model does not write may stand in each chunk anew: where
     all say the same, it is said once."""
-    if key not in _WRITTEN and len(chunks) > 1 and len(set(chunks) - {""}) == 1:
+    if key not in _MODEL_TEXTS and len(chunks) > 1 and len(set(chunks) - {""}) == 1:
         return join_chunks([max(chunks)])
     return join_chunks(chunks)
 
