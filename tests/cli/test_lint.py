@@ -142,9 +142,9 @@ def test_a_name_that_had_to_be_changed_is_noted_with_what_it_became() -> None:
 
 
 @pytest.mark.parametrize("name", ["context", "ctx"])
-def test_a_context_without_an_annotation_is_a_warning_that_says_how_to_get_it(name: str) -> None:
-    namespace: dict[str, Any] = {"ToolContext": ToolContext}
-    exec(f"def bare({name}, at: int): ...\ndef given({name}: ToolContext): ...\ndef text({name}: str): ...", namespace)
+def test_a_context_that_may_be_anything_is_a_warning_that_says_how_to_get_it(name: str) -> None:
+    namespace: dict[str, Any] = {"ToolContext": ToolContext, "Any": Any}
+    exec(f"def bare({name}: Any): ...\ndef given({name}: ToolContext): ...\ndef text({name}: str): ...", namespace)
     tools = [tool(namespace[one], description="Do it.") for one in ("bare", "given", "text")]
     [one] = found("context-parameter", *tools, made("raw", schema=taking(context=True)))
     assert (one.level, one.tool, one.path) == ("warning", "bare", f"$.properties.{name}")

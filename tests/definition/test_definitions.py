@@ -308,6 +308,19 @@ def test_no_model_can_fill_the_context(function: Callable[..., Any], unknown: An
         assert result.status == "invalid" if unknown == "refuse" else result.output == "a s1"
 
 
+@pytest.mark.parametrize("parameter", ["context", "ctx", "context=None", "*, ctx"])
+def test_a_context_without_an_annotation_is_refused_when_the_tool_is_defined(parameter: str) -> None:
+    namespace: dict[str, Any] = {"ToolContext": ToolContext, "Any": Any}
+    exec(f"def bare(path: str, {parameter}): ...", namespace)
+    name = parameter.removeprefix("*, ").partition("=")[0]
+    for define in (tool, lambda function: Toolset([function]), lambda function: Tool("bare", function)):
+        with pytest.raises(DefinitionError, match=rf"for the context of the call annotate it, {name}: ToolContext"):
+            define(namespace["bare"])
+    for kind in ("str", "Any"):
+        exec(f"def given(path: str, {name}: {kind}): ...", namespace)
+        assert name in tool(namespace["given"]).input_schema["properties"]
+
+
 def test_no_model_can_fill_the_context_of_a_function_that_takes_anything() -> None:
     @tool
     async def anything(context: ToolContext, **rest: Any) -> str:

@@ -18,7 +18,7 @@ from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
 from ferrule.definition.handler import whole as partial_of
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import caller_locals, fixed_names, is_context, signature_of, type_hints
+from ferrule.definition.signature import CONTEXT_NAMES, caller_locals, fixed_names, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
 
 _NO_HINT = inspect.Parameter.empty
@@ -49,7 +49,12 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
                 f"a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
                 "a list parameter for *args, and leave out the /"
             )
-        hint = hints.get(parameter.name, Any if parameter.annotation is _NO_HINT else parameter.annotation)
+        hint = hints.get(parameter.name, parameter.annotation)
+        if hint is _NO_HINT and parameter.name in CONTEXT_NAMES:
+            raise DefinitionError(
+                f"a model would fill {parameter.name!r}: for the context of the call annotate it, {parameter.name}: "
+                f"ToolContext; for an argument give it that argument's type, or Any"
+            )
         if get_origin(hint) in (typing.Unpack, typing_extensions.Unpack):
             raise DefinitionError(
                 f"**{parameter.name} has its keys from a TypedDict; write them as parameters of the "
@@ -58,7 +63,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
         if is_context(hint):
             contexts.append(parameter.name)
         else:
-            declared.append(parameter.replace(annotation=hint))
+            declared.append(parameter.replace(annotation=Any if hint is _NO_HINT else hint))
     parameters, names = _typed(declared, texts, fixed_names(function) | frozenset(contexts), options)
     run = _with_first_by_position(function, [p for p in declared if p.kind is p.POSITIONAL_ONLY])
     return Handler(

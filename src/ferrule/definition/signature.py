@@ -14,6 +14,9 @@ from ferrule.definition.handler import called, whole
 from ferrule.errors import DefinitionError
 from ferrule.values.context import ToolContext
 
+CONTEXT_NAMES = frozenset({"context", "ctx"})
+"""What a parameter for the context is called, where no annotation says that it is one."""
+
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     try:

@@ -12,7 +12,7 @@ from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Call, Handler, doc_of
 from ferrule.definition.model_class import model_parameters
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import is_context, signature_of, type_hints
+from ferrule.definition.signature import CONTEXT_NAMES, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
 
 _DATA = (int, float, str, bool, bytes, list, dict, tuple, set)
@@ -51,7 +51,7 @@ def contexts_of(
 ) -> list[Parameter]:
     """The parameters that take the context: by their hint, or by the name `context` or `ctx`, unless it is one of
     `others`."""
-    named = {"context", "ctx"}.difference(others)
+    named = CONTEXT_NAMES.difference(others)
     return [p for p in parameters if p.name in named or is_context(hints.get(p.name))]
 
 

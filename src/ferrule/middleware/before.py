@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from ferrule.definition.signature import CONTEXT_NAMES
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.hooks import Hook
 from ferrule.types import Middleware
@@ -83,4 +84,4 @@ def takes_two(name: str, function: Callable[..., Any]) -> bool:
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:
-    return parameter.name in {"context", "ctx"} or ToolContext.__name__ in str(parameter.annotation)
+    return parameter.name in CONTEXT_NAMES or ToolContext.__name__ in str(parameter.annotation)
