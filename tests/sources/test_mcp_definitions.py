@@ -12,6 +12,7 @@ from mcp_servers import ERAS, Made, go, made
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.providers import anthropic
 from ferrule.sources import mcp
+from ferrule.sources._mcp_text import visible
 
 
 def listed(*servers: Any, **options: Any) -> tuple[Toolset, tuple[mcp.LeftOut, ...]]:
@@ -116,17 +117,51 @@ def test_a_name_that_no_api_takes_is_called_by_one_that_all_take() -> None:
     assert toolset.get(definition["name"]).metadata["mcp"]["name"] == "files/read.text"
 
 
-def test_names_that_look_the_same_or_come_twice_or_are_none_are_left_out() -> None:
-    server = made("Read").add("read").add("a\u202etxt").add("x" * 300)
-    toolset, left_out = listed(server.memory())
+def test_names_that_look_the_same_or_come_twice_are_left_out() -> None:
+    toolset, left_out = listed(made("Read").add("read").memory())
     assert [tool.name for tool in toolset] == ["Read"]
-    reasons = {one.tool: one.reason for one in left_out}
-    assert "looks the same" in reasons["read"] and "hidden" in reasons["a\u202etxt"] and "128" in reasons["x" * 300]
+    assert [(one.tool, "looks the same" in one.reason) for one in left_out] == [("read", True)]
 
     twice = made("one")
     twice.tools["again"] = twice.tools["one"]
     toolset, left_out = listed(twice.memory())
     assert len(toolset) == 1 and "another tool of this name" in left_out[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("pay\ufe0f", r"pay\ufe0f"),
+        ("p\u0251y", r"p\u0251y"),
+        ("p\u0430y", r"p\u0430y"),
+        ("a\u202etxt", r"a\u202etxt"),
+        ("gro\u00df", r"gro\xdf"),
+        ("pay now", "pay now"),
+        ("x" * 129, "x" * 129),
+        ("", ""),
+    ],
+)
+def test_a_name_that_is_not_plain_is_left_out_and_shown_escaped(name: str, shown: str) -> None:
+    for before in ([name, "pay"], ["pay", name]):
+        server = Made()
+        for one in before:
+            server.add(one)
+        toolset, left_out = listed(server.memory())
+        assert [tool.name for tool in toolset] == ["pay"]
+        assert [(one.tool, "ASCII letters" in one.reason) for one in left_out] == [(shown, True)]
+        assert str(left_out[0]).isascii()
+
+
+@pytest.mark.parametrize("text", ["❤\ufe0f", "☺\ufe0e", "1\ufe0f\u20e3", "\U0001f5d1\ufe0f", "⌚\ufe0f"])
+def test_a_variation_selector_stays_behind_what_has_one(text: str) -> None:
+    assert visible(text) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["pay\ufe0f", "\ufe0f", "é\ufe0f", "1\ufe0f", "❤\ufe0f\ufe0f", "中\ufe0e", "a\ufe0f\u20e3"]
+)
+def test_a_variation_selector_is_hidden_everywhere_else(text: str) -> None:
+    assert visible(text)[1] == 1
 
 
 def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: pytest.LogCaptureFixture) -> None:

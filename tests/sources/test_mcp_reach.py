@@ -60,7 +60,8 @@ class Named(httpx2.Auth):
 
 async def sent(server: mcp.Http) -> str:
     """What a request to the server comes to."""
-    async with HttpClient(server.headers, server.auth, Reach(server.url, server.authorization_servers)) as client:
+    reach = Reach(server.url, server.authorization_servers)
+    async with HttpClient(server.headers, server.auth, reach, lambda secret: None) as client:
         response = await client.post(server.url, json={})
         await response.aread()
     return str(response.json()["error"]["message"])

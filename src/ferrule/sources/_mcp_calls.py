@@ -15,8 +15,6 @@ from ferrule.sources._mcp_connection import OPEN_CALL, Connection
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
 from ferrule.sources._mcp_results import Check, to_result
-from ferrule.sources._mcp_text import visible
-from ferrule.values.content import cut
 
 _ANSWER: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
@@ -68,13 +66,19 @@ class RemoteTool:
         """Send the call, and give its result or what it wants to know.
 
         Raises:
-            ToolError: where there is no answer, or one that says nothing.
+            ToolError: where there is no answer, or one that says nothing; without what nobody sees or may see.
         """
+        try:
+            return await self._answered(_ferrule_payload, context)
+        except Exception as error:  # the server may have chosen its words, whatever it is
+            raise self._connection.log.failure(error) from None
+
+    async def _answered(self, payload: dict[str, Any], context: ToolContext) -> object:
         answer = context.answer
         responses, state = (None, None) if answer is None else to_responses(answer)
         wait = _FIRST_PAUSE
         for _ in range(_MOST_WAITS):
-            found = await self._sent(_ferrule_payload, responses, state, context)
+            found = await self._sent(payload, responses, state, context)
             if isinstance(found, InputRequired):
                 return found
             if isinstance(found, types.CallToolResult):
@@ -113,10 +117,11 @@ class RemoteTool:
     async def _exchanged(
         self, request: _CallRequest, context: ToolContext
     ) -> types.CallToolResult | types.InputRequiredResult:
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            context.progress(progress, total, visible(message or "")[0])
-
         connection = self._connection
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            context.progress(progress, total, connection.log.told(message or ""))
+
         session = connection.ready or await connection.opened()
         call = connection.begins(context)
         before = OPEN_CALL.set(call)
@@ -131,7 +136,7 @@ class RemoteTool:
             raise ToolError(text, executed=None) from None
         except ValidationError as error:
             kinds = ", ".join(sorted({".".join(map(str, one["loc"][:4])) for one in error.errors()})[:3])
-            text = f"{connection.server.label} gave an answer that is none of MCP's: {cut(kinds, 200)}"
+            text = f"{connection.server.label} gave an answer that is none of MCP's: {connection.log.told(kinds, 200)}"
             raise ToolError(text, executed=None) from None
         except MCPError as error:
             http = connection.http
@@ -139,7 +144,7 @@ class RemoteTool:
                 connection.forgotten(session)
             if http is None or not http.was_not_sent(error):
                 raise
-            why = connection.log.starred(error.message)
+            why = connection.log.told_of(error)
             connection.unreachable(why)
             text = f"{connection.server.label} could not be reached: {why}"
             raise ToolError(text, executed=False) from error
@@ -162,12 +167,10 @@ class RemoteTool:
     def _failure(self, error: MCPError) -> ToolError:
         """What a call comes to that got an error for an answer, or none."""
         label, http = self._connection.server.label, self._connection.http
-        message = self._connection.log.starred(visible(error.message)[0])
+        message = self._connection.log.told_of(error)
         ended = message.startswith(_ENDED_TEXTS) or (http is not None and http.has_broken(error))
         if error.code == types.CONNECTION_CLOSED and ended:
             why = self._connection.reason or message
-            return ToolError(
-                f"the connection to {label} ended before its answer: {cut(why, 1000)}. {_PERHAPS}", executed=None
-            )
+            return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)
         self._connection.answered()
-        return ToolError(f"{label} refused the call: {cut(message, 500)} (error {error.code})", executed=None)
+        return ToolError(f"{label} refused the call: {message} (error {error.code})", executed=None)

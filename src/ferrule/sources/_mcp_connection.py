@@ -14,7 +14,6 @@ import contextlib
 import contextvars
 import logging
 import os
-import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -38,12 +37,10 @@ from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
 from ferrule.sources._mcp_text import one_line, visible
-from ferrule.values.content import cut
 
-log = logging.getLogger("ferrule.mcp")
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
-_MOST_INFO = 200
+_MOST_INFO, _MOST_REASON = 200, 1_600
 _MOST_INSTRUCTIONS = 8_000
 _DEBOUNCE = 0.1
 _LEAVE_SECONDS = 2.0
@@ -184,7 +181,7 @@ class Connection:
         label, left = self.server.label, self.retry_in
         if self.state == "closed":
             return ToolError(f"{label} is closed: its connect(…) was left", executed=False)
-        text = f"{label} is down: {cut(self.reason, 1000)}; tried again in {left:.1f} s"
+        text = f"{label} is down: {self.log.told(self.reason)}; tried again in {left:.1f} s"
         return ToolError(text, executed=False, retry_after=left)
 
     @property
@@ -349,11 +346,12 @@ class Connection:
         session = client.session
         info = session.server_info
         self.protocol = session.protocol_version or ""
-        self.server_info = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        said = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
+        self.server_info = self.log.told(said, _MOST_INFO)
         self.instructions = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
         self._take_listing(listing)
-        log.info("%s is ready: %s, MCP %s", self.server.label, self.server_info, self.protocol)
+        self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
         self._settled.set()
 
     def _down(self, reason: str) -> None:
@@ -363,18 +361,19 @@ class Connection:
         wait = 0.0 if step < 0 else min(_FIRST_BACKOFF * 2 ** min(step, 10), _LONGEST_BACKOFF)
         self._retry_at = self._loop.time() + wait
         self._failures += 1
-        log.warning("%s is down: %s", self.server.label, self.reason)
+        self.log.tell(logging.WARNING, f"{self.server.label} is down: {self.reason}")
         if self._followed.is_set() and not self._has_listed:
             self._loop.call_later(self.retry_in, self._start_where_down)
         self._settled.set()
 
     def _tell_of(self, what: str, error: Exception) -> None:
-        if log.isEnabledFor(logging.DEBUG):
-            found = self.log.starred("".join(traceback.format_exception(error)))
-            log.debug("%s: %s\n%s", self.server.label, what, found)
+        self.log.tell_error(logging.DEBUG, what, error)
+
+    def _warn(self, what: str) -> None:
+        self.log.tell(logging.WARNING, f"{self.server.label}: {what}")
 
     def _with_log(self, reason: str) -> str:
-        return f"{reason}; its last words: {self.log.end}" if self.log.end else reason
+        return self.log.told(f"{reason}; its last words: {self.log.end}" if self.log.end else reason, _MOST_REASON)
 
     async def _client(self, stack: AsyncExitStack) -> Client:
         """What the SDK speaks to this server with."""
@@ -396,7 +395,7 @@ class Connection:
             auth, reach = server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
-            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach))
+            http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log.hide))
             target = self._watched(streamable_http_client(server.url, http_client=http))
         return Client(
             target,
@@ -484,7 +483,7 @@ class Connection:
         return "another one of its call waits" if call in self._asked else call
 
     def _declined(self, why: str) -> types.ElicitResult:
-        log.warning("%s: a question was declined, and nobody was asked: %s", self.server.label, why)
+        self._warn(f"a question was declined, and nobody was asked: {why}")
         return types.ElicitResult(action="decline", _meta={"reason": f"nobody was asked: {why}"})
 
     async def _watch(self, client: Client) -> None:
@@ -502,7 +501,7 @@ class Connection:
                 await asyncio.sleep(_DEBOUNCE)
                 self._stale.clear()
                 if not await self.list_again():
-                    log.warning("%s: its list of tools could not be read again", self.server.label)
+                    self._warn("its list of tools could not be read again")
         finally:
             await _stop(listening)
 
@@ -578,7 +577,7 @@ def reason_for(error: BaseException, said: ServerLog) -> str:
         error = error.exceptions[0]
     if isinstance(error, FileNotFoundError):
         return f"there is no program {error.filename!r}"
-    text = said.text_of(error)
+    text = said.told_of(error)
     if isinstance(error, MCPError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qs
 
 import httpx2
 import mcp_types as types
@@ -31,6 +32,8 @@ _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
 _LONGEST_BESIDE = 30.0
 """Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
+_SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", "code_verifier", "refresh_token")
+"""Those of a request for a token: RFC 6749, 7521, 7636."""
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
 
@@ -46,12 +49,13 @@ class HttpClient(httpx2.AsyncClient):
         headers: Those of the requests to the server, and of no other.
         auth: What signs these, and may send some of its own.
         reach: Where the latter may go.
+        hide: Is told what `auth` gives away, which no text shows from then on.
     """
 
-    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach) -> None:
+    def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, hide: Callable[[str], None]) -> None:
         hooks: Any = {"request": [self._leaves], "response": [self._came]}
         super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
-        self._reach = reach
+        self._reach, self._hide = reach, hide
         self._mark = secrets.token_hex(8)
 
     def was_not_sent(self, error: MCPError) -> bool:
@@ -71,7 +75,7 @@ class HttpClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; what keeps an answer from coming is one."""
-        request.extensions = {**request.extensions, self._mark: True}
+        request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
@@ -122,6 +126,8 @@ class HttpClient(httpx2.AsyncClient):
         Raises:
             NotReachableError: where it may not go there.
         """
+        for secret in _secrets_of(request, request.extensions.get(self._mark, frozenset())):
+            self._hide(secret)
         if self._mark not in request.extensions:
             self._reach.check(request.url)
             request.extensions = {"timeout": _TIMEOUT_BESIDE.as_dict(), **request.extensions}
@@ -200,6 +206,16 @@ class _Bounded(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._close()
+
+
+def _secrets_of(request: httpx2.Request, before: frozenset[tuple[bytes, bytes]]) -> list[str]:
+    """What was put on a request to sign it, beyond the headers that it had before: of one of OAuth's own, what the
+    form has that is secret."""
+    if before:
+        return [value.decode("latin-1") for _, value in set(request.headers.raw) - before]
+    form = parse_qs(request.content.decode("latin-1")) if isinstance(request.stream, httpx2.ByteStream) else {}
+    secret = [value for key in _SECRET_PARAMETERS for value in form.get(key, ())]
+    return [*request.headers.get_list("authorization"), *secret]
 
 
 def _has_type(response: httpx2.Response, kind: str) -> bool:

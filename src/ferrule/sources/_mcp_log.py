@@ -1,12 +1,16 @@
-"""What an MCP server writes to its standard error, says in log messages, or makes the SDK log, in the log: bounded."""
+"""What leaves of what an MCP server says beside its results: in errors, in how it is, and in the log. All of it passes
+`ServerLog.told`, which bounds it and takes out what nobody sees and what is secret."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
+import re
 import subprocess
+import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
@@ -14,9 +18,10 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
+from ferrule import ToolError
 from ferrule.sources._mcp_text import visible
-from ferrule.values.content import text_of
-from ferrule.values.masking import MASK, masked_text, without_credentials
+from ferrule.values.content import cut
+from ferrule.values.masking import MASK, masked_text
 
 log = logging.getLogger("ferrule.mcp")
 _MOST_LINE = 1_000
@@ -24,17 +29,28 @@ _MOST_LOGGED = 100
 """In one second; what is more is counted."""
 _LEAST_SECRET = 6
 """Characters of a value of `env` or `headers` (of a header, of what follows its scheme as well) that becomes stars."""
+_ESCAPED_CHARACTER = re.compile(r"\\+(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+_TELLING_BEGIN = 16
+"""Characters of the beginning of a secret by which it is found where its end was cut off."""
+_MOST_SIGNED = 100
+_MOST_ERROR = 1_500
+_MOST_TRACEBACK = 20_000
 _MOST_KEPT = 20
 _CHUNK = 65_536
 
 
 class ServerLog:
-    """What one server says, line by line, and the end of it for whoever wants to know why it ended."""
+    """What one server says, line by line, and the end of it for whoever wants to know why it ended.
+
+    Args:
+        label: What it is called, or else what it is.
+        secrets: What no text shows: the values of `env` or `headers`. Those that OAuth finds are added.
+    """
 
     def __init__(self, label: str, secrets: Iterable[str] = ()) -> None:
         self._label = label
-        found = {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
-        self._secrets = sorted(found, key=len, reverse=True)
+        self._given = _forms_of(secrets)
+        self._found: deque[str] = deque(maxlen=_MOST_SIGNED)
         self._kept: deque[str] = deque(maxlen=_MOST_KEPT)
         self._rest = b""
         self._second = 0
@@ -50,28 +66,61 @@ class ServerLog:
         self._kept.clear()
         self._rest = b""
 
-    def starred(self, text: str) -> str:
-        """The text with stars in the place of the values of `env` and `headers`."""
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return text
+    def hide(self, value: str) -> None:
+        """From now on no text shows this value of a header or a form."""
+        self._found += [form for form in _forms_of([value]) if form not in self._found]
 
-    def text_of(self, error: BaseException) -> str:
-        """What an exception says, at most 500 characters."""
-        if isinstance(error, ValidationError):  # this leaves out what was given to it
-            return masked_text(error)
-        return without_credentials(self.starred(visible(text_of(error))[0]))  # before it is cut
+    def told(self, text: str, most: int = _MOST_LINE) -> str:
+        """At most `most` characters of the text, without what nobody sees, and with stars for what is secret."""
+        return cut(self._clean(text[: 4 * most]), most)
+
+    def told_of(self, error: BaseException) -> str:
+        """What an exception says, at most 500 characters; of a `ValidationError` nothing that was given to it."""
+        return masked_text(error, lambda text: self._clean(text[:_MOST_TRACEBACK]))
+
+    def failure(self, error: Exception) -> ToolError:
+        """What a call comes to where this was raised: the one way in which an error of a connection is made."""
+        if isinstance(error, ToolError):
+            text = self.told(str(error), _MOST_ERROR)
+            return ToolError(text, executed=error.executed, retry_after=error.retry_after)
+        self.tell_error(logging.ERROR, "a call broke", error)
+        return ToolError(f"the call of {self._label} broke: {type(error).__name__}", executed=None)
+
+    def tell(self, level: int, text: str, most: int = 2 * _MOST_LINE) -> None:
+        """A record of the log about the server."""
+        log.log(level, "%s", self.told(text, most))
+
+    def tell_error(self, level: int, what: str, error: Exception) -> None:
+        """The same with a traceback."""
+        if log.isEnabledFor(level):
+            self.tell(level, f"{self._label}: {what}\n{''.join(traceback.format_exception(error))}", _MOST_TRACEBACK)
+
+    def _clean(self, text: str) -> str:
+        shown = visible(text)[0]
+        bare = _ESCAPED_CHARACTER.sub("", shown)  # what nobody sees may stand escaped between the letters of a secret
+        starred = self._starred(bare)
+        return self._starred(shown) if starred == bare else starred
+
+    def _starred(self, text: str) -> str:
+        """The text with stars for what is secret, or begins like it, as what somebody has cut."""
+        for secret in (*self._given, *self._found):
+            begin, at = secret[:_TELLING_BEGIN], 0
+            while (at := text.find(begin, at)) >= 0:
+                alike = zip(text[at:], secret, strict=False)
+                end = next((at + i for i, (one, other) in enumerate(alike) if one != other), at + len(secret))
+                text, at = text[:at] + MASK + text[end:], at + len(MASK)
+        return text
 
     def say(self, text: str, level: int = logging.INFO) -> None:
         """One line."""
-        text = self.starred(visible(text[: 4 * _MOST_LINE])[0])[:_MOST_LINE].rstrip()
+        text = self.told(text).rstrip()
         if not text:
             return
         self._kept.append(text)
         second = int(asyncio.get_running_loop().time())
         if second != self._second:
             if self._lines > _MOST_LOGGED:
-                log.warning("%s: %d more lines were not logged", self._label, self._lines - _MOST_LOGGED)
+                self.tell(logging.WARNING, f"{self._label}: {self._lines - _MOST_LOGGED} more lines were not logged")
             self._second, self._lines = second, 0
         self._lines += 1
         if self._lines <= _MOST_LOGGED:
@@ -115,11 +164,25 @@ class ServerLog:
             os.close(read)
 
 
+def _forms_of(secrets: Iterable[str]) -> list[str]:
+    """What is looked for: each whole, and what follows its scheme; as it is, and as it stands in JSON or a `repr`."""
+    parts = {part for value in secrets for part in (value, value.partition(" ")[2]) if len(part) >= _LEAST_SECRET}
+    forms = {form for part in parts for form in (part, ascii(part)[1:-1], json.dumps(part)[1:-1])}
+    return sorted(forms, key=len, reverse=True)
+
+
 SDK_LOGS: ContextVar[ServerLog | None] = ContextVar("ferrule_mcp_sdk_logs", default=None)
 """Where warnings of the SDK go: it logs a traceback for whatever a server sends that is no message."""
 DROPPED: ContextVar[list[tuple[str | None, str]] | None] = ContextVar("ferrule_mcp_dropped", default=None)
 """Takes the tools that the SDK leaves out of a list, each with what is wrong with it: only its log tells of them."""
-_SDK_LOGGERS = ("client", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.shared.jsonrpc_dispatcher")
+_SDK_LOGGERS = (
+    "client",
+    "mcp.client.auth.oauth2",
+    "mcp.client.client",
+    "mcp.client.stdio",
+    "mcp.client.streamable_http",
+    "mcp.shared.jsonrpc_dispatcher",
+)
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
@@ -137,7 +200,7 @@ def _is_of_others(record: logging.LogRecord) -> bool:
     if isinstance(error, ValidationError):  # of what was no message
         text += f": {str(error.errors(include_url=False)[0]['input'])[: 4 * _MOST_LINE]}"
     elif error is not None:
-        text += f": {type(error).__name__}: {server.text_of(error)}"
+        text += f": {type(error).__name__}: {server.told_of(error)}"
     server.say(" ".join(text.split()), logging.WARNING)
     return False
 

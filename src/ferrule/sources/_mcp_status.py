@@ -45,7 +45,7 @@ class LeftOut:
 
     Attributes:
         server: The server's name.
-        tool: The tool's own name; `None` where it is about the whole list.
+        tool: The tool's own name, with escapes for what is not ASCII; `None` where it is about the whole list.
         reason: What is wrong with it.
     """
 
@@ -54,5 +54,5 @@ class LeftOut:
     reason: str
 
     def __str__(self) -> str:
-        what = "a part of the list" if self.tool is None else f"the tool {ascii(self.tool)[:140]}"
+        what = "a part of the list" if self.tool is None else f"the tool '{self.tool}'"
         return f"{self.server}: {what} is left out: {self.reason}"

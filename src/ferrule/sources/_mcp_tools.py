@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +16,13 @@ from ferrule.arguments.schema_parameters import plain_schema
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
-from ferrule.sources._mcp_text import has_hidden, visible, visible_schema
+from ferrule.sources._mcp_text import visible, visible_schema
 
-log = logging.getLogger("ferrule.mcp")
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
+_NAME = "[A-Za-z0-9_./-]{1,128}"
+"""What MCP says that a name should be: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
+_MOST_NAME = 140
 
 
 class Tools:
@@ -34,8 +37,7 @@ class Tools:
 
     def take(self, listing: Listing) -> bool:
         """Take over what the server listed; whether anything is different."""
-        label = self._connection.server.label
-        left_out = [LeftOut(label, name, reason) for name, reason in listing.left_out]
+        left_out = [self._refused(name, reason) for name, reason in listing.left_out]
         known: dict[str, tuple[dict[str, Any], Tool]] = {}
         for definition in listing.tools:
             name = definition.name
@@ -48,14 +50,20 @@ class Tools:
                 made = before[1] if before is not None and before[0] == raw else self._made(definition)
                 known[name] = (raw, made)
             except (DefinitionError, ValueError) as error:
-                left_out.append(LeftOut(label, name, str(error)))
+                left_out.append(self._refused(name, str(error)))
         before_tools, before_out = self.tools, self.left_out
         self._known = known
         self.tools, self.left_out = tuple(made for _, made in known.values()), tuple(left_out)
         for one in self.left_out:
             if one not in before_out:
-                log.warning("%s", one)
+                self._connection.log.tell(logging.WARNING, str(one))
         return self.tools != before_tools or self.left_out != before_out
+
+    def _refused(self, name: str | None, reason: str) -> LeftOut:
+        """The name is one that could mislead, so that it is shown escaped."""
+        connection = self._connection
+        shown = None if name is None else connection.log.told(ascii(name)[1:-1])[:_MOST_NAME]
+        return LeftOut(connection.server.label, shown, connection.log.told(reason))
 
     def _made(self, definition: types.Tool) -> Tool:
         """One tool.
@@ -63,8 +71,10 @@ class Tools:
         Raises:
             DefinitionError, ValueError: for what is wrong with its definition.
         """
-        if has_hidden(definition.name):
-            raise DefinitionError("its name holds hidden characters")
+        if not re.fullmatch(_NAME, definition.name):
+            raise DefinitionError(
+                "its name is not 1 to 128 ASCII letters, digits, '_', '.', '/' and '-', which look like no others"
+            )
         if definition.execution is not None and definition.execution.task_support == "required":
             raise DefinitionError("it runs as a task alone (execution.taskSupport), and its calls are answered at once")
         prefix = self._connection.server.name
@@ -85,7 +95,8 @@ class Tools:
         }
         if removed + more:
             about["removed"] = removed + more
-            log.warning("%s: %d hidden or too many characters of its texts are left out", name, removed + more)
+            what = f"{removed + more} hidden or too many characters of its texts are left out"
+            self._connection.log.tell(logging.WARNING, f"{name}: {what}")
         remote = RemoteTool(self._connection, definition.name)
         made: Tool = Tool(
             name,
