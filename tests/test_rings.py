@@ -17,6 +17,7 @@ ROOMS = (
     "errors",
     "values",
     "types",
+    "patterns",
     "arguments",
     "scheduling",
     "definition",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import tempfile
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 from ferrule import Decision, Diff, Runner, ToolCall, deny
 from ferrule.guards import ask_before_changes, within
 from ferrule.paths import SymbolicLinkError
+from ferrule.patterns import Pattern
 from ferrule.tools import files
 from ferrule.tools.files import _Document
 from ferrule.values.context import ToolContext
+from steps import peak
 
 
 @pytest.fixture
@@ -100,6 +103,78 @@ def test_an_empty_file_is_told_from_an_empty_line(root: Path) -> None:
     (root / "b").write_text("\n")
     assert read(root, path="a") == "[the file is empty]"
     assert read(root, path="b") == "1\t"
+
+
+@pytest.mark.parametrize("text", ["\n" * 4_000_000, "x" * 4_000_000, "ab\r\n" * 1_000_000])
+def test_a_page_takes_the_memory_of_a_page_however_large_the_file_is(text: str, root: Path) -> None:
+    (root / "a").write_text(text)
+    assert peak(lambda: read(root, path="a", limit=1)) < 500_000
+    last = text.count("\n") + (not text.endswith("\n"))
+    found: list[str] = []
+    assert peak(lambda: found.append(read(root, path="a", offset=last))) < 500_000
+    assert found[0].startswith(f"{last}\t{text[:2].strip()}")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["", "a", "\r", "é" * 3, "x" * 1999, "y" * 2000, "z" * 2001, "x" * 2000 + "\r", "k" * 70_000])
+    ),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.integers(1, 12),
+)
+def test_each_line_is_shown_as_it_is_wherever_it_begins(parts: list[str], end: str, ended: bool, offset: int) -> None:
+    text = end.join(parts) + end * ended
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    del lines[len(lines) - (lines[-1] == "") :]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(os.path.realpath(folder))
+        (root / "a").write_bytes(text.encode())
+        if not lines or offset > len(lines):
+            return
+        shown = read(root, path="a", offset=offset, limit=1).split("\n[lines ")[0]
+    line = lines[offset - 1]
+    assert shown == f"{offset}\t{line if len(line) <= 2000 else f'{line[:2000]}… [cut: {len(line)} characters]'}"
+
+
+def test_a_file_that_is_too_large_says_so_and_so_does_one_that_grows(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(root / "a", "wb") as file:
+        file.truncate(50_000_001)
+    with pytest.raises(ValueError, match="has 50000001 bytes; at most 50000000 are read"):
+        read(root, path="a")
+    (root / "b").write_text("x" * 5_000_001)
+    with pytest.raises(ValueError, match="has 5000001 bytes; at most 5000000 are edited"):
+        edit(root, path="b", old="x", new="y")
+    assert "at most 5000000 are edited" in preview(files.edit_file, path=str(root / "b"), old="x", new="y")
+    (root / "empty").touch()
+    empty = os.stat(root / "empty")
+    monkeypatch.setattr(os, "fstat", lambda descriptor: empty)  # as if it had none yet
+    with pytest.raises(ValueError, match="has 5000001 bytes; at most 5000000 are edited"):
+        edit(root, path="b", old="x", new="y")
+
+
+def test_who_reads_and_who_edits_stops_at_the_deadline(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "a").write_text("needle")
+    monkeypatch.setattr(ToolContext, "remaining", lambda context: 0.0)
+    with pytest.raises(TimeoutError):
+        read(root, path="a")
+    with pytest.raises(TimeoutError):
+        edit(root, path="a", old="needle", new="y")
+    assert (root / "a").read_text() == "needle"
+
+
+def test_a_crowded_directory_is_read_in_parts_between_which_the_clock_is_looked_at(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_SORTED_AT_ONCE", 2)
+    for name in "hgfedcba":
+        (root / name).write_text("x")
+    assert listed(root) == [*"abcdefgh"]
+    monkeypatch.setattr(ToolContext, "remaining", lambda context: 0.0)
+    assert listed(root) == ["[stopped at the deadline; narrow it by path or depth]"]
+    assert "stopped at the deadline, after 0 files" in search(root, pattern="x")
 
 
 def test_binary_files_are_refused(root: Path) -> None:
@@ -414,10 +489,10 @@ def test_a_listing_and_a_search_end_at_the_deadline(tree: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_passage_that_occurs_everywhere_is_not_counted_to_the_end(root: Path) -> None:
-    (root / "a").write_text("a" * 3_000_000)
+    (root / "a").write_text("a" * 900_000)
     with pytest.raises(ValueError, match=r"more than 1000 times .* lines 1, 1"):
         edit(root, path="a", old="a", new="b")
-    assert edit(root, path="a", old="a", new="b", replace_all=True).startswith("replaced 3000000 times")
+    assert edit(root, path="a", old="a", new="b", replace_all=True).startswith("replaced 900000 times")
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"(a|a)*b", r"a*a*a*a*a*a*b"])
@@ -426,11 +501,62 @@ def test_no_pattern_takes_for_ever(pattern: str, root: Path) -> None:
     assert search(root, pattern=pattern).startswith("no line fits")
 
 
-@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a{100000}{100000}"])
-def test_a_pattern_that_is_not_understood_says_so(pattern: str, root: Path) -> None:
-    with pytest.raises(ValueError, match="not a regular expression") as raised:
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("(", "is not a regular expression: .*unclosed group"),
+        ("a{2,1}", "is not a regular expression: "),
+        (r"(a)\1", "is not taken: it has look-around or a back-reference"),
+        ("(?=a)", "is not taken: it has look-around or a back-reference"),
+        ("(a{100000}){100000}", "is not taken: it has too many states"),
+        ("([^!]{1,250}a){1,30}!", "is not taken: it has too many states"),
+        (r"(\w{1,40} ){1,40}", "is not taken: it has too many states"),
+    ],
+)
+def test_a_pattern_that_is_not_taken_says_why(pattern: str, why: str, root: Path) -> None:
+    with pytest.raises(ValueError, match=why) as raised:
         search(root, pattern=pattern)
     assert len(str(raised.value)) < 700
+
+
+def test_a_search_takes_the_letters_and_digits_of_all_languages(root: Path) -> None:
+    (root / "a").write_text("naïve Größe\n٣\n!\n")
+    assert search(root, pattern=r"^\w+ \w+$") == "a:1: naïve Größe"
+    assert search(root, pattern=r"^[\d]$") == "a:2: ٣"
+    assert search(root, pattern=r"^[\w-]+ [\]\w]+$") == "a:1: naïve Größe"
+    assert search(root, pattern=r"^\W$") == "a:3: !"
+
+
+def test_a_line_that_is_too_long_to_be_searched_at_once_is_searched_in_parts(root: Path) -> None:
+    pattern = "(x[^!]{1,9}a){1,9}!"
+    most = Pattern(pattern, unicode=True).most
+    for before in (0, most // 2, most - 2, most, 3 * most + 1):
+        (root / "a").write_text(" " * before + "xya!" + " " * 3 * most)
+        assert search(root, pattern=pattern).endswith(
+            f"[lines over {most} characters: 1, in which nothing is found that is longer than {most // 2}]"
+        )
+        assert search(root, pattern=pattern).startswith("a:1: ")
+    assert search(root, pattern="(z[^!]{1,9}a){1,9}!").startswith("no line fits")
+
+
+def test_a_line_of_which_no_part_tells_whether_it_fits_is_told(root: Path) -> None:
+    pattern = "^(x[^!]{1,9}a){1,9}!$"
+    most = Pattern(pattern, unicode=True).most
+    (root / "a").write_text("xya!\n" + "xya!" * most)
+    found, note = search(root, pattern=pattern).split("\n")
+    assert found == "a:1: xya!"
+    assert note.startswith(f"[lines over {most} characters, not searched: 1; a pattern without ^, $ and \\b")
+
+
+def test_a_search_looks_at_the_clock_within_a_file_and_within_a_line(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("xya\n" * 100_000, "xya" * 100_000):
+        (root / "a").write_text(text)
+        left = [1.0] * 4 + [0.0]
+        monkeypatch.setattr(ToolContext, "remaining", lambda context, left=left: left.pop(0) if len(left) > 1 else 0.0)
+        assert "stopped at the deadline, after 1 files" in search(root, pattern="(x[^!]{1,9}a){1,9}!", path="a")
+        assert left == [0.0]
 
 
 def test_two_spellings_of_a_path_share_a_key(root: Path) -> None:

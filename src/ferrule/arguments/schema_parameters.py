@@ -11,6 +11,7 @@ from ferrule.arguments.argument_errors import ArgumentError, ArgumentErrors, fro
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import Ways
 from ferrule.errors import DefinitionError
+from ferrule.patterns import ForeignSchema
 from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import Malformed, dumps, loads, loads_and_rewrite
 
@@ -24,19 +25,29 @@ it is. Each begins with one letter, so that 2 KB are searched in 1 µs."""
 class Enforced:
     """A JSON Schema as `jsonschema_rs` enforces it.
 
+    Args:
+        given: What it was made of, which says whose it is.
+
     Raises:
         DefinitionError: for `what` is none, or too large.
     """
 
-    def __init__(self, schema: dict[str, Any], what: str) -> None:
+    def __init__(self, schema: dict[str, Any], what: str, given: JsonObject) -> None:
         # Imported on first use: most programs have no tool that comes with a schema.
         import jsonschema_rs
 
         # Draft 4 takes no empty list, and some servers write null for it.
-        self._schema = schema = {key: item for key, item in schema.items() if item or key != "required"}
+        schema = {key: item for key, item in schema.items() if item or key != "required"}
+        self._foreign = given if isinstance(given, ForeignSchema) else None
+        options: dict[str, Any] = {}
+        if self._foreign is not None:
+            schema, options = self._foreign.enforced(schema), self._foreign.options()
+        self._schema = schema
         try:
-            self._validator = jsonschema_rs.validator_for(schema, validate_formats=True, offline=True, mask="the value")
-            if _REFERENCE.search(dumps(schema)):
+            self._validator = jsonschema_rs.validator_for(
+                schema, validate_formats=True, offline=True, mask="the value", **options
+            )
+            if _REFERENCE.search(dumps(schema)) or (self._foreign is not None and self._foreign.size_of_names):
                 self._ways  # noqa: B018  # a schema that is too large is refused here
         except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError, TypeError) as error:
             reason = str(error).partition("\n")[0]
@@ -48,6 +59,9 @@ class Enforced:
 
     def errors(self, value: object) -> Iterable[Any] | None:
         """What is wrong with a value; `None` where something is that it would take too long to tell."""
+        foreign = self._foreign
+        if foreign is not None and not foreign.begin(value, self._ways.most if foreign.size_of_names else 1):
+            return None
         if self._validator.is_valid(value):
             return ()
         return None if self._ways.are_too_many(value) else self._validator.iter_errors(value)
@@ -58,11 +72,11 @@ class SchemaParameters(Parameters):
 
     def __init__(self, schema: JsonObject, *, hidden: frozenset[str] = frozenset(), drop_unknown: bool = False) -> None:
         root = _root(schema)
-        self._enforced = Enforced(root, "the input schema")
+        self._enforced = Enforced(root, "the input schema", schema)
         super().__init__(root, hidden=hidden, drop_unknown=drop_unknown)
         if hidden:  # which nobody may have filled in yet
             root["required"] = [name for name in root.get("required", ()) if name not in hidden]
-            self._enforced = Enforced(root, "the input schema")
+            self._enforced = Enforced(root, "the input schema", schema)
         if not (hidden or drop_unknown):
             self.quick = self.values
 

@@ -57,7 +57,7 @@ class Output:
         if given is not None:
             plain = plain_schema(given, "output_schema")
             self._schema = freeze(plain)
-            self._enforced = Enforced(plain, "output_schema")
+            self._enforced = Enforced(plain, "output_schema", given)
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any] | None:

@@ -12,11 +12,14 @@ import fnmatch
 import os
 import re
 import unicodedata
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from heapq import merge
+from io import TextIOWrapper
 from itertools import islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
 from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
@@ -24,20 +27,27 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
+from ferrule.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, running
 from ferrule.values.decision import Diff
 
 _MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
-_MOST_REPLACED: Final = 5_000_000
+_MOST_EDITED: Final = 5_000_000  # bytes, of which each step takes at most some hundredths of a second
+_MOST_REPLACED: Final = 1_000_000
+_MOST_COMPARED: Final = 500_000
+_PART: Final = 65_536
 _MOST_SEARCHED_BYTES: Final = 5_000_000
 _MOST_SEARCHED_FILES: Final = 20_000
 _MOST_ENTRIES: Final = 100_000
+_SORTED_AT_ONCE: Final = 10_000
 _MOST_LEVELS: Final = 40
 _LONGEST_LINE: Final = 2000
 _MATCHED_LINE: Final = 300
 _PAGE: Final = 14_500  # with its last line below the 16,000 that programs limit an output to
 _MOST_COUNTED: Final = 1000
 _LOOKED_AT: Final = 8192
+_OF_EACH_LINE: Final = 100
+"""So many characters as each line takes beside its own."""
 _NOT_ENTERED: Final = frozenset(
     {
         ".git",
@@ -90,14 +100,24 @@ def _takes_hard_links() -> bool:
 
 
 def _read_whole(full: str, shown: str, hard_links: bool) -> tuple[bytes, os.stat_result]:
+    """What is edited, whole."""
     with os.fdopen(open_exactly(full, hard_links=hard_links), "rb") as file:
         found = os.fstat(file.fileno())
-        if found.st_size > _MOST_BYTES:
-            raise ValueError(f"{shown!r} has {found.st_size} bytes; at most {_MOST_BYTES} are read")
-        data = file.read(_MOST_BYTES + 1)
-    if _is_binary(data):
-        raise ValueError(f"{shown!r} is a binary file ({len(data)} bytes), not text")
+        _check_readable(found.st_size, shown, _MOST_EDITED, "edited")
+        data = file.read(_MOST_EDITED + 1)
+    _check_readable(len(data), shown, _MOST_EDITED, "edited")  # it may have grown, and files of `/proc` say 0
+    _check_text(data, shown, len(data))
     return data, found
+
+
+def _check_readable(size: int, shown: str, most: int, what: str) -> None:
+    if size > most:
+        raise ValueError(f"{shown!r} has {size} bytes; at most {most} are {what}")
+
+
+def _check_text(beginning: bytes, shown: str, size: int) -> None:
+    if _is_binary(beginning):
+        raise ValueError(f"{shown!r} is a binary file ({size} bytes), not text")
 
 
 def _is_binary(data: bytes) -> bool:
@@ -112,7 +132,11 @@ def _lines(text: str) -> list[str]:
 
 
 def _cut(line: str, length: int) -> str:
-    return line if len(line) <= length else f"{line[:length]}… [cut: {len(line)} characters]"
+    return line if len(line) <= length else _cut_to(line, length, len(line))
+
+
+def _cut_to(line: str, length: int, whole: int) -> str:
+    return f"{line[:length]}… [cut: {whole} characters]"
 
 
 @tool(read_only=True, idempotent=True, open_world=False, resources=_same_file)
@@ -130,21 +154,62 @@ def read_file(
     """
     full = _located(path, context.working_directory)
     shown = _shown(full, context)
-    text = _read_whole(full, shown, _takes_hard_links())[0].decode("utf-8-sig", "replace")
-    lines = _lines(text)
-    if not lines:
-        return "[the file is empty]"
-    if offset > len(lines):
-        raise ValueError(f"{shown!r} has {len(lines)} lines, so there is no line {offset}")
-    wanted = enumerate(lines[offset - 1 : offset - 1 + limit], offset)
-    page = _page(f"{number}\t{_cut(line, _LONGEST_LINE)}" for number, line in wanted)
+    with os.fdopen(open_exactly(full, hard_links=_takes_hard_links()), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        _check_readable(size, shown, _MOST_BYTES, "read")
+        _check_text(file.read(_LOOKED_AT) or b"", shown, size)  # of some in `/proc` there is nothing yet
+        place, count = _line_place(file, offset, shown, context)
+        if not count:
+            return "[the file is empty]"
+        if offset > count:
+            raise ValueError(f"{shown!r} has {count} lines, so there is no line {offset}")
+        file.seek(place)
+        text = TextIOWrapper(file, "utf-8" if place else "utf-8-sig", "replace", newline="\n")
+        wanted = range(offset, min(offset + limit, count + 1))
+        page = _page(f"{number}\t{_next_line(text, context)}" for number in wanted)
     last = offset + len(page) - 1
-    if "\ufffd" in text:
+    if any("\ufffd" in line for line in page):
         page.append("[\ufffd stands for what is not UTF-8]")
-    if offset > 1 or last < len(lines):
-        more = f"; go on with offset={last + 1}" if last < len(lines) else ""
-        page.append(f"[lines {offset} to {last} of {len(lines)}{more}]")
+    if offset > 1 or last < count:
+        more = f"; go on with offset={last + 1}" if last < count else ""
+        page.append(f"[lines {offset} to {last} of {count}{more}]")
     return "\n".join(page)
+
+
+def _line_place(file: BinaryIO, line: int, shown: str, context: ToolContext) -> tuple[int, int]:
+    """Where a line begins in a file, and how many lines there are; read in parts, so that neither memory nor other
+    threads have to wait for a large one."""
+    file.seek(0)
+    place = size = feeds = 0
+    last = b""
+    while part := file.read(_PART):
+        inside = part.count(b"\n")
+        if feeds < line - 1 <= feeds + inside:
+            place = size + sum(map(len, part.split(b"\n", line - 1 - feeds)[:-1])) + line - 1 - feeds
+        feeds, size, last = feeds + inside, size + len(part), part
+        _check_readable(size, shown, _MOST_BYTES, "read")  # it may grow, and files of `/proc` say 0
+        _check_time(context)
+    return place, feeds + (bool(last) and not last.endswith(b"\n"))
+
+
+def _next_line(text: TextIOWrapper, context: ToolContext) -> str:
+    """The next line, cut where it is long, of which the rest is only counted."""
+    line = part = text.readline(_LONGEST_LINE + 2)
+    length, end = 0, ""
+    while part:
+        length, end = length + len(part), (end + part)[-2:]
+        if part.endswith("\n") or length > _MOST_BYTES:
+            break
+        _check_time(context)
+        part = text.readline(_PART)
+    length -= len(end) - len(end.removesuffix("\n").removesuffix("\r"))
+    return line[:length] if length <= _LONGEST_LINE else _cut_to(line, _LONGEST_LINE, length)
+
+
+def _check_time(context: ToolContext) -> None:
+    """Stop a handler that nobody waits for any more."""
+    if context.remaining() == 0:
+        raise TimeoutError("stopped at the deadline")
 
 
 def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
@@ -257,7 +322,9 @@ def edit_file(path: Path, old: Text, new: Text, context: ToolContext, replace_al
     full = _located(path, context.working_directory)
     shown = _shown(full, context)
     edit = _edit(full, shown, old, new, replace_all, _takes_hard_links())
-    write_exactly(full, _encoded("new", edit.after), expected=edit.found)
+    data = _encoded("new", edit.after)
+    _check_time(context)
+    write_exactly(full, data, expected=edit.found)
     return f"replaced {edit.often} in {shown!r}, at line {edit.line}"
 
 
@@ -274,13 +341,13 @@ class _Document(NamedTuple):
     text: str
     flat: str
     """The text with every line end as a line feed."""
-    returns: list[int]
+    returns: array[int]
     """Where in `flat` those line feeds are that are CR LF in the text."""
 
     @classmethod
     def of(cls, text: str) -> _Document:
         flat = text.replace("\r\n", "\n")
-        returns = [match.start() - index for index, match in enumerate(re.finditer("\r\n", text))]
+        returns = array("Q", (match.start() - index for index, match in enumerate(re.finditer("\r\n", text))))
         return cls(text, flat, returns)
 
     def line(self, place: int) -> int:
@@ -304,10 +371,11 @@ class _Document(NamedTuple):
 
 def _nearest(text: str, wanted: str) -> str:
     """What comes closest, in words, so that the next try can be right."""
+    text = text[:_MOST_COMPARED]
     if " ".join(wanted.split()) in " ".join(text.split()):
         return "it does with other blanks or line breaks: copy the indentation exactly"
     first = next((line.strip() for line in wanted.split("\n") if line.strip()), "")[:200]
-    lines = {line.strip()[:200]: number for number, line in reversed(list(enumerate(_lines(text)[:2000], 1)))}
+    lines = {line.strip()[:200]: number for number, line in reversed(list(enumerate(text.split("\n", 2000)[:2000], 1)))}
     for close in difflib.get_close_matches(first, lines, 1, 0.6):
         return f"line {lines[close]} comes closest: {close!r}"
     return "read the file first"
@@ -324,20 +392,35 @@ class _Entry(NamedTuple):
 class _Walk:
     """What is in a directory and below it, and what was passed over on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_late: Callable[[], bool] = bool) -> None:
         self.closed = 0
         self.crowded = 0
+        self.stopped = False
+        self._is_late = is_late
 
     def through(self, directory: Directory, depth: int, place: str = "") -> Iterator[_Entry]:
         """Each directory before what is in it; links and what cannot be read are not entered."""
-        names = list(islice(directory.entries(), _MOST_ENTRIES + 1))
-        if len(names) > _MOST_ENTRIES:
-            self.crowded += 1
-        for name, kind in sorted(names[:_MOST_ENTRIES]):
+        for name, kind in self._in_order(directory):
             inner = f"{place}{name}"
             yield _Entry(inner, name, kind, directory)
             if kind == "directory" and depth > 1 and name not in _NOT_ENTERED:
                 yield from self._below(directory, name, depth - 1, f"{inner}/")
+
+    def _in_order(self, directory: Directory) -> Iterator[tuple[str, Kind]]:
+        """What is in a directory, by name; read and sorted in parts, between which other threads run, and nothing of it
+        where it is late."""
+        entries, parts, left = directory.entries(), [], _MOST_ENTRIES
+        while left and not self.stopped:
+            parts.append(sorted(islice(entries, min(left, _SORTED_AT_ONCE))))
+            left -= len(parts[-1])
+            if len(parts[-1]) < _SORTED_AT_ONCE:
+                break
+            self.stopped = self._is_late()
+        if self.stopped:
+            return iter(())
+        if not left and next(entries, None) is not None:
+            self.crowded += 1
+        return merge(*parts)
 
     def _below(self, directory: Directory, name: str, depth: int, place: str) -> Iterator[_Entry]:
         try:
@@ -395,7 +478,7 @@ def list_files(
     fits = _matcher(pattern)
     found: list[_Entry] = []
     late = False
-    walk = _Walk()
+    walk = _Walk(lambda: context.remaining() == 0)
     with open_directory(full) as directory:
         for entry in walk.through(directory, depth):
             late = context.remaining() == 0
@@ -403,6 +486,7 @@ def list_files(
                 break
             if fits(entry):
                 found.append(entry)
+    late = late or walk.stopped
     lines = _page(map(_entry_line, found[:limit]))
     notes = walk.notes()
     if len(lines) < len(found):
@@ -442,15 +526,19 @@ def _writable(name: str) -> str:
 class _Search:
     """One search: what it found, and what it passed over."""
 
-    def __init__(self, pattern: str, limit: int) -> None:
-        self.fits = _line_matcher(pattern)
+    def __init__(self, pattern: str, limit: int, is_late: Callable[[], bool]) -> None:
+        self.pattern = _pattern(pattern)
         self.limit = limit
+        self.is_late = is_late
         self.found: list[str] = []
         self.files = 0
         self.too_large = 0
         self.skipped = 0
+        self.in_parts = 0
+        self.too_long = 0
         self.stopped = ""
-        self.walk = _Walk()
+        self.spent = 0
+        self.walk = _Walk(is_late)
 
     @property
     def full(self) -> bool:
@@ -472,11 +560,37 @@ class _Search:
                 return
             data += file.read(_MOST_SEARCHED_BYTES - len(data))
         self.files += 1
-        for number, line in enumerate(_lines(data.decode("utf-8-sig", "replace")), 1):
-            if self.fits(line):
+        for number, line in enumerate(_each_line(data.decode("utf-8-sig", "replace")), 1):
+            fits = self._fits(line)
+            if self.stopped:
+                return
+            if fits:
                 self.found.append(f"{_cut(_writable(shown), _LONGEST_LINE)}:{number}: {_cut(line, _MATCHED_LINE)}")
                 if self.full:
                     return
+
+    def _fits(self, line: str) -> bool:
+        """Whether the pattern is found in a line, unless there is no time left."""
+        if len(line) <= self.pattern.most:
+            return self._has_time(line) and self.pattern.fits(line)
+        if self.pattern.has_edges:
+            self.too_long += 1
+            return False
+        self.in_parts += 1
+        return any(self._has_time(part) and self.pattern.fits(part) for part in self.pattern.slices(line))
+
+    def _has_time(self, text: str) -> bool:
+        """Whether there is time to look at a text. The clock is looked at as often as the engine may have been busy for
+        some hundredths of a second, and then no more once it is late."""
+        self.spent += self.pattern.size * (len(text) + _OF_EACH_LINE)
+        if self.spent > BUDGET:
+            self.spent = 0
+            self.stop_when_late()
+        return not self.stopped
+
+    def stop_when_late(self) -> None:
+        if self.is_late():
+            self.stopped = f"stopped at the deadline, after {self.opened} files; narrow it by path or glob"
 
     def report(self, pattern: str) -> str:
         found = _page(self.found[: self.limit])
@@ -486,6 +600,17 @@ class _Search:
             at_least = self.full or bool(self.stopped)
             notes.insert(0, _left_off(len(self.found) - len(found), at_least, "pattern, path or glob"))
         notes += self.walk.notes()
+        most = self.pattern.most
+        if self.in_parts:
+            notes.append(
+                f"lines over {most} characters: {self.in_parts}, in which nothing is found that is longer than "
+                f"{most // 2}"
+            )
+        if self.too_long:
+            notes.append(
+                f"lines over {most} characters, not searched: {self.too_long}; a pattern without ^, $ and \\b also "
+                "searches these"
+            )
         if self.too_large:
             notes.append(f"{self.too_large} files over {_MOST_SEARCHED_BYTES} bytes were not searched")
         if self.skipped:
@@ -493,18 +618,33 @@ class _Search:
         return "\n".join([*lines, *(f"[{note}]" for note in notes)])
 
 
-def _line_matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a line fits, in time that grows with its length alone: Python's own engine can take for ever on a
-    pattern such as `(a|aa)+$`, holds up every thread meanwhile, and cannot be stopped."""
-    schema = core_schema.str_schema(pattern=pattern, strict=True, regex_engine="rust-regex")
+def _each_line(text: str) -> Iterator[str]:
+    """The lines of a text, one after the other: to make all of five million at once holds up every thread."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end].removesuffix("\r")
+        start = end + 1
+    if start < len(text):
+        yield text[start:].removesuffix("\r")
+
+
+def _pattern(text: str) -> Pattern:
+    """A regular expression of a model's. Python's own engine can take for ever on `(a|aa)+$`."""
     try:
-        return SchemaValidator(schema).isinstance_python
+        return Pattern(text, unicode=True)
+    except PatternError as error:
+        problem = _syntax_error(text) if error.is_none else str(error)
+        what = "is not a regular expression" if error.is_none else "is a regular expression that is not taken"
+        raise ValueError(f"{text[:200]!r} {what}: {problem}") from None
+
+
+def _syntax_error(text: str) -> str:
+    """Where a pattern is wrong, in the words of the engine, as Pydantic passes them on."""
+    try:
+        SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
     except SchemaError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"{pattern[:200]!r} is not a regular expression that is understood here (no look-around, no "
-            f"back-references): {reason}"
-        ) from None
+        return " ".join(str(error).split())[:300]
+    return "it has an escape or a repetition that is none in JavaScript"
 
 
 @tool(read_only=True, idempotent=True, open_world=False)
@@ -520,12 +660,13 @@ def search_files(
     Directories such as `.git` and `node_modules` are searched only where `path` is one of them.
 
     Args:
-        pattern: A regular expression, without look-around and back-references; `(?i)` at its beginning ignores case.
+        pattern: A regular expression, without look-around and back-references, and at most some hundred characters and
+            repetitions long; `(?i)` at its beginning ignores case.
         glob: Only files whose names fit, such as `*.py`; with a slash, whose paths fit, such as `src/*.py`.
         limit: How many lines to show at most.
     """
     full = _located(path, context.working_directory)
-    search = _Search(pattern, limit)
+    search = _Search(pattern, limit, lambda: context.remaining() == 0)
     hard_links = _takes_hard_links()
     shown = _shown(full, context)
     try:
@@ -536,9 +677,8 @@ def search_files(
     fits = _matcher(glob)
     with directory:
         for entry in search.walk.through(directory, _MOST_LEVELS):
-            if context.remaining() == 0:
-                search.stopped = f"stopped at the deadline, after {search.opened} files; narrow it by path or glob"
-            elif search.opened >= _MOST_SEARCHED_FILES:
+            search.stop_when_late()
+            if not search.stopped and search.opened >= _MOST_SEARCHED_FILES:
                 search.stopped = f"stopped after {search.opened} files; narrow it by path or glob"
             if search.stopped or search.full:
                 break
@@ -551,6 +691,8 @@ def search_files(
                 )
             except OSError:  # it may be gone by now, or not be readable
                 search.skipped += 1
+    if search.walk.stopped:
+        search.stop_when_late()
     return search.report(pattern)
 
 

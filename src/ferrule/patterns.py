@@ -1,0 +1,341 @@
+"""Regular expressions that somebody else wrote, and the bounds of what they may cost.
+
+The engine is Rust's crate `regex`, by way of `jsonschema_rs`. Its time is in proportion to the states that a pattern
+has, its repetitions written out, times the characters of the text. It keeps the interpreter's lock meanwhile, so nobody
+can end it at a deadline: `([^!]{1,250}a){1,30}!` takes 30 s for a line of 20,000 characters. So the engine itself says
+how many bytes its states need, and a text is compared in one go only where the product is within `BUDGET`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from threading import local
+from typing import Any, Final
+
+from ferrule.errors import DefinitionError
+
+BUDGET: Final = 2**26
+"""Bytes of compiled states times characters of text that are compared in one go. The slowest pattern of a hundred
+thousand random ones took 0.7 ns for each, which makes 50 ms.
+See docs/forms.md#a-schema-of-somebody-else."""
+MOST_CHARACTERS: Final = 2_000
+"""Of a pattern. To read one takes at most 17 µs for each: `(?i:\\p{L})` again and again.
+See docs/forms.md#a-schema-of-somebody-else."""
+_SIZES: Final = tuple(2**power for power in range(9, 18))
+"""Bytes of states in which a pattern is tried to fit, 72 for one that takes one character of ASCII."""
+_COMPILED_SIZES: Final = tuple(2**power for power in range(10, 21))
+"""Those in which one is tried that a text cannot use all at once: a megabyte is compiled in 10 ms."""
+_MOST_COMPILED: Final = 2**25
+"""Bytes of states of all patterns of one list of schemas. Takes up to 0.6 s, and twice as much memory."""
+
+_ATOM = r"(?:\\(?:[pP]\{[^{}]*\}|[^pPuUx])|\[\^?(?:\\[^pPuUx]|[^\\\[\]&~-]|-(?![-\[]))+\]|[^\\\[\](){}.*+?|^$]|\.)"
+_FIXED = rf"(?:{_ATOM}(?:\{{\d+\}})?)*"
+_ONE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
+"""Begins in one place and has one repetition of one class, so that each character of a text is in one state, whatever
+the bounds: `^[\\w-]{1,2048}$`."""
+_LAST = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
+"""Ends in a repetition, of which the least is enough: `[\\w-]{1,2048}`."""
+_EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
+_LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
+_SHORT = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
+_WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
+_NO_SCHEMAS = frozenset({"const", "enum", "default", "examples"})
+_TURN_ROUND = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"})
+"""What may refuse a value because a schema below, or beside it, takes one more."""
+
+
+class PatternError(ValueError):
+    """A pattern that is not compared with anything; the text says why.
+    See docs/forms.md#a-schema-of-somebody-else.
+
+    Attributes:
+        is_none: Whether it is no regular expression at all.
+    """
+
+    def __init__(self, reason: str, is_none: bool = False) -> None:
+        super().__init__(reason)
+        self.is_none = is_none
+
+
+class Pattern:
+    """A regular expression within the bounds. See docs/forms.md#a-schema-of-somebody-else.
+
+    Args:
+        text: In the syntax of JSON Schema (ECMA 262), without look-around and back-references.
+        unicode: Whether `\\w` and `\\d` take the letters and digits of all languages, not those of ASCII alone.
+
+    Raises:
+        PatternError: for what is none, and for one that is over the bounds.
+
+    Attributes:
+        size: Bytes of the states that a text can use, at most.
+        compiled_size: Bytes of all its states, at most.
+        most: Characters that are compared in one go.
+        fits: Whether it is found in a text, of at most so many characters.
+        has_edges: Whether it says where a text, a line or a word begins or ends.
+    """
+
+    def __init__(self, text: str, *, unicode: bool = False) -> None:
+        if len(text) > MOST_CHARACTERS:
+            raise PatternError(f"it has {len(text):,} characters; at most {MOST_CHARACTERS:,} are taken")
+        counted = _counted(text)
+        size, fits = _smallest(counted, _SIZES, text)
+        compiled_size = size
+        if unicode or counted != text:
+            whole = _of_unicode(text) if unicode else text
+            compiled_size, fits = _smallest(whole, _COMPILED_SIZES, text)
+        self.size, self.compiled_size, self.fits = size, compiled_size, fits
+        self.most = BUDGET // size
+        self.has_edges = _EDGE.search(text) is not None
+
+    def slices(self, text: str) -> Iterator[str]:
+        """The text in parts that may be compared in one go, each of which begins in the middle of the one before."""
+        for start in range(0, max(len(text) - self.most // 2, 1), self.most // 2):
+            yield text[start : start + self.most]
+
+
+def _of_unicode(text: str) -> str:
+    """The pattern with `\\d` and `\\w` as Unicode has them. A class in a class is none here, so `\\W` stays in one."""
+    in_class = False
+
+    def written(found: re.Match[str]) -> str:
+        nonlocal in_class
+        token = found[0]
+        if token in ("[", "]"):
+            in_class = token == "["
+        if token in (r"\d", r"\D"):
+            return r"\p{Nd}" if token == r"\d" else r"\P{Nd}"
+        if token == r"\w":
+            return _WORD if in_class else f"[{_WORD}]"
+        return f"[^{_WORD}]" if token == r"\W" and not in_class else token
+
+    return _SHORT.sub(written, text)
+
+
+def _counted(text: str) -> str:
+    """A pattern with as many states as a text can use of this one."""
+    if (found := _ONE_AT_A_TIME.fullmatch(text)) is not None:
+        return f"{found[1]}+{found[2]}"
+    if (found := _LAST.fullmatch(text)) is not None:
+        return found[1] + found[2]
+    return text
+
+
+def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Callable[[Any], bool]]:
+    """The least of some sizes in which a pattern fits, and whether it is found in a text.
+
+    Raises:
+        PatternError: where it does not fit in the largest, said of the pattern that was given.
+    """
+    import jsonschema_rs
+
+    found = None
+    first, last = 0, len(sizes) - 1
+    while first <= last:
+        middle = (first + last) // 2
+        options = jsonschema_rs.RegexOptions(size_limit=sizes[middle])
+        try:
+            compiled = jsonschema_rs.validator_for({"pattern": text}, pattern_options=options, offline=True)
+            found, last = (sizes[middle], compiled.is_valid), middle - 1
+        except jsonschema_rs.ValidationError:
+            first = middle + 1
+    if found is None:
+        raise _error(given)
+    return found
+
+
+def _error(text: str) -> PatternError:
+    """What is wrong with a pattern that was not compiled."""
+    import jsonschema_rs
+
+    if not jsonschema_rs.is_valid({"format": "regex"}, text, validate_formats=True):  # reads it, and compiles nothing
+        return PatternError("it is no regular expression", is_none=True)
+    if _LOOKS_AWAY.search(text):
+        return PatternError("it has look-around or a back-reference")
+    return PatternError(
+        "it has too many states once its repetitions are written out: give them lower bounds, or none, as in a*"
+    )
+
+
+class Patterns:
+    """The patterns of a list of schemas, each compiled once. See docs/forms.md#a-schema-of-somebody-else.
+
+    Args:
+        before: Those of another list, which need not be compiled again.
+        is_late: Whether there is no time for more.
+    """
+
+    def __init__(self, before: Patterns | None = None, is_late: Callable[[], bool] = bool) -> None:
+        self._before = {} if before is None else before._known
+        self._known: dict[str, Pattern | PatternError] = {}
+        self._left = _MOST_COMPILED
+        self._is_late = is_late
+
+    def of(self, text: str) -> Pattern | PatternError:
+        """The pattern, or why it is not compared with anything."""
+        if text not in self._known:
+            found = self._before.get(text)
+            self._known[text] = found = found if isinstance(found, Pattern) else self._compiled(text)
+            if isinstance(found, Pattern):
+                self._left -= found.compiled_size
+        return self._known[text]
+
+    def _compiled(self, text: str) -> Pattern | PatternError:
+        if self._left <= 0:
+            return PatternError("there are too many patterns beside it")
+        if self._is_late():
+            return PatternError("there was no time left to compile it")
+        try:
+            return Pattern(text)
+        except PatternError as error:
+            return error
+
+
+class ForeignSchema(Mapping[str, Any]):
+    """A JSON Schema that somebody else wrote, such as the server of a tool: `Tool(..., input_schema=ForeignSchema(…))`.
+
+    It is shown as it is. A pattern in it that is over the bounds is not enforced; nor is any for the rest of a value
+    once `BUDGET` is spent on it. Who runs the tool judges its arguments as well.
+    See docs/forms.md#a-schema-of-somebody-else.
+
+    Args:
+        schema: The schema, as plain JSON data.
+        patterns: Those of the list that it stands in.
+
+    Raises:
+        DefinitionError: for a pattern that is no regular expression.
+
+    Attributes:
+        patterns: The texts of its patterns.
+        not_enforced: Those that are not enforced, each with the reason.
+        size_of_names: Bytes of the states of those of names (`patternProperties`).
+    """
+
+    def __init__(self, schema: Mapping[str, Any], patterns: Patterns | None = None) -> None:
+        patterns = patterns or Patterns()
+        self._schema = schema
+        self._spent = local()
+        places = [*_patterns_of(schema)]
+        self._found = {text: patterns.of(text) for text, _ in places}
+        for text, one in self._found.items():
+            if isinstance(one, PatternError) and one.is_none:
+                raise DefinitionError(f"the pattern {_cut(text)!r} is no regular expression")
+        self.patterns = tuple(self._found)
+        self.not_enforced = tuple(
+            f"the pattern {_cut(text)!r}: {one}" for text, one in self._found.items() if isinstance(one, PatternError)
+        )
+        of_names = [self._found[text] for text, is_of_names in places if is_of_names]
+        self.size_of_names = sum(one.size for one in of_names if isinstance(one, Pattern))
+
+    def __getitem__(self, key: str) -> Any:
+        return self._schema[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._schema)
+
+    def __len__(self) -> int:
+        return len(self._schema)
+
+    def enforced(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """What is enforced of the schema, or of one that was made of it: all but the patterns over the bounds. Where
+        something might be refused without them that was taken with them, nothing but the type."""
+        if not self.not_enforced:
+            return schema
+        if _TURN_ROUND & {*_keywords_of(schema)}:
+            return {key: schema[key] for key in ("$schema", "type") if key in schema}
+        return self._without(schema)  # type: ignore[no-any-return]
+
+    def _without(self, node: Any) -> Any:
+        if isinstance(node, list):
+            return [self._without(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        found = {key: item if key in _NO_SCHEMAS else self._without(item) for key, item in node.items()}
+        if isinstance(text := node.get("pattern"), str) and isinstance(self._found[text], PatternError):
+            del found["pattern"]
+        if isinstance(names := node.get("patternProperties"), dict):
+            if any(isinstance(self._found[text], PatternError) for text in names):
+                del found["patternProperties"]
+                found.pop("additionalProperties", None)
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """How `jsonschema_rs` is to look at its patterns."""
+        import jsonschema_rs
+
+        schema = self
+
+        class Compared:
+            """The keyword `pattern`, wherever it stands."""
+
+            def __init__(self, parent: object, text: str, path: object) -> None:
+                found = schema._found.get(text)
+                if not isinstance(found, Pattern):
+                    raise ValueError(f"the pattern {_cut(text)!r} stands where none is looked for")
+                self._text, self._pattern = text, found
+
+            def validate(self, value: object) -> None:
+                if isinstance(value, str) and schema._may(self._pattern.size * len(value)):
+                    if not self._pattern.fits(value):
+                        raise ValueError(f"the value does not match {_cut(self._text)!r}")
+
+        return {
+            "keywords": {"pattern": Compared},
+            "pattern_options": jsonschema_rs.RegexOptions(size_limit=_COMPILED_SIZES[-1]),
+        }
+
+    def begin(self, value: object, ways: int) -> bool:
+        """A value is validated from here on; whether its names are few enough to be compared, each in so many ways."""
+        self._spent.left = BUDGET
+        return not self.size_of_names or self._may(self.size_of_names * ways * _characters_of_names(value))
+
+    def _may(self, cost: int) -> bool:
+        """Whether so much may still be spent on the value that is validated in this thread."""
+        left: int = getattr(self._spent, "left", BUDGET) - cost
+        if left < 0:
+            return False
+        self._spent.left = left
+        return True
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _dicts_of(node: Any) -> Iterator[dict[str, Any]]:
+    """All dicts in which a schema may stand: wherever a reference may lead, but for values."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += [item for key, item in node.items() if key not in _NO_SCHEMAS]
+        elif isinstance(node, list):
+            waiting += node
+
+
+def _keywords_of(schema: Any) -> Iterator[str]:
+    for node in _dicts_of(schema):
+        yield from node
+
+
+def _patterns_of(schema: Any) -> Iterator[tuple[str, bool]]:
+    """The patterns in a schema, and of each whether it is one of names."""
+    for node in _dicts_of(schema):
+        if isinstance(text := node.get("pattern"), str):
+            yield text, False
+        if isinstance(names := node.get("patternProperties"), dict):
+            yield from ((name, True) for name in names)
+
+
+def _characters_of_names(value: Any) -> int:
+    total, waiting = 0, [value]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            total += sum(map(len, node))
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
+    return total

@@ -1,0 +1,286 @@
+"""Regular expressions of others: what is taken costs no more than its size says, and what costs more is not taken."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError, Runner, Tool, Toolset
+from ferrule.patterns import BUDGET, MOST_CHARACTERS, ForeignSchema, Pattern, PatternError, Patterns
+
+HEAVY = "([^!]{1,250}a){1,30}!"
+_OF_A_STATE = 24
+"""Bytes that a step of a text takes at least, one state of those that the engine counts."""
+
+
+class Node(NamedTuple):
+    """A part of a regular expression: its text, and the program of a machine that takes one character at a time.
+
+    Attributes:
+        program: Instructions: a set of characters that goes on to the next one, or the distances of those that go on at
+            once.
+    """
+
+    text: str
+    program: tuple[Any, ...]
+
+
+CHARACTERS = {"a": "a", "[ab]": "ab", "[^!]": "ab ", ".": "ab! ", r"\w": "ab", "!": "!"}
+
+
+def character(text: str) -> Node:
+    return Node(text, (CHARACTERS[text],))
+
+
+def repeated(node: Node, least: int, more: int | None) -> Node:
+    """Written out: `least` times, and then as often as there may be more, each of which may be left out."""
+    program = node.program * least
+    length = len(node.program)
+    if more is None:
+        return Node(f"(?:{node.text}){{{least},}}", (*program, [1, length + 2], *node.program, [-length - 1]))
+    for left in range(more, 0, -1):
+        program += ([1, left * (length + 1)], *node.program)
+    return Node(f"(?:{node.text}){{{least},{least + more}}}", program)
+
+
+def bare(node: Node, least: int, more: int | None) -> Node:
+    """One of a single class, as it is mostly written."""
+    made = repeated(node, least, more)
+    return made._replace(text=made.text.replace(f"(?:{node.text})", node.text))
+
+
+def either(first: Node, second: Node) -> Node:
+    skip, length = [1, len(first.program) + 2], len(second.program)
+    return Node(f"(?:{first.text}|{second.text})", (skip, *first.program, [length + 1], *second.program))
+
+
+def joined(*nodes: Node) -> Node:
+    return Node("".join(n.text for n in nodes), tuple(step for n in nodes for step in n.program))
+
+
+counts = st.sampled_from([0, 1, 2, 5, 30, 120])
+many = st.sampled_from([0, 1, 150, 300])
+single = st.sampled_from([*CHARACTERS]).map(character)
+nested = st.recursive(
+    single,
+    lambda inner: st.one_of(
+        st.builds(joined, inner, inner),
+        st.builds(either, inner, inner),
+        st.builds(repeated, inner, counts, st.none() | counts),
+    ),
+    max_leaves=6,
+)
+flat = st.builds(
+    lambda nodes, end: joined(*nodes, end),
+    st.lists(single | st.builds(bare, single, many, st.none() | many), min_size=1, max_size=4),
+    single,
+)
+texts = st.text("aab !", min_size=1, max_size=4).map(lambda part: (part * 300)[:300])
+
+
+def states_used(node: Node, anchored: bool, text: str) -> int:
+    """How many states a machine without any cleverness is in, one character after the other, until the pattern is
+    found."""
+    program = node.program
+    used, now = 0, set[int]()
+    for at, one in enumerate(text):
+        waiting = [0] if at == 0 or not anchored else []
+        waiting += now
+        reached = set[int]()
+        while waiting:
+            place = waiting.pop()
+            if place in reached or place == len(program):
+                reached.add(place)
+                continue
+            reached.add(place)
+            if isinstance(program[place], list):
+                waiting += [place + by for by in program[place]]
+        used += len(reached)
+        if len(program) in reached:
+            return used
+        now = {place + 1 for place in reached if isinstance(program[place], str) and one in program[place]}
+    return used
+
+
+@settings(max_examples=400)
+@example(joined(bare(character("[ab]"), 150, 150), character("!")), False, "ab" * 150)
+@example(joined(bare(character("a"), 0, None), bare(character("."), 1, 300), character("!")), True, "a" * 300)
+@given(nested | flat, st.booleans(), texts)
+def test_a_text_uses_no_more_states_of_a_pattern_that_is_taken_than_its_size_says(
+    node: Node, anchored: bool, text: str
+) -> None:
+    assume(len(node.program) < 20_000)
+    try:
+        pattern = Pattern("^" * anchored + node.text)
+    except PatternError:
+        return
+    assert states_used(node, anchored, text) * _OF_A_STATE <= pattern.size * (len(text) + 1)
+    assert pattern.most * pattern.size <= BUDGET
+
+
+@pytest.mark.parametrize(
+    "pattern", [HEAVY, "(a|ab){1,5000}", r"^(\w+\s?){500}$", r"(\p{L}{50}){50}", "((a{999}){999}){999}"]
+)
+def test_a_pattern_that_would_take_too_long_is_not_taken(pattern: str) -> None:
+    with pytest.raises(PatternError, match="too many states") as raised:
+        Pattern(pattern)
+    assert not raised.value.is_none
+
+
+@pytest.mark.parametrize("pattern", [r"^(?=.*\d)a", "(?<!a)b", r"(a)\1", r"(?<n>a)\k<n>"])
+def test_a_pattern_that_the_linear_engine_does_not_know_is_not_taken(pattern: str) -> None:
+    with pytest.raises(PatternError, match="look-around or a back-reference"):
+        Pattern(pattern)
+
+
+def test_what_is_no_pattern_is_told_from_what_is_not_taken() -> None:
+    with pytest.raises(PatternError, match="no regular expression") as raised:
+        Pattern("(")
+    assert raised.value.is_none
+    with pytest.raises(PatternError, match="2,001 characters; at most 2,000") as raised:
+        Pattern("a" * (MOST_CHARACTERS + 1))
+    assert not raised.value.is_none
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "misfits"),
+    [
+        (r"^[\w-]{1,2048}$", "a-" * 1024, "a-" * 1024 + "a"),
+        (r"[\w-]{1,2048}", "  a", "  "),
+        (r"[ab]{3,2048}", "  bab", "abcab"),
+        (r"^.{1,255}$", "x" * 255, "x" * 256),
+        (r"^arn:aws:[a-z0-9-]{1,63}:\d{12}$", "arn:aws:iam:123456789012", "arn:aws:iam:12345678901"),
+        (r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?(Z|[+-]\d{2}:\d{2})$", "2026-11-23T10:00Z", "2026-11-23"),
+        (r"^(?:[0-9a-zA-Z+/]{4})*(?:[0-9a-zA-Z+/]{2}==|[0-9a-zA-Z+/]{3}=)?$", "QUJD" * 500 + "QQ==", "QUJ"),
+        (r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$", "a.b+c@example.org", "a.b@example"),
+        (r"^[\p{L}\p{N} _-]+$", "Größe 1", "Größe!"),
+    ],
+)
+def test_patterns_as_people_write_them_are_taken_and_mean_what_they_say(pattern: str, fits: str, misfits: str) -> None:
+    taken = Pattern(pattern)
+    assert len(fits) <= taken.most
+    assert taken.fits(fits) and not taken.fits(misfits)
+
+
+def test_parts_of_a_long_text_overlap_by_half_and_are_no_longer_than_is_compared_at_once() -> None:
+    pattern = Pattern("(x[^!]{1,9}a){1,9}!")
+    half = pattern.most // 2
+    for length in (0, 1, pattern.most, pattern.most + 1, 2 * pattern.most, 5 * pattern.most + 3):
+        places = "".join(chr(0x4E00 + place % 20_000) for place in range(length))
+        parts = list(pattern.slices(places))
+        assert all(len(part) <= pattern.most for part in parts)
+        assert all(any(places[at : at + half] in part for part in parts) for at in range(0, length, 997))
+
+
+async def echo(payload: dict[str, Any]) -> dict[str, Any]:
+    """Give back what it gets."""
+    return payload
+
+
+def echoing(**schemas: Any) -> Runner:
+    return Runner(Toolset([Tool("echo", echo, **schemas)]))
+
+
+def outcome(runner: Runner, **arguments: Any) -> str:
+    result = runner.run_sync("echo", arguments)
+    return result.error or result.status
+
+
+def of_property(**schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": {"type": "string", **schema}, "b": {"pattern": "^x+$"}}}
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "here": of_property(pattern=HEAVY),
+    "behind a reference": {**of_property(**{"$ref": "#/$defs/far"}), "$defs": {"far": {"pattern": HEAVY}}},
+    "where nobody looks": {**of_property(**{"$ref": "#/x/0/y"}), "x": [{"y": {"pattern": HEAVY}}]},
+    "in one of several": of_property(anyOf=[{"allOf": [{"pattern": HEAVY}]}]),
+    "of names": {**of_property(), "propertyNames": {"pattern": HEAVY}},
+    "of some names": {**of_property(), "patternProperties": {HEAVY: False}, "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_pattern_over_the_bounds_is_shown_and_not_enforced_while_all_else_is(place: str) -> None:
+    schema = ForeignSchema(PLACES[place])
+    runner = echoing(input_schema=schema)
+    assert [one.partition(":")[0] for one in schema.not_enforced] == [f"the pattern {HEAVY!r}"]
+    (tool,) = runner.tools
+    assert HEAVY in repr(tool.input_schema)
+    assert outcome(runner, a="b", b="xx") == "ok"
+    assert "'a' must be a string" in outcome(runner, a=1)
+    assert "'b' is wrong: the value does not match '^x+$'" in outcome(runner, b="y")
+
+
+def test_what_a_pattern_that_is_left_out_might_turn_round_is_not_enforced_either() -> None:
+    for turned in ({"not": {"pattern": HEAVY}}, {"oneOf": [{"pattern": HEAVY}, {"type": "string"}]}):
+        runner = echoing(input_schema=ForeignSchema(of_property(**turned)))
+        assert outcome(runner, a="b") == outcome(runner, a=1, b="y") == "ok"
+
+
+def test_a_pattern_of_an_output_over_the_bounds_is_not_enforced() -> None:
+    schema = ForeignSchema(of_property(pattern=HEAVY))
+    runner = echoing(input_schema={"type": "object"}, output_schema=schema)
+    assert outcome(runner, a="b") == "ok"
+    assert "does not fit its output schema" in outcome(runner, b="y")
+
+
+def test_what_a_developer_writes_is_enforced_as_it_is() -> None:
+    runner = echoing(input_schema=of_property(pattern=r"^(?=.*\d)(?=.*[a-z]).{2,}$"))
+    assert outcome(runner, a="a1") == "ok"
+    assert "does not match" in outcome(runner, a="aa")
+
+
+def test_a_foreign_schema_stays_one_in_a_changed_copy() -> None:
+    tool = Tool("echo", echo, input_schema=ForeignSchema(of_property(pattern=HEAVY)), description="Echo.")
+    runner = Runner(Toolset([tool.replace(private=["b"])]))
+    assert outcome(runner, a="b") == "ok"
+
+
+def test_a_value_is_compared_with_patterns_as_long_as_its_budget_lasts_and_each_value_has_its_own() -> None:
+    schema = ForeignSchema({"type": "object", "properties": {"a": {"items": {"pattern": "^x*$"}}}})
+    runner = echoing(input_schema=schema)
+    part = "x" * (Pattern("^x*$").most // 2)
+    for _ in range(2):
+        assert outcome(runner, a=[part, part]) == "ok"
+        assert "does not match" in outcome(runner, a=[part, "y"])
+        assert outcome(runner, a=[part, part, "y"]) == "ok"
+
+
+def test_names_that_are_more_than_can_be_compared_are_refused() -> None:
+    schema = {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "additionalProperties": False}
+    runner = echoing(input_schema=ForeignSchema(schema), max_input=None)
+    assert outcome(runner, x1=1) == "ok"
+    most = Pattern("^x").most
+    assert outcome(runner, **{"x" * (most - 1): 1}) == "ok"
+    assert "too many values" in outcome(runner, **{"x" * (most + 1): 1})
+
+
+def test_what_is_no_pattern_is_a_wrong_definition() -> None:
+    with pytest.raises(DefinitionError, match=r"the pattern '\(' is no regular expression"):
+        ForeignSchema(of_property(pattern="("))
+
+
+def test_a_pattern_that_only_a_reference_into_a_value_leads_to_is_a_wrong_definition() -> None:
+    schema = {**of_property(**{"$ref": "#/default"}), "default": {"pattern": HEAVY}}
+    with pytest.raises(DefinitionError, match="stands where none is looked for"):
+        echoing(input_schema=ForeignSchema(schema))
+
+
+def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> None:
+    patterns = Patterns()
+    taken = [patterns.of(f"^.{{1,{size}}}$") for size in range(600, 700)]
+    assert 30 < sum(isinstance(one, Pattern) for one in taken) < 70
+    assert "too many patterns beside it" in str(taken[-1])
+    assert patterns.of("^.{1,600}$") is taken[0]
+    again = Patterns(before=patterns)
+    assert again.of("^.{1,600}$") is taken[0]
+    assert isinstance(again.of("^.{1,699}$"), Pattern)
+
+
+def test_a_list_that_is_late_compiles_no_more() -> None:
+    schema = ForeignSchema(of_property(pattern="a"), Patterns(is_late=lambda: True))
+    assert all("there was no time left" in one for one in schema.not_enforced)
