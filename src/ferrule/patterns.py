@@ -31,16 +31,16 @@ _MOST_COMPILED: Final = 2**25
 
 _ATOM = r"(?:\\(?:[pP]\{[^{}]*\}|[^pPuUx])|\[\^?(?:\\[^pPuUx]|[^\\\[\]&~-]|-(?![-\[]))+\]|[^\\\[\](){}.*+?|^$]|\.)"
 _FIXED = rf"(?:{_ATOM}(?:\{{\d+\}})?)*"
-_ONE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
+_ONE_STATE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
 """Begins in one place and has one repetition of one class, so that each character of a text is in one state, whatever
 the bounds: `^[\\w-]{1,2048}$`."""
-_LAST = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
+_ENDS_IN_ONE = re.compile(rf"({_FIXED}{_ATOM}\{{\d+),\d*(\}})", re.DOTALL)
 """Ends in a repetition, of which the least is enough: `[\\w-]{1,2048}`."""
 _EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
 _LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
-_SHORT = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
+_ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
-_NO_SCHEMAS = frozenset({"const", "enum", "default", "examples"})
+_WITHOUT_PATTERNS = frozenset({"const", "enum", "default", "examples"})
 _TURN_ROUND = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"})
 """What may refuse a value because a schema below, or beside it, takes one more."""
 
@@ -110,14 +110,14 @@ def _of_unicode(text: str) -> str:
             return _WORD if in_class else f"[{_WORD}]"
         return f"[^{_WORD}]" if token == r"\W" and not in_class else token
 
-    return _SHORT.sub(written, text)
+    return _ESCAPE_OR_BRACKET.sub(written, text)
 
 
 def _counted(text: str) -> str:
     """A pattern with as many states as a text can use of this one."""
-    if (found := _ONE_AT_A_TIME.fullmatch(text)) is not None:
+    if (found := _ONE_STATE_AT_A_TIME.fullmatch(text)) is not None:
         return f"{found[1]}+{found[2]}"
-    if (found := _LAST.fullmatch(text)) is not None:
+    if (found := _ENDS_IN_ONE.fullmatch(text)) is not None:
         return found[1] + found[2]
     return text
 
@@ -141,11 +141,11 @@ def _smallest(text: str, sizes: tuple[int, ...], given: str) -> tuple[int, Calla
         except jsonschema_rs.ValidationError:
             first = middle + 1
     if found is None:
-        raise _error(given)
+        raise _refused(given)
     return found
 
 
-def _error(text: str) -> PatternError:
+def _refused(text: str) -> PatternError:
     """What is wrong with a pattern that was not compiled."""
     import jsonschema_rs
 
@@ -220,10 +220,12 @@ class ForeignSchema(Mapping[str, Any]):
         self._found = {text: patterns.of(text) for text, _ in places}
         for text, one in self._found.items():
             if isinstance(one, PatternError) and one.is_none:
-                raise DefinitionError(f"the pattern {_cut(text)!r} is no regular expression")
+                raise DefinitionError(f"the pattern {_begin_of(text)!r} is no regular expression")
         self.patterns = tuple(self._found)
         self.not_enforced = tuple(
-            f"the pattern {_cut(text)!r}: {one}" for text, one in self._found.items() if isinstance(one, PatternError)
+            f"the pattern {_begin_of(text)!r}: {one}"
+            for text, one in self._found.items()
+            if isinstance(one, PatternError)
         )
         of_names = [self._found[text] for text, is_of_names in places if is_of_names]
         self.size_of_names = sum(one.size for one in of_names if isinstance(one, Pattern))
@@ -244,14 +246,14 @@ class ForeignSchema(Mapping[str, Any]):
             return schema
         if _TURN_ROUND & {*_keywords_of(schema)}:
             return {key: schema[key] for key in ("$schema", "type") if key in schema}
-        return self._without(schema)  # type: ignore[no-any-return]
+        return self._stripped(schema)  # type: ignore[no-any-return]
 
-    def _without(self, node: Any) -> Any:
+    def _stripped(self, node: Any) -> Any:
         if isinstance(node, list):
-            return [self._without(item) for item in node]
+            return [self._stripped(item) for item in node]
         if not isinstance(node, dict):
             return node
-        found = {key: item if key in _NO_SCHEMAS else self._without(item) for key, item in node.items()}
+        found = {key: item if key in _WITHOUT_PATTERNS else self._stripped(item) for key, item in node.items()}
         if isinstance(text := node.get("pattern"), str) and isinstance(self._found[text], PatternError):
             del found["pattern"]
         if isinstance(names := node.get("patternProperties"), dict):
@@ -272,13 +274,13 @@ class ForeignSchema(Mapping[str, Any]):
             def __init__(self, parent: object, text: str, path: object) -> None:
                 found = schema._found.get(text)
                 if not isinstance(found, Pattern):
-                    raise ValueError(f"the pattern {_cut(text)!r} stands where none is looked for")
+                    raise ValueError(f"the pattern {_begin_of(text)!r} stands where none is looked for")
                 self._text, self._pattern = text, found
 
             def validate(self, value: object) -> None:
                 if isinstance(value, str) and schema._may(self._pattern.size * len(value)):
                     if not self._pattern.fits(value):
-                        raise ValueError(f"the value does not match {_cut(self._text)!r}")
+                        raise ValueError(f"the value does not match {_begin_of(self._text)!r}")
 
         return {
             "keywords": {"pattern": Compared},
@@ -299,7 +301,7 @@ class ForeignSchema(Mapping[str, Any]):
         return True
 
 
-def _cut(text: str) -> str:
+def _begin_of(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
@@ -310,7 +312,7 @@ def _dicts_of(node: Any) -> Iterator[dict[str, Any]]:
         node = waiting.pop()
         if isinstance(node, dict):
             yield node
-            waiting += [item for key, item in node.items() if key not in _NO_SCHEMAS]
+            waiting += [item for key, item in node.items() if key not in _WITHOUT_PATTERNS]
         elif isinstance(node, list):
             waiting += node
 

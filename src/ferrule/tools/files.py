@@ -34,7 +34,7 @@ from ferrule.values.decision import Diff
 _MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it can be read again
 _MOST_EDITED: Final = 5_000_000  # bytes, of which each step takes at most some hundredths of a second
 _MOST_REPLACED: Final = 1_000_000
-_MOST_COMPARED: Final = 500_000
+_MOST_LIKENED: Final = 500_000
 _PART: Final = 65_536
 _MOST_SEARCHED_BYTES: Final = 5_000_000
 _MOST_SEARCHED_FILES: Final = 20_000
@@ -371,7 +371,7 @@ class _Document(NamedTuple):
 
 def _nearest(text: str, wanted: str) -> str:
     """What comes closest, in words, so that the next try can be right."""
-    text = text[:_MOST_COMPARED]
+    text = text[:_MOST_LIKENED]
     if " ".join(wanted.split()) in " ".join(text.split()):
         return "it does with other blanks or line breaks: copy the indentation exactly"
     first = next((line.strip() for line in wanted.split("\n") if line.strip()), "")[:200]
