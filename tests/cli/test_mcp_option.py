@@ -74,9 +74,9 @@ def test_a_model_works_with_them_and_with_other_tools(folder: Path) -> None:
 
 
 def test_a_file_that_cannot_be_meant_is_said_in_one_line(folder: Path) -> None:
-    (folder / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x", "autoApprove": []}}}')
+    (folder / "mcp.json").write_text('{"mcpServers": {"a": {"command": "x", "disabledTools": []}}}')
     done = ferrule(folder, "list", "--mcp", "mcp.json")
-    assert done.returncode == 2 and "'autoApprove' is not known" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and "'disabledTools' is not known" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_server_that_does_not_start_alone_is_an_error(folder: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp_servers import PROGRAM, go, made
 
-from ferrule import DefinitionError, Runner
+from ferrule import Decision, DefinitionError, Runner, ToolCall, ToolContext, ToolResult
+from ferrule.guards import ask_before_changes
 from ferrule.sources import mcp
 
 
@@ -42,12 +44,23 @@ STDIO = {"command": "x"}
     [
         ({}, "has no servers"),
         ({"mcpServers": []}, "has no servers"),
-        ({"mcpServers": {}, "servers": {}}, "'servers' is not known"),
+        ({"mcpServers": {}, "servers": {}}, "both 'mcpServers' and 'servers'"),
+        ({"mcpServers": {}, "other": {}}, "'other' is not known"),
+        ({"servers": {}, "inputs": {}}, "'inputs' is a list of objects"),
+        ({"servers": {"a": STDIO}, "inputs": [{"type": "promptString"}]}, "each with an 'id'"),
         (config(a="x"), "an object with 'command' or 'url'"),
         (config(a={}), "either 'command' or 'url'"),
         (config(a={"command": "x", "url": "http://x"}), "either 'command' or 'url'"),
         (config(a={**STDIO, "headers": {}}), "'headers' is not known"),
-        (config(a={**STDIO, "autoApprove": ["x"]}), "'autoApprove' is not known"),
+        (config(a={**STDIO, "autoApprove": "x"}), "autoApprove of an MCP server is a list of texts"),
+        (config(a={**STDIO, "disabledTools": ["x"]}), "'disabledTools' is not known"),
+        (config(a={**STDIO, "envFile": "/nowhere/.env"}), "the envFile '/nowhere/.env' cannot be read"),
+        (config(a={"url": "http://x", "envFile": "x"}), "'envFile' is not known"),
+        (config(a={**STDIO, "args": ["${env:NOT_THERE}"]}), "the environment has no NOT_THERE"),
+        (config(a={**STDIO, "args": ["${workspaceFolder}"]}), "is the folder of a file, and this is a mapping"),
+        (config(a={**STDIO, "args": ["${command:pick}"]}), r"\$\{command:pick\} is not known here"),
+        (config(a={**STDIO, "env": {"A": "a ${1}"}}), r"\$\{1\} is not known here"),
+        (config(a={**STDIO, "env": {"A": "${input:key}"}}), r"inputs=\{'key': …\}"),
         (config(a={**STDIO, "disabled": "yes"}), "true or false"),
         (config(a={**STDIO, "type": "sse"}), "'type' is 'sse'"),
         (config(a={**STDIO, "args": "x y"}), "list of texts"),
@@ -65,6 +78,82 @@ STDIO = {"command": "x"}
 def test_what_says_nothing_or_cannot_be_meant_is_told(given: Any, error: str) -> None:
     with pytest.raises(DefinitionError, match=error):
         mcp.connect(given)
+
+
+def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As VS Code, Claude Code and Cursor write them, in what they have in common and in what they have not."""
+    monkeypatch.setenv("WORD", "from outside")
+    (tmp_path / ".env").write_text("# of the server\nexport A=one\nB = 'two words'\n\nC=three\n")
+    program = {"command": PROGRAM[0], "args": PROGRAM[1:]}
+    of_vscode = {
+        "inputs": [
+            {"type": "promptString", "id": "key", "description": "The key", "password": True},
+            {"type": "promptString", "id": "place", "default": "here"},
+        ],
+        "servers": {
+            "code": {
+                "type": "stdio",
+                **program,
+                "envFile": "${workspaceFolder}/.env",
+                "env": {"C": "${input:key}", "D": "${input:place}", "E": "${env:WORD}", "F": "${workspaceFolder}"},
+                "gallery": True,
+            }
+        },
+    }
+    of_cursor = config(
+        cursor={**program, "env": {"A": "${userHome}${/}${workspaceFolderBasename}"}, "timeout": 60, "alwaysLoad": True}
+    )
+    of_others = config(tools={**program, "autoApprove": ["echo"], "alwaysAllow": ["pid", "gone"]})
+    files = [tmp_path / ".vscode" / "mcp.json", tmp_path / ".cursor" / "mcp.json"]
+    for file, content in zip(files, (of_vscode, of_cursor), strict=True):
+        file.parent.mkdir()
+        file.write_text(json.dumps(content))
+
+    async def main() -> tuple[list[str], frozenset[str]]:
+        servers = mcp.connect(*files, of_others, inputs={"key": "the key"})
+        assert servers.auto_approved == frozenset()
+        async with servers as toolset:
+            runner = Runner(toolset)
+            asked = [("code", name) for name in "ABCDEF"] + [("cursor", "A")]
+            found = [await runner.run(f"{server}__environment", {"text": name}) for server, name in asked]
+            return [result.output for result in found], servers.auto_approved
+
+    found, approved = go(main())
+    home = f"{Path.home()}{os.sep}{tmp_path.name}"
+    assert found == ["one", "two words", "the key", "here", "from outside", str(tmp_path), home]
+    assert approved == {"tools__echo", "tools__pid"}
+
+
+@pytest.mark.parametrize("kind", ["http", "streamable-http", "streamableHttp", "sse"])
+def test_each_type_of_an_address_is_taken(kind: str) -> None:
+    assert len(mcp.connect(config(web={"type": kind, "url": "http://127.0.0.1:9/mcp"})).status) == 1
+
+
+def test_what_a_file_would_run_without_asking_is_asked_about_all_the_same() -> None:
+    asked: list[str] = []
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(call.name)
+        return call.name in servers.auto_approved
+
+    program = {"command": PROGRAM[0], "args": PROGRAM[1:], "autoApprove": ["*"]}
+    servers = mcp.connect(config(tools=program))
+
+    async def main() -> ToolResult:
+        async with servers as toolset:
+            assert servers.auto_approved == {tool.name for tool in toolset}
+            return await Runner(toolset, guards=[ask_before_changes], approve=approve).run("tools__echo", {"text": "a"})
+
+    assert go(main()).success and asked == ["tools__echo"]
+
+
+def test_a_line_of_an_env_file_that_is_none_is_told_without_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("A=1\nsk-secret\n")
+    with pytest.raises(DefinitionError, match="line 2 of the envFile") as raised:
+        mcp.connect(config(a={**STDIO, "envFile": str(tmp_path / ".env")}))
+    assert "sk-secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

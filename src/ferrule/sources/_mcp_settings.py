@@ -1,14 +1,12 @@
-"""Which MCP servers there are: the forms in which a user names one, and `mcp.json`. Nothing here speaks to any."""
+"""Which MCP servers there are: the forms in which a user names one. Nothing here speaks to any."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 from ferrule import DefinitionError
 from ferrule.arguments.names import as_seen
@@ -16,12 +14,6 @@ from ferrule.arguments.names import as_seen
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
 """Which revisions are spoken with a server. See docs/mcp.md."""
 _MODES = ("auto", "legacy", "2026-07-28")
-_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
-_MOST_CONFIG = 1_000_000
-_KEYS_OF_STDIO = {"command", "args", "env", "cwd"}
-_KEYS_OF_HTTP = {"url", "headers"}
-_KEYS_OF_BOTH = {"type", "disabled"}
-_TYPES = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,15 +23,19 @@ class Named:
     Attributes:
         name: What stands before the names of its tools, with two underscores, and is their tag; `None` for no prefix.
         mode: Which revisions are spoken: `"auto"` asks the server, `"legacy"` is one of those before 2026-07-28.
+        auto_approve: Its tools that an `mcp.json` wants to run without asking. Nothing here goes by it; see
+            `Servers.auto_approved`.
     """
 
     name: str | None = None
     mode: Mode = "auto"
+    auto_approve: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.mode not in _MODES:
             raise DefinitionError(f"mode is one of {', '.join(map(repr, _MODES))}, not {self.mode!r}")
+        object.__setattr__(self, "auto_approve", words_of("auto_approve", self.auto_approve))
 
     @property
     def address(self) -> str:
@@ -70,10 +66,10 @@ class Stdio(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _words_of("the command", [self.command])
+        words_of("the command", [self.command])
         if not self.command.strip():
             raise DefinitionError("the command of an MCP server is empty")
-        object.__setattr__(self, "args", _words_of("args", self.args))
+        object.__setattr__(self, "args", words_of("args", self.args))
         object.__setattr__(self, "env", _text_values("env", self.env))
 
     @property
@@ -114,7 +110,7 @@ class OAuth:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scopes", _words_of("scopes", self.scopes))
+        object.__setattr__(self, "scopes", words_of("scopes", self.scopes))
         if not isinstance(self.store, str | os.PathLike) and not hasattr(self.store, "get_tokens"):
             raise DefinitionError("store= is a path, or a TokenStorage with get_tokens and set_tokens")
         if self.client_secret is not None and self.client_id is None:
@@ -144,11 +140,11 @@ class Http(Named):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _words_of("the address", [self.url])
+        words_of("the address", [self.url])
         if not is_address(self.url):
             raise DefinitionError(f"the address of an MCP server begins with http:// or https://, not {self.url!r}")
         object.__setattr__(self, "headers", _text_values("headers", self.headers))
-        named = _words_of("authorization_servers", self.authorization_servers)
+        named = words_of("authorization_servers", self.authorization_servers)
         if wrong := [address for address in named if not is_address(address)]:
             raise DefinitionError(f"authorization_servers begin with http:// or https://, not {wrong[0]!r}")
         object.__setattr__(self, "authorization_servers", named)
@@ -199,154 +195,7 @@ def check_name(name: object) -> None:
         )
 
 
-def servers_of(given: Sequence[object], name: str | None) -> list[Server]:
-    """The servers that a user named, each form as what it is; several have names.
-
-    Raises:
-        DefinitionError: for what is no server, and for two of one name.
-    """
-    found = [server for one in given for server in _servers(one)]
-    if name is not None:
-        if len(found) != 1:
-            raise DefinitionError(f"name={name!r} is for one server, and there are {len(found)}")
-        found = [replace(found[0], name=name)]
-    if not found and not any(isinstance(one, Mapping | str | os.PathLike) for one in given):
-        raise DefinitionError("connect() takes at least one server: a command, an address, or an mcp.json")
-    if len(found) > 1 and (unnamed := [server.address for server in found if server.name is None]):
-        raise DefinitionError(
-            f"of several MCP servers each has a name, which stands before its tools': {unnamed[0]!r} has none; write "
-            "mcp.Stdio(…, name='files'), mcp.Http(…, name='web') or mcp.Memory(…, name='own')"
-        )
-    taken: dict[str, str] = {}
-    for server in found:
-        if server.name is not None and (other := taken.setdefault(as_seen(server.name), server.name)) != server.name:
-            raise DefinitionError(f"two MCP servers are called {other!r} and {server.name!r}, which look the same")
-    if len(taken) < sum(server.name is not None for server in found):
-        names = [server.name for server in found]
-        raise DefinitionError(f"two MCP servers are called {next(n for n in names if names.count(n) > 1)!r}")
-    return found
-
-
-def _servers(one: object) -> list[Server]:
-    if isinstance(one, Stdio | Http | Memory):
-        return [one]
-    if isinstance(one, str) and is_address(one):
-        return [Http(one)]
-    if isinstance(one, str | os.PathLike):
-        return read_config(one)
-    if isinstance(one, Mapping):
-        return servers_of_config(cast("Mapping[str, Any]", one), "the mapping")
-    if isinstance(one, list | tuple):
-        if not one:
-            raise DefinitionError("the command of an MCP server is a list of texts, and this one is empty")
-        words = _words_of("the command", one)
-        return [Stdio(words[0], words[1:])]
-    if hasattr(one, "create_initialization_options"):
-        return [Memory(one)]
-    raise DefinitionError(
-        f"{one!r} is no MCP server: give a command as a list, an address, a path to an mcp.json or its mapping, or a "
-        "low-level Server"
-    )
-
-
-def read_config(path: str | os.PathLike[str]) -> list[Server]:
-    """The servers of an `mcp.json`.
-
-    Raises:
-        DefinitionError: for what cannot be read, and for every key that says nothing here.
-    """
-    file = Path(path)
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(_MOST_CONFIG + 1)
-        if len(text) > _MOST_CONFIG:
-            raise DefinitionError(f"{str(file)!r} is no mcp.json: it has more than {_MOST_CONFIG:,} bytes")
-        found = json.loads(text, object_pairs_hook=_each_once)
-    except OSError as error:
-        raise DefinitionError(f"{str(file)!r} cannot be read: {error.strerror}") from None
-    except _Doubled as error:
-        raise DefinitionError(f"{str(file)!r}: {error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DefinitionError(f"{str(file)!r} is no JSON: {error}") from None
-    return servers_of_config(found, repr(str(file)))
-
-
-class _Doubled(ValueError):
-    """A key that an object of JSON has twice."""
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; `json` would keep the last of two keys, and tell nobody."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise _Doubled(f"{key!r} stands twice in one object, where each server and each key stands once")
-        found[key] = value
-    return found
-
-
-def servers_of_config(config: object, where: str) -> list[Server]:
-    """The servers of the content of an `mcp.json`, without those that are `disabled`."""
-    if not isinstance(config, Mapping) or not isinstance(config.get("mcpServers"), Mapping):
-        raise DefinitionError(f'{where} has no servers: an mcp.json is {{"mcpServers": {{"name": {{"command": …}}}}}}')
-    if others := sorted(config.keys() - {"mcpServers", "$schema"}):
-        raise DefinitionError(f"{where}: {others[0]!r} is not known; an mcp.json has 'mcpServers' alone")
-    found = [_server(name, entry, where) for name, entry in config["mcpServers"].items()]
-    return [server for server in found if server is not None]
-
-
-def _server(name: str, entry: object, where: str) -> Server | None:
-    about = f"{where}, server {name!r}"
-    if not isinstance(entry, Mapping):
-        raise DefinitionError(f"{about}: it is an object with 'command' or 'url', not {entry!r}")
-    keys = set(entry)
-    if ("command" in keys) == ("url" in keys):
-        raise DefinitionError(f"{about}: it has either 'command' or 'url'")
-    kind = "stdio" if "command" in keys else "http"
-    known = _KEYS_OF_BOTH | (_KEYS_OF_STDIO if kind == "stdio" else _KEYS_OF_HTTP)
-    if unknown := sorted(keys - known):
-        raise DefinitionError(
-            f"{about}: {unknown[0]!r} is not known, and would say nothing; the keys are {', '.join(sorted(known))}"
-        )
-    if "type" in keys and (not isinstance(entry["type"], str) or _TYPES.get(entry["type"]) != kind):
-        raise DefinitionError(
-            f"{about}: 'type' is {entry['type']!r}; with {'command' if kind == 'stdio' else 'url'!r} it is "
-            f"{'stdio' if kind == 'stdio' else 'http'!r}"
-        )
-    disabled = entry.get("disabled", False)
-    if not isinstance(disabled, bool):
-        raise DefinitionError(f"{about}: 'disabled' is true or false, not {disabled!r}")
-    if disabled:
-        return None
-    try:
-        values = {key: _filled(entry[key], about) for key in keys - _KEYS_OF_BOTH}
-        return Stdio(name=name, **values) if kind == "stdio" else Http(name=name, **values)
-    except DefinitionError as error:
-        raise DefinitionError(f"{about}: {error}") from None if about in str(error) else error
-
-
-def _filled(value: object, about: str) -> Any:
-    """The value with variables of the environment in the place of `${VAR}` and `${VAR:-default}`."""
-    if isinstance(value, Mapping):
-        return {key: _filled(item, about) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_filled(item, about) for item in value]
-    if not isinstance(value, str):
-        return value
-
-    def variable(found: re.Match[str]) -> str:
-        name, default = found.groups()
-        given = os.environ.get(name)
-        if not given and default is not None:  # as a shell does it: an empty one counts as none
-            given = default
-        if given is None:
-            raise DefinitionError(f"the environment has no {name}; write ${{{name}:-default}} for one that may be left")
-        return given
-
-    return _VARIABLE.sub(variable, value)
-
-
-def _words_of(what: str, value: object) -> tuple[str, ...]:
+def words_of(what: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise DefinitionError(f"{what} of an MCP server is a list of texts, not {value!r}")
     found = tuple(value)

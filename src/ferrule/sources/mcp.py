@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
-from ferrule.sources._mcp_settings import Http, Memory, Mode, OAuth, Stdio, servers_of
+from ferrule.sources._mcp_config import servers_of
+from ferrule.sources._mcp_settings import Http, Memory, Mode, OAuth, Stdio
 from ferrule.sources._mcp_status import LeftOut, ServerStatus
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def connect(
     required: bool = False,
     elicitation: bool = True,
     start_timeout: float = 30.0,
+    inputs: Mapping[str, str] | None = None,
 ) -> Servers:
     """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
 
@@ -57,12 +59,13 @@ def connect(
         required: Whether each server must start. Otherwise the tools of one that does not are missing.
         elicitation: Whether servers may ask the person whom the runner's approver asks.
         start_timeout: Seconds that a server has for a start, until its tools are listed.
+        inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
 
     Raises:
         DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
         ServersDownError: on entering, where no server started, or one that is required did not.
     """
-    found = servers_of(servers, name)
+    found = servers_of(servers, name, inputs or {})
     known = {server.name for server in found}
     if not isinstance(trusted, bool):
         if not isinstance(trusted, Collection):
@@ -110,6 +113,20 @@ class Servers:
     def left_out(self) -> tuple[LeftOut, ...]:
         """The tools that are not offered, each with what is wrong with it."""
         return self._left_out
+
+    @property
+    def auto_approved(self) -> frozenset[str]:
+        """The names of the tools that an `mcp.json` wants to run without asking (`autoApprove`, `alwaysAllow`). Nothing
+        goes by that but who reads it here: `approve=lambda call, decision, context: call.name in
+        servers.auto_approved`."""
+        found: set[str] = set()
+        for server in self._servers:
+            prefix = "" if server.name is None else f"{server.name}__"
+            wanted = {f"{prefix}{name}" for name in server.auto_approve}
+            if f"{prefix}*" in wanted:
+                wanted |= {tool.name for tool in self._toolset if tool.name.startswith(prefix)}
+            found |= wanted
+        return frozenset(found & {tool.name for tool in self._toolset})
 
     @property
     def status(self) -> Mapping[str, ServerStatus]:
