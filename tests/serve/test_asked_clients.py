@@ -15,6 +15,8 @@ import pytest
 from connected import ERAS, Person, call, client, go, text
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.memory import create_client_server_memory_streams
+from mcp.shared.message import SessionMessage
 
 from ferrule import (
     Decision,
@@ -461,6 +463,46 @@ def test_a_client_of_2025_that_does_not_answer_in_time_is_a_no() -> None:
             return text(await connected.call_tool("remove", {"name": "vase"}))
 
     assert "nobody answered within 0.05 s" in go(main())
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"roots": []}, {"action": "maybe"}, {"action": "accept", "content": {"approve": {"a": True}}}]
+)
+def test_an_answer_that_is_none_of_mcps_is_a_no_and_no_fault_of_the_server(
+    answer: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf = Shelf()
+
+    async def main() -> str:
+        server = serve.mcp(shelf.runner).server
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}}
+        hello["clientInfo"] = {"name": "client", "version": "1"}
+        async with create_client_server_memory_streams() as ((read, write), (served_read, served_write)):
+            serving = asyncio.ensure_future(
+                server.run(served_read, served_write, server.create_initialization_options())
+            )
+
+            async def send(message: Any) -> None:
+                await write.send(SessionMessage(message))
+
+            async def received() -> Any:
+                message = await read.receive()
+                assert isinstance(message, SessionMessage)
+                return message.message
+
+            await send(wire.JSONRPCRequest(jsonrpc="2.0", id=1, method="initialize", params=hello))
+            await received()
+            await send(wire.JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
+            params = {"name": "remove", "arguments": {"name": "vase"}}
+            await send(wire.JSONRPCRequest(jsonrpc="2.0", id=2, method="tools/call", params=params))
+            await send(wire.JSONRPCResponse(jsonrpc="2.0", id=(await received()).id, result=answer))
+            said: str = (await received()).result["content"][0]["text"]
+            await write.aclose()
+            await serving
+            return said
+
+    assert "no answer of MCP's" in go(main()) and shelf.removed == []
+    assert caplog.records == []
 
 
 # -- what travels in between, 2026 -------------------------------------------------------------------------------------

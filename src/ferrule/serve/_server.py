@@ -33,6 +33,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Too
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
 from ferrule.pipeline.results import NOTHING_RUN
@@ -194,6 +195,8 @@ class _Client:
             if error.code == wire.REQUEST_TIMEOUT:
                 return deny(f"nobody answered within {self._settings.answer_within:g} s")
             return deny("the client could not ask")
+        except ValidationError:
+            return deny("what the client answered is no answer of MCP's")
         return answer_of(form, given)
 
     # -- progress -----------------------------------------------------------------------------------------------------
