@@ -35,6 +35,7 @@ PUBLIC += (
     "ferrule.providers",
     "ferrule.models",
     "ferrule.loop",
+    "ferrule.events",
     "ferrule.serve",
     "ferrule.testing",
     "ferrule.cli",

@@ -365,6 +365,28 @@ def test_a_function_of_tokens_that_breaks_lets_nobody_in() -> None:
 
 
 @both_eras
+def test_who_approved_is_whose_token_the_answer_came_with(era: str) -> None:
+    answered: list[str | None] = []
+
+    def observe(event: Event) -> None:
+        if event.kind == "tool:post":
+            answered.append(event.data["result"].answered_by)
+
+    @tool
+    async def remove(name: str) -> str:
+        """Remove it."""
+        return f"removed {name}"
+
+    async def main() -> None:
+        app = serve.mcp(Runner([remove], guards=[ask_before_changes], observers=[observe]), tokens=tokens)
+        async with listening(app) as url, connected(url, era, "token of ann", Person(YES)) as client:
+            await client.call_tool("remove", {"name": "vase"})
+
+    go(main())
+    assert answered == ["ann"]
+
+
+@both_eras
 def test_a_function_of_tokens_may_be_async_and_give_the_whole_context(era: str) -> None:
     async def known(token: str) -> ToolContext | None:
         return ToolContext(principal="ann", session="chat 7") if token == "t" else None

@@ -72,21 +72,21 @@ async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> F
     return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
 
 
-def answer_of(form: Form, given: wire.ElicitResult) -> Decision | bool:
-    """What the person answered, as a decision."""
+def answer_of(form: Form, given: wire.ElicitResult, by: str | None) -> Decision:
+    """What the person answered, as a decision; `by` is on whose behalf."""
     if given.action != "accept":
         said = "declined" if given.action == "decline" else "left the question without an answer"
         return deny(f"the person who was asked {said}")
     content: dict[str, Any] = given.content or {}
     if form.kind == "yes":
-        return True if content.get("approve") is True else deny("the person who was asked said no")
+        return allow(by=by) if content.get("approve") is True else deny("the person who was asked said no")
     if form.kind == "object":
-        return allow(content)
+        return allow(content, by=by)
     try:
         value = loads(str(content.get("json", "")))
     except ValueError as error:
         return deny(f"the answer is no JSON: {error}")
-    return allow(value) if isinstance(value, dict) else deny("the answer is no JSON object")
+    return allow(value, by=by) if isinstance(value, dict) else deny("the answer is no JSON object")
 
 
 def _flat(wanted: Mapping[str, Any]) -> dict[str, Any] | None:

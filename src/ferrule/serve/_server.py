@@ -151,7 +151,7 @@ class _Client:
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
         if isinstance(given, wire.ElicitResult):
-            return answer_of(form, given)
+            return answer_of(form, given, identity(self._request))
         put_off = ask(decision.reason, into=decision.into)  # another object, by which it is known again
         self._put_off = put_off, decision, form
         return put_off
@@ -197,7 +197,7 @@ class _Client:
             return deny("the client could not ask")
         except ValidationError:
             return deny("what the client answered is no answer of MCP's")
-        return answer_of(form, given)
+        return answer_of(form, given, identity(self._request))
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class RunnerServer:
                 given = (params.input_responses or {}).get(form.key)
                 if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                run = served.runner.resume(record, answer_of(form, given), context, by=who)
+                run = served.runner.resume(record, answer_of(form, given, who), context, by=who)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
             self._calls.leave(who)

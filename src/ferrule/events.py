@@ -1,0 +1,125 @@
+"""What to do with events: a log of calls, one line of JSON for each.
+
+    runner = Runner([refund], observers=[events.to_file("calls.jsonl")])
+
+An observer of your own is a function of an event. See docs/events.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import weakref
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from ferrule.errors import DefinitionError
+from ferrule.values.content import clean, cut
+from ferrule.values.event import Event
+from ferrule.values.result import ToolResult
+
+__all__ = ["FileLog", "to_file"]
+
+log = logging.getLogger("ferrule")
+_LOGGED_KINDS = ("tool:post", "tool:error", "tool:suspended")
+_INCLUDED = ("input", "output", "error", "repairs", "metadata")
+_MOST_OF_A_NAME = 200
+
+
+def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = ()) -> FileLog:
+    """An observer that appends a line of JSON to a file for each call that came to its end, whatever that was, or is
+    suspended. See docs/events.md#a-log-of-what-was-done.
+
+    Each line has `time` (UTC, when it came to its end), `tool_name`, `tool_call_id`, `parent` (the call that made it),
+    `principal`, `session`, `status`, `executed`, `latency_ms` and `answered_by`, and no arguments and no results.
+
+    Args:
+        path: The file, opened now; one that is not there is made, readable for nobody else.
+        include: Of `"input"`, `"output"`, `"error"`, `"repairs"` and `"metadata"` what else each line has, as
+            `ToolResult.record()` has it.
+
+    Raises:
+        DefinitionError: for anything else to include.
+        OSError: where the file cannot be opened.
+    """
+    more = (include,) if isinstance(include, str) else tuple(include)
+    if wrong := [name for name in more if name not in _INCLUDED]:
+        raise DefinitionError(f"include: {wrong[0]!r} is none of {', '.join(map(repr, _INCLUDED))}")
+    return FileLog(path, more)
+
+
+class FileLog:
+    """What `to_file` makes: an observer, and a context manager that closes its file. See docs/events.md."""
+
+    def __init__(self, path: str | os.PathLike[str], include: tuple[str, ...]) -> None:
+        self._path = os.fspath(path)
+        self._include = include
+        # No buffer: what a call did is in the file before its caller has the result, and each line is one write, which
+        # the system appends as a whole, between those of other processes.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        self._descriptor = os.open(path, flags, 0o600)
+        self._open = weakref.finalize(self, os.close, self._descriptor)
+        self._cut_off = False
+        self._missed = 0
+
+    def __call__(self, event: Event) -> None:
+        """Write the line of a call that has ended."""
+        if event.kind not in _LOGGED_KINDS:
+            return
+        line = json.dumps(self._told_of(event, event.data["result"])).encode() + b"\n"
+        try:
+            self._append(line)
+        except OSError as error:
+            self._missed += 1
+            if self._missed == 1:
+                log.error("%s takes no more lines, and calls go on: %s", self._path, error)
+            return
+        if self._missed:
+            log.error("%s takes lines again; %d calls have none", self._path, self._missed)
+            self._missed = 0
+
+    def close(self) -> None:
+        """Close the file; calls after that have no line. What is not closed is with the program."""
+        self._open()
+
+    def __enter__(self) -> FileLog:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _told_of(self, event: Event, result: ToolResult) -> dict[str, Any]:
+        call = event.call
+        facts = {
+            "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
+            "tool_name": cut(clean(call.name), _MOST_OF_A_NAME),
+            "tool_call_id": cut(clean(call.id), _MOST_OF_A_NAME),
+            "parent": call.parent,
+            "principal": event.principal,
+            "session": event.session,
+            "status": result.status,
+            "executed": result.executed,
+            "latency_ms": round(result.duration_ms, 3),
+            "answered_by": result.answered_by,
+        }
+        if self._include:
+            record = result.record()
+            facts |= {name: record[name] for name in self._include}
+        return facts
+
+    def _append(self, line: bytes) -> None:
+        """Append a line; where one was cut off, as on a full disk, the next begins a new one.
+
+        Raises:
+            OSError: where it is not in the file as a whole.
+        """
+        if not self._open.alive:
+            raise OSError("it was closed")
+        line = b"\n" + line if self._cut_off else line
+        written = os.write(self._descriptor, line)
+        if written:
+            self._cut_off = written < len(line) and line[:written] != b"\n"
+        if written < len(line):
+            raise OSError("there is no room for a whole line")
