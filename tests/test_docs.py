@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable
@@ -11,7 +12,23 @@ from typing import Any, get_args
 
 import pytest
 
-from ferrule import DefinitionError, Toolset, models, tool
+import ferrule
+from ferrule import (
+    DefinitionError,
+    Runner,
+    ToolContext,
+    ToolResult,
+    Toolset,
+    guards,
+    loop,
+    middleware,
+    models,
+    serve,
+    sources,
+    testing,
+    tool,
+)
+from ferrule.definition.options import OPTIONS
 from ferrule.loop import Status
 from ferrule.providers import NAMES, Stop
 
@@ -144,3 +161,21 @@ def test_every_name_on_the_way_of_a_call_is_defined_somewhere() -> None:
     everything = "\n".join(SOURCES.values())
     assert len(names) > 20
     assert [name for name in names if not re.search(rf"\b(def|class) {name}\b|\b{name}: ", everything)] == []
+
+
+COMING_FROM = (ROOT / "docs" / "coming-from.md").read_text()
+HERE = [line.strip("| ").split(" | ")[1] for line in COMING_FROM.splitlines() if line.count(" | ") == 1]
+
+
+def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -> None:
+    places = (
+        *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
+        *(loop.LoopResult, importlib.import_module("ferrule.sources.mcp")),
+    )
+    takes = {*OPTIONS, *inspect.signature(Runner).parameters, *inspect.signature(loop.run).parameters}
+    known = takes.union(*map(dir, places), ["name", "into", "output", "content", "openai_responses", "strict"])
+    spans = [span for cell in HERE for span in quoted(cell) if not span.startswith(("ferrule ", "--", "async def"))]
+    plain = " ".join(re.sub(r'"[^"]*"', "", span) for span in spans)
+    words = set(re.findall(r"[A-Za-z_]\w*(?=[(=])|(?<=\.)[A-Za-z_]\w*", plain))
+    assert len(HERE) > 40 and len(words) > 40
+    assert words - known == set()
