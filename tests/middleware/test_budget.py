@@ -470,3 +470,17 @@ def test_wrong_parameters_are_a_mistake_at_once(arguments: Any, said: str) -> No
     make: Callable[..., Any] = budget
     with pytest.raises(DefinitionError, match=said):
         make(**arguments)
+
+
+@pytest.mark.parametrize("cost", [1e308, 10**400, 1e200])
+def test_a_use_beyond_all_that_can_be_counted_uses_the_budget_up_and_fails_nothing(cost: float) -> None:
+    @tool
+    async def act() -> ToolResult:
+        return ToolResult("done", metadata={"usage": {"cost": cost}})
+
+    limit = budget(cost=5, reserve={"cost": 1}, by="all")
+    runner = Runner([act], inside=[limit])
+    assert go(runner.run("act")).output == "done"
+    second = go(runner.run("act"))
+    assert second.status == "limited" and "of 5 cost are used" in second.text
+    assert limit.used()["cost"] == 1e200

@@ -634,3 +634,24 @@ def test_two_secrets_have_answers_of_their_own() -> None:
 
 def stripped(secret: SecretStr) -> SecretStr:
     return SecretStr(secret.get_secret_value().strip())
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+def test_whatever_an_output_raises_when_it_is_copied_fails_no_call(copies: int) -> None:
+    """It cannot be copied when it is to be kept, or later, when it is to be given to another call."""
+    made: list[int] = []
+
+    class Odd:
+        def __deepcopy__(self, memo: Any) -> Odd:
+            made.append(1)
+            if len(made) > copies:
+                raise SystemExit(3)
+            return self
+
+    @tool(read_only=True)
+    async def act() -> Any:
+        return Odd()
+
+    runner = Runner([act], inside=[cache()])
+    results = [go(runner.run("act")) for _ in range(2)]
+    assert [(result.status, "cached" in result.metadata) for result in results] == [("ok", False)] * 2

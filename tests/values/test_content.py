@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -231,6 +232,22 @@ def test_of_images_as_many_are_kept_as_fit_and_the_others_are_named() -> None:
 def test_most_of_the_limit_is_used() -> None:
     assert len(cut(json.dumps(list(range(100_000))), 16_000)) > 15_000
     assert len(cut(json.dumps({"text": "\n" * 100_000}), 16_000)) > 15_000
+
+
+@pytest.mark.parametrize("of", [lambda inner: [inner, 1], lambda inner: {"a": inner, "b": 1}], ids=["lists", "objects"])
+def test_json_that_nests_is_cut_however_deep_the_caller_is_in_calls(of: Callable[[Any], Any]) -> None:
+    value: Any = "x" * 5000
+    for _ in range(190):
+        value = of(value)
+    text = json.dumps(value)
+
+    def beneath(frames: int) -> str:
+        return beneath(frames - 1) if frames else cut(text, 3000)
+
+    for frames in (0, 200, 400, 600, 800):
+        short = beneath(frames)
+        assert len(short) <= 3000 and "left out]" in short
+    strictly(beneath(200))
 
 
 def test_keys_that_are_cut_do_not_hide_each_other() -> None:

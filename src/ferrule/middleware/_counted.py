@@ -143,7 +143,7 @@ def whole(name: str, value: Any) -> int:
     return value
 
 
-_LARGEST = 1e200  # an integer may be larger than any float, and what is made of it larger still
+LARGEST = 1e200  # an integer may be larger than any float, and what is made of it larger still
 
 
 def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf) -> float:
@@ -152,7 +152,7 @@ def number(name: str, value: Any, *, zero: bool = False, most: float = math.inf)
     Raises:
         DefinitionError: for anything else.
     """
-    fine = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < _LARGEST
+    fine = not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < LARGEST
     if not fine or value > most or (value == 0 and not zero):
         least = "from 0" if zero else "above 0"
         upto = "" if most == math.inf else f" up to {most:g}"

@@ -10,7 +10,7 @@ from operator import add, sub
 from typing import Any, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.middleware._counted import By, Ticking, function, keyed, limited, number, ran_nothing, whole
+from ferrule.middleware._counted import LARGEST, By, Ticking, function, keyed, limited, number, ran_nothing, whole
 from ferrule.scheduling.clock import Clock
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
@@ -239,11 +239,12 @@ def _usage_in_metadata(result: ToolResult) -> Mapping[str, Any] | None:
 
 
 def _checked(amounts: Mapping[str, Any] | None) -> dict[str, float]:
-    """Those that are numbers from 0 upwards: what else is said of the use is as good as unknown."""
+    """Those that are numbers from 0 upwards, none beyond what can be counted: what else is said of the use is as good
+    as unknown."""
     if amounts is None:
         return {}
     return {
-        unit: amount
+        unit: min(amount, LARGEST)
         for unit, amount in amounts.items()
         if isinstance(amount, int | float) and not isinstance(amount, bool) and 0 <= amount < math.inf
     }

@@ -106,7 +106,8 @@ class Cache:
             if isinstance(entry, _Flight):
                 return await self._lead(key, entry, call, context, next)
             shared = await entry if isinstance(entry, asyncio.Future) else entry
-        return await next(call, context) if isinstance(shared, str) else _for_another(shared)
+        found = shared if isinstance(shared, str) else _for_another(shared)
+        return await next(call, context) if isinstance(found, str) else found
 
     def _look_up(self, key: _CacheKey, call: ToolCall) -> _Shared | _Flight | asyncio.Future[_Shared]:
         """What is kept, or what is to be done: to lead a flight, to wait for another's, or to run by itself."""
@@ -194,24 +195,29 @@ def _snapshot(result: ToolResult) -> _Shared:
     """`result` as others may have it, whatever becomes of this one."""
     if result.metadata.get("cache") is False:
         return "alone"
-    try:
-        content = result.content
-        return _deep_copy(result).replace(content=content)
-    except Exception:  # an output that cannot be copied, such as a connection
-        return "alone"
+    content = result.content
+    copied = _deep_copy(result)
+    return copied if isinstance(copied, str) else copied.replace(content=content)
 
 
-def _for_another(result: ToolResult) -> ToolResult:
+def _for_another(result: ToolResult) -> _Shared:
     """A result that was kept or is shared, for another call: nothing was run for that one."""
     copied = _deep_copy(result)
+    if isinstance(copied, str):
+        return copied
     return copied.replace(executed=False, metadata={**copied.metadata, "cached": True})
 
 
-def _deep_copy(result: ToolResult) -> ToolResult:
+def _deep_copy(result: ToolResult) -> _Shared:
     value = returned(result)
     if type(value) in _UNCHANGING and not result.metadata:
         return result
-    value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
+    try:
+        value, output, metadata = copy.deepcopy((value, result.output, dict(result.metadata)))
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an output that cannot be copied, such as a connection, whatever its methods raise
+        return "alone"
     copied = result.replace(output=output, metadata=metadata, content=result.content)
     keep_returned(result, copied)
     keep(copied, "_value", value)

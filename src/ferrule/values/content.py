@@ -361,7 +361,7 @@ def cut(text: str, limit: int, keep: Keep = "both") -> str:
     if len(text) <= limit:
         return text
     if re.match(_JSON_START, text):
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, RecursionError):  # the last where whoever calls is deep in calls already
             return _fit(from_json(text, allow_inf_nan=False), limit, keep)
     room = limit - len(_left_out(len(text))) - 2  # a line of its own
     if room <= 0:
@@ -418,17 +418,17 @@ def _abridged(value: Any, most: int, room: list[int], keep: Keep) -> Any:
     left = len(value) - ahead - after
     if isinstance(value, str):
         return f"{value[:ahead]}{_left_out(left)}{value[len(value) - after :]}" if left else value
-
-    def inside(item: Any) -> Any:
-        return item if type(item) in _NOTHING_INSIDE else _abridged(item, most, room, keep)
-
     if isinstance(value, list):
-        said = [f"[cut: {left} items left out]"] if left else []
-        return [*map(inside, value[:ahead]), *said, *map(inside, value[len(value) - after :])]
-    found = {key: inside(item) for key, item in islice(value.items(), ahead)}
+        items = value[:ahead] + value[len(value) - after :]
+        shown_items = [one if type(one) in _NOTHING_INSIDE else _abridged(one, most, room, keep) for one in items]
+        shown_items[ahead:ahead] = [f"[cut: {left} items left out]"] if left else []
+        return shown_items
+    pairs = [*islice(value.items(), ahead), *islice(value.items(), len(value) - after, None)]
+    shown_pairs = [
+        (key, one if type(one) in _NOTHING_INSIDE else _abridged(one, most, room, keep)) for key, one in pairs
+    ]
     note = "[cut]"
     while note in value:
         note = f"[{note}]"
-    if left:
-        found[note] = f"{left} keys left out"
-    return found | {key: inside(item) for key, item in islice(value.items(), len(value) - after, None)}
+    shown_pairs[ahead:ahead] = [(note, f"{left} keys left out")] if left else []
+    return dict(shown_pairs)
