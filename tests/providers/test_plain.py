@@ -260,10 +260,33 @@ def test_a_description_at_the_root_goes_into_that_of_the_tool_once(module: Any) 
         assert description == expected and "description" not in schema
 
 
-def test_bedrock_has_three_keywords_at_the_root() -> None:
+@pytest.mark.parametrize("others", [None, True, False, {"type": "null"}], ids=repr)
+def test_bedrock_is_told_at_the_root_that_an_object_is_closed_and_nothing_else_of_other_keys(others: Any) -> None:
+    given = {key: item for key, item in taking(a={"type": "null"}).items() if key != "additionalProperties"}
+    subject = made(given | ({} if others is None else {"additionalProperties": others}))
+    root = subject.input_schema
+    found = sent(bedrock, subject)[1]
+    assert ("additionalProperties" in found) is (root.get("additionalProperties") is False)
+    assert (found == root) is (root.get("additionalProperties", False) is False)
+
+
+@pytest.mark.parametrize("module", [gemini, openai_chat])
+@pytest.mark.parametrize("odd", [True, {"type": "array"}, {"type": "array", "items": True}], ids=repr)
+def test_a_schema_that_is_true_and_an_array_without_items_are_written_out_wherever_they_stand(
+    module: Any, odd: Any
+) -> None:
+    definition = {**taking(a={"type": "null"}), "properties": {"a": {"anyOf": [odd, {"type": "null"}]}}}
+    subject = made({**taking(a=odd, b={"$ref": "#/$defs/D"}), "$defs": {"D": definition}})
+    schema = sent(module, subject)[1]
+    TAKES[module](schema)
+    assert schema["properties"]["a"] == ({} if odd is True else {"type": "array", "items": {}})
+
+
+def test_bedrock_has_four_keywords_at_the_root() -> None:
     odd = {**taking(a={"$ref": "#/$defs/A"}), "$defs": {"A": {"type": "null"}}, "$id": "https://example.org/a",
            "$schema": "https://json-schema.org/draft/2020-12/schema"}  # fmt: skip
-    assert sent(bedrock, made(odd))[1] == {"type": "object", "properties": {"a": {"type": "null"}}}
+    closed = {"additionalProperties": False}
+    assert sent(bedrock, made(odd))[1] == {"type": "object", "properties": {"a": {"type": "null"}}, **closed}
 
 
 @ALL
@@ -514,7 +537,7 @@ def test_a_schema_that_needs_no_change_goes_out_as_the_very_object(module: Any) 
         """Add."""
 
     found = schema_in(definition_in(module.tools(Toolset([add]))))
-    if module in HAVE_NO_ROOM:
+    if module is ollama:
         assert found == {key: value for key, value in add.input_schema.items() if key != "additionalProperties"}
     else:
         assert found is add.input_schema
@@ -582,13 +605,12 @@ def gemini_takes(schema: Schema) -> None:
     is_object_at_the_root(schema)
     assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", name) for name in schema["properties"])
     for at, node in nodes(schema):
-        if isinstance(node, dict):
-            assert node.keys() <= GEMINI_KEYWORDS, at
-            assert "$ref" not in node or node.keys() == {"$ref"}, at
-            assert all(type(value) in (str, int, float)
-                       for value in node.get("enum", ())), at  # fmt: skip
-            kinds = node.get("type", [])
-            assert "array" not in (kinds if isinstance(kinds, list) else [kinds]) or isinstance(node["items"], dict), at
+        assert isinstance(node, dict), at
+        assert node.keys() <= GEMINI_KEYWORDS, at
+        assert "$ref" not in node or node.keys() == {"$ref"}, at
+        assert all(type(value) in (str, int, float) for value in node.get("enum", ())), at
+        kinds = node.get("type", [])
+        assert "array" not in (kinds if isinstance(kinds, list) else [kinds]) or isinstance(node["items"], dict), at
     for name, definition in {"#": {**schema, "$defs": {}}, **schema.get("$defs", {})}.items():
         reference = name if name == "#" else f"#/$defs/{name}"
         assert reference not in needed(definition, schema), f"{name} needs itself"
@@ -609,7 +631,8 @@ def needed(node: Any, root: Schema, seen: frozenset[str] = frozenset()) -> set[s
 
 def bedrock_takes(schema: Schema) -> None:
     anthropic_takes(schema)
-    assert schema.keys() <= {"type", "properties", "required"}
+    assert schema.keys() <= {"type", "properties", "required", "additionalProperties"}
+    assert schema.get("additionalProperties", False) is False
 
 
 def mistral_takes(schema: Schema) -> None:

@@ -60,7 +60,8 @@ class PlainRules(Subset):
     keeps: frozenset[str] | None = None
     """The keywords that it takes; what others say goes into the description. `None`: any."""
     root_keeps: frozenset[str] | None = None
-    """Those that it takes at the root, where they are fewer; a description is not among them."""
+    """Those that it takes at the root, where they are fewer; a description is not among them, and of
+    `additionalProperties` it is `false` alone."""
     root_refuses: frozenset[str] = frozenset()
     """Those that it refuses at the root, where it takes them elsewhere."""
     references: Literal["any", "alone", "none"] = "any"
@@ -124,15 +125,16 @@ PLAIN_GEMINI = PlainRules(
     ),
     references="alone",
     needs_items=True,
+    booleans=False,  # its Schema is a message
     enums=frozenset({str, int, float}),
 )  # fmt: skip
-# Of the root Nova takes `type`, `properties` and `required` alone: "inputSchema/json: extraneous key [definitions] is
-# not permitted", https://github.com/zed-industries/zed/issues/28521, https://github.com/BerriAI/litellm/pull/10062. The
-# names are Claude's.
+# "inputSchema/json: extraneous key [definitions] is not permitted" at the root, says Nova:
+# https://github.com/zed-industries/zed/issues/28521, https://github.com/BerriAI/litellm/pull/10062. That the object is
+# closed it is told there by many, and takes it. The names are Claude's.
 PLAIN_BEDROCK = PlainRules(
     provider="Bedrock",
     names=CLAUDE_NAMES,
-    root_keeps=frozenset({"type", "properties", "required"}),
+    root_keeps=frozenset({"type", "properties", "required", "additionalProperties"}),
     references="none",
 )
 PLAIN_MISTRAL = PlainRules(provider="Mistral")
@@ -225,6 +227,8 @@ def _stays(root: FrozenDict, rules: PlainRules, tool: Tool | None) -> bool:
     if root.get("type") != "object" or "properties" not in root or not root.get("description", True):
         return False
     if not keys.isdisjoint(rules.root_refuses | _FOLDED) or not keys <= (rules.root_keeps or keys):
+        return False
+    if rules.root_keeps is not None and root.get("additionalProperties", False) is not False:
         return False
     if rules.names and not all(map(rules.names.pattern.fullmatch, root["properties"])):
         return False
@@ -424,6 +428,8 @@ class _Loosening(Walk[PlainRules]):
             schema["enum"] = [schema.pop("const")]
         refused = schema.keys() & (rules.root_refuses if root else ()) if keeps is None else schema.keys() - keeps
         refused |= schema.keys() & _LEANING
+        if root and rules.root_keeps is not None and schema.get("additionalProperties", False) is not False:
+            refused.add("additionalProperties")
         if rules.enums is not None and any(type(value) not in rules.enums for value in schema.get("enum", ())):
             refused.add("enum")
         if not rules.patterns and "pattern" in schema and not _is_checked(schema["pattern"]):
