@@ -253,6 +253,25 @@ def test_it_may_ask_again_but_not_for_ever() -> None:
     assert result.status == "failed" and "16" in str(result.error) and result.executed is None
 
 
+@pytest.mark.parametrize("running", [0, 5, 16, 40])
+def test_one_call_asks_at_most_sixteen_times_in_whichever_way(running: int) -> None:
+    asked: list[str] = []
+
+    @tool
+    async def endless(context: ToolContext) -> InputRequired:
+        for _ in range(running if context.answer is None else 0):
+            await context.ask(InputRequired("while it runs?"))
+        return InputRequired("and now?")
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        asked.append(decision.reason)
+        return True
+
+    result = go(Runner([endless], approve=approve).run("endless"))
+    assert result.status == "failed" and "more than 16 times" in str(result.error)
+    assert len(asked) == 16 and asked.count("while it runs?") == min(running, 16)
+
+
 def test_a_resumed_call_that_asks_again_is_suspended_again() -> None:
     @tool
     async def book(context: ToolContext) -> object:

@@ -15,7 +15,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
-from mcp_servers import PROGRAM, Made, go, http, made, text
+from mcp_servers import ERAS, PROGRAM, Made, go, http, made, text
 
 from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny
 from ferrule.sources import mcp
@@ -420,3 +420,29 @@ def test_what_nobody_sees_is_in_no_schema_that_a_person_gets(mode: str) -> None:
     refused = go(main(HIDDEN_NAME))
     assert len(seen) == 1
     assert refused.output == "decline" if mode == "legacy" else "hidden characters" in str(refused.error)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_no_server_asks_a_person_more_than_sixteen_times_in_one_call(mode: mcp.Mode) -> None:
+    asked: list[str] = []
+    answers: list[str] = []
+
+    async def pester(context: Any, arguments: dict[str, Any]) -> Any:
+        if mode == "legacy":
+            for _ in range(40):
+                answers.append((await context.session.elicit_form("Which day?", DAY, context.request_id)).action)
+            return text("done")
+        return types.InputRequiredResult(input_requests={"day": form()}, request_state="again")
+
+    def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        asked.append(decision.reason)
+        return allow({"day": 1})
+
+    async def main() -> ToolResult:
+        async with mcp.connect(made("pester", pester).memory(mode)) as toolset:
+            return await Runner(toolset, approve=approve).run("pester")
+
+    result = go(main())
+    assert len(asked) == 16
+    assert answers == ([] if mode == "auto" else 16 * ["accept"] + 24 * ["decline"])
+    assert result.success is (mode == "legacy")

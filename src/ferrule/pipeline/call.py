@@ -43,7 +43,15 @@ from ferrule.pipeline.invoke import (
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
-from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
+from ferrule.pipeline.state import (
+    MOST_INPUTS,
+    NO_ORIGIN,
+    RELIABLE_CANCELLING,
+    CallState,
+    Origin,
+    ancestors,
+    state_of,
+)
 from ferrule.pipeline.suspension import Answered
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro, Observer
@@ -197,7 +205,6 @@ def _put_back(state: CallState, before: CallState | None) -> None:
 
 
 MOST_NESTED = 32
-MOST_INPUTS = 16
 
 
 def _live_parent(runner: RunnerState, origin: Origin) -> CallState | None:
@@ -372,9 +379,8 @@ async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
     Raises:
         Rejected: where it is not told, or has asked too often.
     """
-    runs = state.attempt.runs
-    if runs >= MOST_INPUTS:
-        raise Rejected("failed", f"{plan.name} asked for input {runs} times. {NOTHING_RUN}")
+    if not state.attempt.may_want():
+        raise Rejected("failed", f"{plan.name} asked for input more than {MOST_INPUTS} times. {NOTHING_RUN}")
     if not plan.judged:
         note_judged(plan, state, *validate(plan, call, state))
     return await ask_and_judge(plan, state, question_of(state, wanted), plan.runner.approve, wanted.state)

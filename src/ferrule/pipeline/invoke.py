@@ -35,7 +35,7 @@ def begin_attempt(state: CallState) -> Attempt:
     made.runs, made.executed = before.runs, before.executed
     made.given_up, made.left_running, made.stop = before.given_up, before.left_running, before.stop
     made.open, made.cancels = before.open, before.cancels
-    made.asked, made.answered_by = before.asked, before.answered_by
+    made.asked, made.answered_by, made.inputs = before.asked, before.answered_by, before.inputs
     state.attempt = made
     return made
 

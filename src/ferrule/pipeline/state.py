@@ -58,6 +58,7 @@ class Origin:
 
 
 NO_ORIGIN = Origin()
+MOST_INPUTS = 16
 
 
 class Attempt:
@@ -73,6 +74,7 @@ class Attempt:
         wanted: What the handler wants to know before it goes on.
         answer: What it was told, for this run.
         asked: Whether a person was asked for the call, or for one that it made.
+        inputs: How often its handlers have wanted to know something, in whichever way.
         answered_by: Who approved it, where that was said.
         chunks: What it has yielded so far.
         not_started: What the executor raised when it did not start it.
@@ -91,6 +93,7 @@ class Attempt:
     cancels: int = 0
     chunks: Any = ()
     given_up: bool = False
+    inputs: int = 0
     left_running: bool = False
     not_started: BaseException | None = None
     open: bool = False
@@ -109,6 +112,11 @@ class Attempt:
     def note_asked(self) -> None:
         """A person is asked."""
         self.asked = True
+
+    def may_want(self) -> bool:
+        """Count that the handler wants to know something; whether anybody may be asked for it."""
+        self.inputs += 1
+        return self.inputs <= MOST_INPUTS
 
     def note_answered(self, by: str | None) -> None:
         """Somebody has answered."""
