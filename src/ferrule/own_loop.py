@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent import futures
 from typing import TypeVar
 
 from ferrule.scheduling.clock import running_loop
@@ -15,6 +16,8 @@ from ferrule.types import Coro
 
 _T = TypeVar("_T")
 log = logging.getLogger("ferrule")
+_LOOK_WHETHER_IT_RUNS = 1.0
+"""Seconds after which who waits for a loop looks whether there still is one."""
 
 
 class OwnLoop:
@@ -62,13 +65,19 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
     """The result of the coroutine that `make` gives, run on `loop` in another thread, with the context of this one.
 
     Raises:
-        RuntimeError: where this thread is the one that runs `loop`, and would wait for itself.
+        RuntimeError: where this thread is the one that runs `loop`, and would wait for itself; and where the loop ended
+            before the coroutine did.
     """
     if running_loop() is loop:
-        raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(...) here")
+        raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(…) here")
     future = asyncio.run_coroutine_threadsafe(make(), loop)
     try:
+        while not futures.wait((future,), _LOOK_WHETHER_IT_RUNS).done:
+            if loop.is_closed():  # what was handed to it in its last moment never begins
+                future.cancel()
         return future.result()
+    except futures.CancelledError:
+        raise RuntimeError("the event loop that the call was handed to ended before it did") from None
     except BaseException:
         future.cancel()
         raise

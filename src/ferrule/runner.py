@@ -295,15 +295,28 @@ class Runner:
         context: ToolContext | None = None,
         **options: Unpack[CallOptions],
     ) -> ToolResult:
-        """`run` for programs without a loop: the runner has a loop in a thread of its own.
+        """`run` for programs without a loop: the runner has a loop in a thread of its own. Where it is busy on another
+        thread's loop, the call runs there.
 
         Raises:
-            RuntimeError: where the runner is busy on another loop, or this is that very loop.
+            RuntimeError: where this thread runs that loop: `await runner.run(…)` here; and where the loop ended before
+                the call did.
         """
-        loop = self._state.loop if running() is not None and self._state.live else None
-        if loop is None or loop.is_closed():
-            loop = self._own_loop.get()
-        return own_loop.wait(loop, lambda: self.run(call, given, context, **options))
+        return own_loop.wait(self._loop_to_wait_for(), lambda: self.run(call, given, context, **options))
+
+    def run_all_sync(
+        self,
+        calls: Iterable[ToolCall],
+        context: ToolContext | None = None,
+        *,
+        offered: Toolset | None = None,
+        **given: Unpack[ContextOptions],
+    ) -> list[ToolResult]:
+        """`run_all` for programs without a loop, which `run_sync` says more of."""
+        return own_loop.wait(self._loop_to_wait_for(), lambda: self.run_all(calls, context, offered=offered, **given))
+
+    def _loop_to_wait_for(self) -> asyncio.AbstractEventLoop:
+        return self._state.busy_loop or self._own_loop.get()
 
     # -- batch --------------------------------------------------------------------------------------------------------
 

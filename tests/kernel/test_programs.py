@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from watched import BOUND, Watch, go, run
 
+import probe
 from ferrule import (
     CONTEXT,
     Decision,
@@ -117,6 +118,124 @@ def test_run_sync_tells_a_programmers_mistake_and_does_not_hang() -> None:
     with pytest.raises(DefinitionError, match="no option 'wrong'"):
         aside(lambda: runner.run_sync("add", {"a": 1, "b": 2}, wrong=1))
     assert aside(lambda: runner.run_sync("add", {"a": 1, "b": 2})).output == 3
+
+
+@tool
+async def where() -> int:
+    """The thread of the loop."""
+    return threading.get_ident()
+
+
+def busy_runner() -> tuple[Runner, asyncio.Event]:
+    """A runner, and what the call waits for that keeps it busy."""
+    gate = asyncio.Event()
+
+    @tool(read_only=True)
+    async def waits() -> str:
+        await gate.wait()
+        return "waited"
+
+    return Runner([waits, where, add]), gate
+
+
+def test_run_sync_from_another_thread_runs_on_the_loop_that_the_runner_is_busy_on() -> None:
+    async def main() -> list[ToolResult]:
+        runner, gate = busy_runner()
+        waiting = asyncio.create_task(runner.run("waits"))
+        await asyncio.sleep(0)
+        calls = [ToolCall("", "where"), ToolCall("", "add", {"a": 1, "b": 2})]
+        found = [await asyncio.to_thread(runner.run_sync, "where", {}, ToolContext(session="s"), timeout=BOUND)]
+        found += await asyncio.to_thread(runner.run_all_sync, calls, principal="ada")
+        gate.set()
+        assert (await waiting).output == "waited"
+        return found
+
+    assert [result.output for result in go(main())] == [threading.get_ident(), threading.get_ident(), 3]
+
+
+def test_run_sync_on_a_loop_that_the_runner_is_busy_on_is_an_error_at_once() -> None:
+    async def main() -> None:
+        runner, gate = busy_runner()
+        waiting = asyncio.create_task(runner.run("waits"))
+        await asyncio.sleep(0)
+        for sync in (lambda: runner.run_sync("where"), lambda: runner.run_all_sync([ToolCall("", "where")])):
+            with pytest.raises(RuntimeError, match=r"await runner\.run\(…\) here"):
+                sync()
+        gate.set()
+        assert (await waiting).success
+
+    go(main())
+
+
+def test_who_waits_in_run_sync_is_told_where_the_loop_ends_before_the_call() -> None:
+    told: list[Any] = []
+    runner, _ = busy_runner()
+
+    def call() -> None:
+        with pytest.raises(RuntimeError, match="ended before it did") as error:
+            runner.run_sync("waits")
+        told.append(error)
+
+    async def main() -> None:
+        kept.append(asyncio.get_running_loop().create_task(runner.run("waits")))
+        await asyncio.sleep(0)
+        thread.start()
+        while len(probe.live_calls(runner)) < 2:
+            await asyncio.sleep(0)
+
+    kept: list[asyncio.Task[ToolResult]] = []
+    thread = threading.Thread(target=call)
+    go(main())
+    thread.join(BOUND)
+    assert told
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_in_run_sync_cancels_its_call_alone() -> None:
+    program = """
+import asyncio, os, signal, threading
+from ferrule import Runner, tool
+
+begun, ended = threading.Event(), asyncio.Event()
+found = []
+
+@tool(read_only=True)
+async def first() -> str:
+    begun.set()
+    await ended.wait()
+    return "waited"
+
+@tool(read_only=True)
+async def second() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.set()
+
+runner = Runner([first, second])
+thread = threading.Thread(target=lambda: found.append(asyncio.run(runner.run("first"))))
+thread.start()
+begun.wait()
+try:
+    runner.run_sync("second")
+except KeyboardInterrupt:
+    thread.join()
+    print("interrupted", found[0].output)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND)
+    assert done.stdout == "interrupted waited\n", done.stderr
+
+
+def test_run_all_sync_needs_no_loop_and_takes_what_run_all_takes() -> None:
+    runner = Runner([add, subtract, tell_session])
+    calls = [ToolCall("", "add", {"a": 1, "b": 2}), ToolCall("", "tell_session"), ToolCall("", "subtract", {})]
+    found = aside(lambda: runner.run_all_sync(calls, session="s", offered=runner.tools.without("subtract")))
+    assert [(result.status, result.output) for result in found] == [("ok", 3), ("ok", "s"), ("not_found", None)]
+
+
+@tool(read_only=True)
+def tell_session(context: ToolContext) -> str | None:
+    return context.session
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])

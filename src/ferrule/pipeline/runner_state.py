@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,7 @@ class RunnerState:
 
     Attributes:
         loop: It; `None` while none runs.
+        process: The process whose loop it is, by number: a forked one has none of its parent's threads.
         timer: What calls there count their time by: the clock or, where that is the machine's, the loop itself.
         live: The calls that are under way.
         locks: By the keys of `resources`.
@@ -103,6 +105,7 @@ class RunnerState:
 
     def __post_init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.process = 0
         self.timer: Timer = self.clock
         self.live: set[CallState] = set()
         self.locks = KeyLocks()
@@ -162,6 +165,12 @@ class RunnerState:
         if self.idle is not None and not self.live and not self.batches and not self.idle.done():
             self.idle.set_result(None)
 
+    @property
+    def busy_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that calls run on now, in this process; nothing else has one to run them on."""
+        loop = self.loop if self.live or self.batches else None
+        return None if loop is None or loop.is_closed() or self.process != os.getpid() else loop
+
     def move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run calls on `loop` from now on.
 
@@ -176,7 +185,7 @@ class RunnerState:
             )
         if self.loop is not None and self.loop.is_closed():
             self._end_abandoned()
-        self.loop, self.idle = loop, None
+        self.loop, self.idle, self.process = loop, None, os.getpid()
         self.timer = loop if self.clock is MONOTONIC else self.clock
 
     def _end_abandoned(self) -> None:
