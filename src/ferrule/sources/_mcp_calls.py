@@ -123,10 +123,15 @@ class RemoteTool:
             context.progress(progress, total, connection.log.told(message or ""))
 
         session = connection.ready or await connection.opened()
+        users, http = connection.users, connection.http
+        signed = None
+        if users is not None:
+            has_session = http is not None and http.has_session
+            signed = await users.begin(context, connection.protocol, has_session=has_session)
         call = connection.begins(context)
         before = OPEN_CALL.set(call)
         # Over HTTP the SDK reads an answer in the context of its call.
-        logs = None if connection.http is None else SDK_LOGS.set(connection.log)
+        logs = None if http is None else SDK_LOGS.set(connection.log)
         try:
             return await session.send_request(request, _ANSWER, progress_callback=tell)
         except asyncio.CancelledError:
@@ -139,7 +144,6 @@ class RemoteTool:
             text = f"{connection.server.label} gave an answer that is none of MCP's: {connection.log.told(kinds, 200)}"
             raise ToolError(text, executed=None) from None
         except MCPError as error:
-            http = connection.http
             if http is not None and http.has_forgotten(error):
                 connection.forgotten(session)
             if http is None or not http.was_not_sent(error):
@@ -151,6 +155,8 @@ class RemoteTool:
         finally:
             connection.ends(call)
             OPEN_CALL.reset(before)
+            if users is not None and signed is not None:
+                users.end(signed)
             if logs is not None:
                 SDK_LOGS.reset(logs)
 

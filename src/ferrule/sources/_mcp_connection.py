@@ -34,9 +34,10 @@ from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.sources._mcp_oauth import provider
 from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
 from ferrule.sources._mcp_reach import Reach
-from ferrule.sources._mcp_settings import Http, Memory, OAuth, Server, Stdio
+from ferrule.sources._mcp_settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
 from ferrule.sources._mcp_text import one_line, visible
+from ferrule.sources._mcp_users import UserTokens
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
@@ -121,6 +122,7 @@ class Connection:
         state: How it is.
         reason: Why it is down.
         http: What sends requests to an address; `None` for other servers.
+        users: What signs the requests of each call by itself, where something does.
         protocol: The revision that is spoken, once there was a connection.
         server_info: The name and version that the server gives itself.
         instructions: What it says of its tools as a whole.
@@ -138,6 +140,7 @@ class Connection:
         self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
         given = {} if isinstance(server, Memory) else server.env if isinstance(server, Stdio) else server.headers
         auth = getattr(server, "auth", None)
+        self.users = UserTokens(auth, server.label) if isinstance(auth, Bearer) else None
         secret = [auth.client_secret] if isinstance(auth, OAuth) and auth.client_secret else []
         self.log = ServerLog(server.label, [*given.values(), *secret])
         self._loop = asyncio.get_running_loop()
@@ -392,7 +395,7 @@ class Connection:
             )
             target = self._watched(stdio_client(parameters, stack.enter_context(self.log.stderr())))
         else:
-            auth, reach = server.auth, Reach(server.url, server.authorization_servers)
+            auth, reach = self.users or server.auth, Reach(server.url, server.authorization_servers)
             if isinstance(auth, OAuth):
                 auth = await provider(server.url, auth, reach, self._person_waited_for)
             http = self.http = await stack.enter_async_context(HttpClient(server.headers, auth, reach, self.log.hide))

@@ -50,6 +50,9 @@ class HttpClient(httpx2.AsyncClient):
         auth: What signs these, and may send some of its own.
         reach: Where the latter may go.
         hide: Is told what `auth` gives away, which no text shows from then on.
+
+    Attributes:
+        has_session: Whether the server has given this connection a session.
     """
 
     def __init__(self, headers: Mapping[str, str], auth: Any, reach: Reach, hide: Callable[[str], None]) -> None:
@@ -57,6 +60,7 @@ class HttpClient(httpx2.AsyncClient):
         super().__init__(headers={**headers}, auth=auth, timeout=_TIMEOUT, event_hooks=hooks)
         self._reach, self._hide = reach, hide
         self._mark = secrets.token_hex(8)
+        self.has_session = False
 
     def was_not_sent(self, error: MCPError) -> bool:
         """Whether this client says, and not the server, that there was no connection to send a request by."""
@@ -79,6 +83,7 @@ class HttpClient(httpx2.AsyncClient):
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)
+            self.has_session |= MCP_SESSION_ID in response.headers
             refused = response.status_code == 400 and MCP_SESSION_ID in request.headers
             if _is_json(response) or response.has_redirect_location or refused:  # of the first two the SDK reads it
                 await response.aread()

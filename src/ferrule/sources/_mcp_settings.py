@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ferrule import DefinitionError
+from ferrule import DefinitionError, ToolContext
 from ferrule.arguments.names import as_seen
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
@@ -122,13 +122,29 @@ class OAuth:
 
 
 @dataclass(frozen=True)
+class Bearer:
+    """A bearer token for each call, of the user whose call it is. See docs/mcp.md#one-token-for-each-user.
+
+    Attributes:
+        token: A function, or a coroutine function, of the call's context, such as
+            `lambda context: context.secrets["tickets"]`. Where it gives nothing, or raises, nothing is sent.
+    """
+
+    token: Callable[[ToolContext], str | Awaitable[str | None] | None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.token):
+            raise DefinitionError("Bearer(…) takes a function of the call's context; a fixed token is one of headers=")
+
+
+@dataclass(frozen=True)
 class Http(Named):
     """A server at an address, spoken to by Streamable HTTP. See docs/mcp.md.
 
     Attributes:
         url: The address, `http://` or `https://`.
         headers: Headers of every request.
-        auth: What signs requests: `mcp.OAuth(…)`, or any `Auth` of httpx2.
+        auth: What signs requests: `mcp.OAuth(…)`, `mcp.Bearer(…)`, or any `Auth` of httpx2.
         authorization_servers: Addresses to which requests of `auth` may go though they are not public, or not `https`;
             what the server names may otherwise not. See docs/mcp.md#a-server-that-wants-to-know-who-you-are.
     """

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
 from ferrule.sources._mcp_config import servers_of
-from ferrule.sources._mcp_settings import Http, Memory, Mode, OAuth, Stdio
+from ferrule.sources._mcp_settings import Bearer, Http, Memory, Mode, OAuth, Stdio
 from ferrule.sources._mcp_status import LeftOut, ServerStatus
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ferrule.sources._mcp_tools import Tools
 
 __all__ = [
+    "Bearer",
     "Http",
     "LeftOut",
     "Memory",
