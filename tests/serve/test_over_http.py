@@ -522,6 +522,23 @@ def test_a_session_that_its_client_has_ended_takes_no_room(monkeypatch: pytest.M
     assert go(main()) == "a1 a3"
 
 
+def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> tuple[list[int], str]:
+        async with little_room(monkeypatch, 9, 2) as (url, http, opened):
+            sessions = await opened("a1 a2")
+            headers = {**STANDARD, "Authorization": "Bearer token of ann", "Mcp-Session-Id": sessions["a1"]}
+            answers = [
+                await http.post(f"{url}/elsewhere", headers=headers, json={}),
+                await http.delete(f"{url}/elsewhere", headers=headers),
+                await http.delete(f"{url}/mcp", headers={**headers, "Host": "evil.example.com"}),
+                await http.post(f"{url}/mcp", headers=headers, json={}),
+            ]
+            left = await alive(http, url, {**sessions, **await opened("a3")})
+            return [answer.status_code for answer in answers], left
+
+    assert go(main()) == ([404, 404, 421, 400], "a1 a3")
+
+
 def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[set[int], str]:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):

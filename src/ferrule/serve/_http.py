@@ -54,7 +54,7 @@ class MCPApp:
         self._app = served.server.streamable_http_app(
             transport_security=security,
             max_request_body_size=max_body,
-            max_sessions=None,
+            max_sessions=2 * _MOST_SESSIONS,  # those that are being opened besides
             token_verifier=verifier,
         )
         # Without tokens there is nobody to share with. Added first it is the innermost, and knows whose a request is.

@@ -65,13 +65,13 @@ class SessionRoom:
         self._sessions.pop(session, None)
         self._sessions[session] = None
         session.requests += 1
-        opens, ended = session.id is None, scope["method"] == "DELETE"
+        opens, ended = session.id is None, False
 
         async def noted(message: Message) -> None:
             nonlocal ended
-            if message["type"] == "http.response.start":
-                ended = (ended and message["status"] < 300) or message["status"] == 404
-                if opens and message["status"] < 400:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                ended = scope["method"] == "DELETE"
+                if opens:
                     self._name(session, Headers(raw=message["headers"]).get(_SESSION_ID))
             await send(message)
 
