@@ -539,6 +539,22 @@ def test_no_request_makes_a_session_take_no_room(monkeypatch: pytest.MonkeyPatch
     assert go(main()) == ([404, 404, 421, 400], "a1 a3")
 
 
+def test_a_session_that_is_not_opened_yet_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> str:
+        async with little_room(monkeypatch, 3, 3) as (url, http, opened):
+            sessions = await opened("a1 a2 b1")
+            host, port = url.removeprefix("http://").split(":")
+            head = ["POST /mcp HTTP/1.1", f"Host: {host}", "Content-Type: application/json", "Content-Length: 9"]
+            head += ["Accept: application/json, text/event-stream", "Authorization: Bearer token of bob", "", "{"]
+            with socket.create_connection((host, int(port))) as slow:
+                slow.sendall("\r\n".join(head).encode())
+                await in_session(http, url, sessions["b1"], "token of bob")  # by now the other request has come
+                sessions |= await opened("a3")
+                return await alive(http, url, sessions)
+
+    assert go(main()) == "a2 b1 a3"
+
+
 def test_what_opens_no_session_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[set[int], str]:
         async with little_room(monkeypatch, 9, 2) as (url, http, opened):

@@ -106,13 +106,18 @@ class SessionRoom:
 
     async def _make_room(self, who: str | None) -> None:
         """End what is too much: of the sessions of `who`, then of all, those that were not used for the longest."""
-        for most, sessions in (
-            (self._most_each, [session for session in self._sessions if session.who == who]),
-            (self._most, [*self._sessions]),
-        ):
-            unused = [session for session in sessions if not session.requests and session in self._sessions]
-            for session in unused[: max(0, len(sessions) - most)]:
+        await self._end_unused(
+            [session for session in self._sessions if session.id and session.who == who], self._most_each
+        )
+        await self._end_unused([session for session in self._sessions if session.id], self._most)
+
+    async def _end_unused(self, opened: list[_Session], most: int) -> None:
+        too_many = len(opened) - most
+        if too_many > 0:
+            unused = [session for session in opened if not session.requests][:too_many]
+            for session in unused:
                 self._forget(session)
+            for session in unused:
                 await self._end(session)
 
     async def _end(self, session: _Session) -> None:
