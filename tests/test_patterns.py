@@ -284,3 +284,13 @@ def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> No
 def test_a_list_that_is_late_compiles_no_more() -> None:
     schema = ForeignSchema(of_property(pattern="a"), Patterns(is_late=lambda: True))
     assert all("there was no time left" in one for one in schema.not_enforced)
+
+
+def test_patterns_that_are_not_taken_are_counted_as_well() -> None:
+    patterns = Patterns()
+    refused = [str(patterns.of(f"{HEAVY}{number}")) for number in range(1000)]
+    assert 100 < sum("too many states" in one for one in refused) < 300
+    assert "too many patterns beside it" in refused[-1]
+    patterns = Patterns()
+    long = [str(patterns.of(r"(?i:\p{L})" * 200 + str(number))) for number in range(10)]
+    assert sum("too many states" in one for one in long) < 5

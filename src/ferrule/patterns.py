@@ -29,6 +29,9 @@ _COMPILED_SIZES: Final = tuple(2**power for power in range(10, 21))
 _MOST_COMPILED: Final = 2**25
 """Bytes of states of all patterns of one list of schemas. Takes up to 0.6 s, and twice as much memory."""
 
+_TO_READ: Final = 2**12
+"""Bytes of states that are compiled in the time that a character of a pattern takes which is not taken."""
+
 _ATOM = r"(?:\\(?:[pP]\{[^{}]*\}|[^pPuUx])|\[\^?(?:\\[^pPuUx]|[^\\\[\]&~-]|-(?![-\[]))+\]|[^\\\[\](){}.*+?|^$]|\.)"
 _FIXED = rf"(?:{_ATOM}(?:\{{\d+\}})?)*"
 _ONE_STATE_AT_A_TIME = re.compile(rf"(\^{_FIXED}{_ATOM})\{{\d+,\d*\}}({_FIXED}\$?)", re.DOTALL)
@@ -177,8 +180,7 @@ class Patterns:
         if text not in self._known:
             found = self._before.get(text)
             self._known[text] = found = found if isinstance(found, Pattern) else self._compiled(text)
-            if isinstance(found, Pattern):
-                self._left -= found.compiled_size
+            self._left -= found.compiled_size if isinstance(found, Pattern) else _SIZES[-1] + len(text) * _TO_READ
         return self._known[text]
 
     def _compiled(self, text: str) -> Pattern | PatternError:

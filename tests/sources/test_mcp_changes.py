@@ -15,6 +15,11 @@ from ferrule import Runner
 from ferrule.sources import _mcp_connection, mcp
 
 
+@pytest.fixture(autouse=True)
+def lists_may_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mcp_connection, "_BETWEEN_LISTS", 0.0)
+
+
 async def tell(server: Made, mode: str, context: Any) -> None:
     if mode == "legacy":
         await context.session.send_tool_list_changed()
@@ -138,6 +143,33 @@ def test_a_list_that_never_comes_does_not_end_the_following() -> None:
             async with asyncio.timeout(10):
                 assert "new" in [tool.name for tool in await following]
             await changes.aclose()
+
+    go(main())
+
+
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_storm_of_changes_is_one_more_list(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mcp_connection, "_BETWEEN_LISTS", 1000.0)
+
+    async def main() -> None:
+        server = made("one")
+
+        async def change(context: Any, arguments: Any) -> Any:
+            for _ in range(20):
+                await tell(server, mode, context)
+            return text("changed")
+
+        server.add("change", change)
+        servers = mcp.connect(server.memory(mode))
+        async with servers as toolset:
+            following = asyncio.ensure_future(anext(servers.changes()))
+            runner = Runner(toolset)
+            for number in range(20):
+                server.add(f"new{number}")
+                assert (await runner.run("change")).success
+                await asyncio.sleep(_mcp_connection._DEBOUNCE / 10)
+            await following
+            assert server.lists == 2
 
     go(main())
 

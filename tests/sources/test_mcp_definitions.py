@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp_servers import ERAS, Made, go, made
+from mcp import Client
+from mcp_servers import ERAS, Made, go, made, text
 
 from ferrule import DefinitionError, Runner, Toolset
+from ferrule.patterns import ForeignSchema
 from ferrule.providers import anthropic
-from ferrule.sources import mcp
+from ferrule.sources import _mcp_tools, mcp
+from ferrule.sources._mcp_connection import list_tools
+from ferrule.sources._mcp_questions import schema_of
 from ferrule.sources._mcp_text import visible
 
 
@@ -41,7 +46,7 @@ HOSTILE = {
     "reference to nothing": (of_property({"$ref": "#/$defs/nothing"}), "not a valid JSON Schema"),
     "unknown dialect": ({"$schema": "http://example.com/mine", "type": "object"}, "not a valid JSON Schema"),
     "wrong keyword": (of_property({"type": "nonsense"}), "not a valid JSON Schema"),
-    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "not a valid JSON Schema"),
+    "wrong pattern": (of_property({"type": "string", "pattern": "("}), "is no regular expression"),
     "too deep": (deep(205), "recursion limit"),
     "required is no list": ({"type": "object", "required": [["a"]]}, "is not of type"),
     "too large": (of_property({"enum": ["x" * 100] * 3000}), "characters of JSON"),
@@ -175,6 +180,89 @@ def test_what_nobody_sees_in_a_text_is_removed_for_the_model_and_told(caplog: py
     assert tool.input_schema["properties"]["description"]["description"] == "Atext"
     assert tool.metadata["mcp"]["removed"] == 4 + 1 + 1 + 1 + 4
     assert "11 hidden or too many characters" in caplog.text
+
+
+HEAVY = "([^!]{1,250}a){1,30}!"
+
+
+def test_a_pattern_over_the_bounds_is_shown_not_enforced_and_noted() -> None:
+    async def main() -> None:
+        async def said(context: Any, arguments: dict[str, Any]) -> Any:
+            return text("x", structured_content={"a": "y", "b": arguments["b"]})
+
+        schema = {**of_property({"type": "string", "pattern": HEAVY}), "required": ["b"]}
+        schema["properties"]["b"] = {"pattern": "^[a-z]+$"}
+        server = made("one", said, schema, output_schema=schema)
+        async with mcp.connect(server.memory()) as toolset:
+            tool = toolset.get("one")
+            runner = Runner(toolset)
+            assert tool.input_schema["properties"]["a"]["pattern"] == HEAVY
+            notes = tool.metadata["mcp"]["not_enforced"]
+            assert [HEAVY in note and "too many states" in note for note in notes] == [True, True]
+            assert (await runner.run("one", {"a": "anything", "b": "q"})).success
+            assert (await runner.run("one", {"a": 1, "b": "q"})).status == "invalid"
+            assert (await runner.run("one", {"b": "1"})).status == "invalid"
+
+    go(main())
+
+
+def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_all_the_same() -> None:
+    server = Made()
+    for number in range(40):
+        properties = {f"a{place}": {"pattern": f"{HEAVY}{number}.{place}"} for place in range(50)}
+        server.add(f"tool{number}", schema={"type": "object", "properties": properties})
+    toolset, left_out = listed(server.memory())
+    assert len(toolset) == 40 and not left_out
+    assert "too many states" in toolset.get("tool0").metadata["mcp"]["not_enforced"][0]
+    assert "too many patterns beside it" in toolset.get("tool39").metadata["mcp"]["not_enforced"][0]
+
+
+def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_mcp_tools, "_MOST_LIST", 2_500)
+    monkeypatch.setattr(_mcp_tools, "_MOST_DEFINITION", 2_000)
+    server = made("first", description="x" * 1_000).add("second", description="x" * 1_600).add("third")
+    server.add("fourth", meta={"a": [{"b": "x" * 3_000}]})
+    toolset, left_out = listed(server.memory())
+    assert [tool.name for tool in toolset] == ["first", "third"]
+    assert [(one.tool, one.reason) for one in left_out] == [
+        ("second", "with it the list would have over 2,500 characters"),
+        ("fourth", "its definition has over 2,000 characters"),
+    ]
+
+
+def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[object] = []
+
+    def schema(*given: Any) -> ForeignSchema:
+        threads.append(threading.current_thread())
+        return ForeignSchema(*given)
+
+    monkeypatch.setattr(_mcp_tools, "ForeignSchema", schema)
+
+    async def main() -> None:
+        server = made("one").add("two")
+        connected = mcp.connect(server.memory())
+        async with connected, Client(server.server) as client:
+            tools = _mcp_tools.Tools(connected._connections[0], False)
+            listing = await list_tools(client.session)
+            looks = [False, True]
+            assert await tools.take(listing, lambda: looks.pop(0))
+            assert [tool.name for tool in tools.tools] == ["one"]
+            assert [(one.tool, one.reason) for one in tools.left_out] == [
+                ("two", "there was no time left to look at it")
+            ]
+            assert await tools.take(listing, lambda: False)
+            assert len(tools.tools) == 2 and not tools.left_out
+
+    go(main())
+    assert threads and threading.main_thread() not in threads
+
+
+def test_a_question_with_a_pattern_over_the_bounds_is_none_that_a_person_gets() -> None:
+    for pattern in (HEAVY, "("):
+        asked = types.ElicitRequestFormParams(message="?", requested_schema=of_property({"pattern": pattern}))
+        with pytest.raises(ValueError, match="its question"):
+            schema_of(asked)
 
 
 def test_a_description_is_bounded() -> None:

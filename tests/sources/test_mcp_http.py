@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_servers import ERAS, Made, go, http, made, serving, text
 
 from ferrule import Runner, ToolResult
-from ferrule.sources import mcp
+from ferrule.sources import _mcp_http, mcp
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -310,6 +310,31 @@ def test_a_call_that_was_refused_otherwise_is_not_sent_again(error: Any) -> None
             assert len(server.calls) == 1
 
     go(main())
+
+
+def test_a_server_that_wants_to_be_asked_again_at_once_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = made("one").server.streamable_http_app()
+    asked: list[bytes | None] = []
+
+    async def retrying(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("method") != "GET":
+            await app(scope, receive, send)
+            return
+        asked.append(dict(scope["headers"]).get(b"last-event-id"))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": b"id: %d\nretry: 0\ndata:\n\n" % len(asked)})
+
+    async def main() -> None:
+        async with serving(retrying) as address, mcp.connect(mcp.Http(address, mode="legacy")) as toolset:
+            runner = Runner(toolset)
+            while not asked:
+                await asyncio.sleep(0)
+            for _ in range(20):
+                assert (await runner.run("one")).success
+
+    monkeypatch.setattr(_mcp_http, "_BETWEEN_STREAMS", 1000.0)
+    go(main())
+    assert len(asked) == 1
 
 
 def test_leaving_does_not_wait_for_a_server_that_keeps_a_session() -> None:

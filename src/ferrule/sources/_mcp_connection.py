@@ -14,7 +14,7 @@ import contextlib
 import contextvars
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -43,7 +43,8 @@ _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
 _MOST_INFO, _MOST_REASON = 200, 1_600
 _MOST_INSTRUCTIONS = 8_000
-_DEBOUNCE = 0.1
+_DEBOUNCE, _BETWEEN_LISTS = 0.1, 3.0
+"""Seconds that are waited for further changes, and at least between two lists."""
 _LEAVE_SECONDS = 2.0
 _SHORTEST_KEPT, _LONGEST_KEPT = 5.0, 86_400.0
 """Seconds after which a list is read again whose server says how long it may be kept."""
@@ -115,7 +116,7 @@ class Connection:
         server: Which one.
         start_timeout: Seconds for a start, until the tools are listed.
         elicitation: Whether the server may ask a person.
-        listed: Takes what the server listed.
+        listed: Takes what the server listed, until it is told that it is late.
 
     Attributes:
         session: What requests are sent by; `None` unless the server is ready.
@@ -130,7 +131,11 @@ class Connection:
     """
 
     def __init__(
-        self, server: Server, start_timeout: float, elicitation: bool, listed: Callable[[Listing], None]
+        self,
+        server: Server,
+        start_timeout: float,
+        elicitation: bool,
+        listed: Callable[[Listing, Callable[[], bool]], Awaitable[None]],
     ) -> None:
         self.server = server
         self.session: ClientSession | None = None
@@ -245,12 +250,13 @@ class Connection:
                 listing = await list_tools(session)
         except (MCPError, ValueError, TimeoutError):
             return False
-        self._take_listing(listing)
+        await self._take_listing(listing, self._loop.time() + self._start_timeout)
         return True
 
-    def _take_listing(self, listing: Listing) -> None:
+    async def _take_listing(self, listing: Listing, deadline: float) -> None:
+        """Have tools made of the list. It is told when it is late, and not cancelled: it is done in a thread."""
+        await self._listed(listing, lambda: self._closing or self._loop.time() > deadline)
         self._kept = listing.kept
-        self._listed(listing)
 
     # -- for who follows -----------------------------------------------------------------------------------------------
 
@@ -311,8 +317,10 @@ class Connection:
                         if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
                             raise MCPError(types.INVALID_REQUEST, _SSE_ALONE) from None
                         raise
+                when = self._limit.when() or 0.0
+                await self._take_listing(listing, max(when, self._loop.time() + _LEAVE_SECONDS))
                 opened = True
-                self._opened(client, listing)
+                self._opened(client)
                 watching = [asyncio.create_task(self._watch(client))]
                 stack.push_async_callback(_stop, watching)
                 stack.callback(self._leave_calls)
@@ -345,7 +353,7 @@ class Connection:
             for call in self._calls:
                 call.leave()
 
-    def _opened(self, client: Client, listing: Listing) -> None:
+    def _opened(self, client: Client) -> None:
         session = client.session
         info = session.server_info
         self.protocol = session.protocol_version or ""
@@ -353,7 +361,6 @@ class Connection:
         self.server_info = self.log.told(said, _MOST_INFO)
         self.instructions = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
-        self._take_listing(listing)
         self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
         self._settled.set()
 
@@ -505,6 +512,7 @@ class Connection:
                 self._stale.clear()
                 if not await self.list_again():
                     self._warn("its list of tools could not be read again")
+                await asyncio.sleep(_BETWEEN_LISTS)
         finally:
             await _stop(listening)
 

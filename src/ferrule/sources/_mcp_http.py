@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -26,6 +28,9 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)
 _TIMEOUT_BESIDE = httpx2.Timeout(30.0)
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _LEAVE_SECONDS = 2.0
+_BETWEEN_STREAMS = 1.0
+"""Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
+_ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
 _FORGOTTEN, _BROKEN = "forgotten", "broken"
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
@@ -80,6 +85,9 @@ class HttpClient(httpx2.AsyncClient):
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; what keeps an answer from coming is one."""
         request.extensions = {**request.extensions, self._mark: frozenset(request.headers.raw)}
+        if request.method == "GET":
+            await asyncio.sleep(_ASKED.get() + _BETWEEN_STREAMS - asyncio.get_running_loop().time())
+        _ASKED.set(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS if request.method == "DELETE" else None):
                 response = await super().send(request, **options)

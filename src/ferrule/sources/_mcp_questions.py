@@ -9,7 +9,8 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from ferrule import Answer, InputRequired, ToolError
+from ferrule import Answer, DefinitionError, InputRequired, ToolError
+from ferrule.patterns import ForeignSchema
 from ferrule.sources._mcp_text import has_hidden, visible, visible_schema
 from ferrule.values.content import cut
 from ferrule.values.frozen import JsonObject, thaw
@@ -79,12 +80,19 @@ def schema_of(params: types.ElicitRequestParams) -> dict[str, Any]:
     """The JSON Schema of what is wanted, without what nobody sees; of an address, a plain yes.
 
     Raises:
-        ValueError: for hidden characters that would have to stay, and for a schema that is too deep.
+        ValueError: for hidden characters that would have to stay, for a schema that is too deep, and for patterns over
+            the bounds.
     """
     if isinstance(params, types.ElicitRequestURLParams):
         return {"type": "object", "properties": {}, "additionalProperties": False}
     schema = loads(dumps({"type": "object", **params.requested_schema}))
     shown: dict[str, Any] = visible_schema(schema, _MOST_TEXT)[0]
+    try:
+        not_enforced = ForeignSchema(shown).not_enforced
+    except DefinitionError as error:
+        raise ValueError(f"of its question {error}") from None
+    if not_enforced:
+        raise ValueError(f"its question holds {not_enforced[0]}")
     return shown
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import mcp_types as types
+from pydantic import BaseModel
 
 from ferrule import DefinitionError, Tool
 from ferrule.arguments.names import as_seen
 from ferrule.arguments.schema_parameters import plain_schema
+from ferrule.patterns import ForeignSchema, Patterns
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
@@ -20,9 +23,35 @@ from ferrule.sources._mcp_text import visible, visible_schema
 
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
+_MOST_DEFINITION, _MOST_LIST = 500_000, 5_000_000
+"""Characters of all that is in one definition, and in those of a list."""
 _NAME = "[A-Za-z0-9_./-]{1,128}"
 """What MCP says that a name should be: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
 _MOST_NAME = 140
+
+
+class Offered(NamedTuple):
+    """A tool that is offered, what it was made of, and the patterns in that."""
+
+    raw: dict[str, Any]
+    tool: Tool
+    patterns: tuple[str, ...]
+
+
+class Built(NamedTuple):
+    """What came of a list.
+
+    Attributes:
+        patterns: Those of all its schemas.
+        offered: The tools that are offered, by their names.
+        left_out: What is not, by its name, with the reason.
+        told: What else is to be told.
+    """
+
+    patterns: Patterns
+    offered: dict[str, Offered]
+    left_out: list[tuple[str | None, str]]
+    told: list[str]
 
 
 class Tools:
@@ -31,33 +60,60 @@ class Tools:
     def __init__(self, connection: Connection, trusted: bool) -> None:
         self._connection = connection
         self._trusted = trusted
-        self._known: dict[str, tuple[dict[str, Any], Tool]] = {}
+        self._built = Built(Patterns(), {}, [], [])
+        self._taking = asyncio.Lock()
         self.tools: tuple[Tool, ...] = ()
         self.left_out: tuple[LeftOut, ...] = ()
 
-    def take(self, listing: Listing) -> bool:
-        """Take over what the server listed; whether anything is different."""
-        left_out = [self._refused(name, reason) for name, reason in listing.left_out]
-        known: dict[str, tuple[dict[str, Any], Tool]] = {}
-        for definition in listing.tools:
-            name = definition.name
-            try:
-                _check_schemas(definition)
-                raw = definition.model_dump(by_alias=True, exclude_none=True, mode="json")
-                if name in known:
-                    raise DefinitionError("the server lists another tool of this name, which was taken")
-                before = self._known.get(name)
-                made = before[1] if before is not None and before[0] == raw else self._made(definition)
-                known[name] = (raw, made)
-            except (DefinitionError, ValueError) as error:
-                left_out.append(self._refused(name, str(error)))
+    async def take(self, listing: Listing, is_late: Callable[[], bool]) -> bool:
+        """Take over what the server listed, as far as there is time; whether anything is different. The tools are made
+        in a thread, which changes nothing that others see."""
+        async with self._taking:
+            self._built = built = await asyncio.to_thread(self._build, listing, is_late)
         before_tools, before_out = self.tools, self.left_out
-        self._known = known
-        self.tools, self.left_out = tuple(made for _, made in known.values()), tuple(left_out)
-        for one in self.left_out:
-            if one not in before_out:
-                self._connection.log.tell(logging.WARNING, str(one))
+        self.tools = tuple(one.tool for one in built.offered.values())
+        self.left_out = tuple(self._refused(name, reason) for name, reason in built.left_out)
+        news = [str(one) for one in self.left_out if one not in before_out]
+        for text in (*news, *built.told):
+            self._connection.log.tell(logging.WARNING, text)
         return self.tools != before_tools or self.left_out != before_out
+
+    def _build(self, listing: Listing, is_late: Callable[[], bool]) -> Built:
+        built = Built(Patterns(self._built.patterns, is_late), {}, [*listing.left_out], [])
+        room = _MOST_LIST
+        for definition in listing.tools:
+            try:
+                if is_late():
+                    raise DefinitionError("there was no time left to look at it")
+                size = _size(definition, _MOST_DEFINITION)
+                if size > _MOST_DEFINITION:
+                    raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
+                if size > room:
+                    raise DefinitionError(f"with it the list would have over {_MOST_LIST:,} characters")
+                room -= size
+                self._add(definition, built)
+            except (DefinitionError, ValueError) as error:
+                built.left_out.append((definition.name, str(error)))
+        return built
+
+    def _add(self, definition: types.Tool, built: Built) -> None:
+        """One tool; where its definition is as before, so is the tool.
+
+        Raises:
+            DefinitionError, ValueError: for what is wrong with its definition.
+        """
+        name = definition.name
+        _check_schemas(definition)
+        raw = definition.model_dump(by_alias=True, exclude_none=True, mode="json")
+        if name in built.offered:
+            raise DefinitionError("the server lists another tool of this name, which was taken")
+        before = self._built.offered.get(name)
+        if before is None or before.raw != raw:
+            built.offered[name] = Offered(raw, *self._made(definition, built))
+            return
+        built.offered[name] = before
+        for text in before.patterns:
+            built.patterns.of(text)
 
     def _refused(self, name: str | None, reason: str) -> LeftOut:
         """The name is one that could mislead, so that it is shown escaped."""
@@ -65,8 +121,8 @@ class Tools:
         shown = None if name is None else connection.log.told(ascii(name)[1:-1])[:_MOST_NAME]
         return LeftOut(connection.server.label, shown, connection.log.told(reason))
 
-    def _made(self, definition: types.Tool) -> Tool:
-        """One tool.
+    def _made(self, definition: types.Tool, built: Built) -> tuple[Tool, tuple[str, ...]]:
+        """One tool, and the patterns in its schemas.
 
         Raises:
             DefinitionError, ValueError: for what is wrong with its definition.
@@ -81,10 +137,12 @@ class Tools:
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")
         removed += max(len(description) - _MOST_DESCRIPTION, 0)
-        input_schema, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
-        output_schema = None
+        shown, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
+        input_schema, output_schema = ForeignSchema(shown, built.patterns), None
         if definition.output_schema is not None:
-            output_schema, _ = visible_schema(definition.output_schema, _MOST_DESCRIPTION)
+            shown, _ = visible_schema(definition.output_schema, _MOST_DESCRIPTION)
+            output_schema = ForeignSchema(shown, built.patterns)
+        schemas = (input_schema,) if output_schema is None else (input_schema, output_schema)
         hints = definition.annotations or types.ToolAnnotations()
         title = definition.title or hints.title
         about: dict[str, Any] = {
@@ -92,11 +150,12 @@ class Tools:
             "name": definition.name,
             "annotations": hints.model_dump(by_alias=True, exclude_none=True),
             "_meta": dict(definition.meta or {}),
+            "not_enforced": [one for schema in schemas for one in schema.not_enforced],
         }
         if removed + more:
             about["removed"] = removed + more
             what = f"{removed + more} hidden or too many characters of its texts are left out"
-            self._connection.log.tell(logging.WARNING, f"{name}: {what}")
+            built.told.append(f"{name}: {what}")
         remote = RemoteTool(self._connection, definition.name)
         made: Tool = Tool(
             name,
@@ -110,7 +169,7 @@ class Tools:
             **self._traits(hints),
         )
         remote.check = None if output_schema is None else made.output.misfit
-        return made
+        return made, tuple(text for schema in schemas for text in schema.patterns)
 
     def _traits(self, hints: types.ToolAnnotations) -> Any:
         """What the tool does to the world: what the server says where it is trusted, with MCP's defaults."""
@@ -135,6 +194,21 @@ def _check_schemas(definition: types.Tool) -> None:
         plain_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
             raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
+
+
+def _size(value: object, most: int) -> int:
+    """The characters in a definition, counted no further than a little over `most`."""
+    found, waiting = 0, [value]
+    while waiting and found <= most:
+        value = waiting.pop()
+        found += len(value) if isinstance(value, str) else 1
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, BaseModel):
+            waiting += vars(value).values()
+    return found
 
 
 def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:

@@ -9,7 +9,8 @@ See docs/mcp.md. The package `mcp` is imported when a connection is made: `pip i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ferrule import DefinitionError, FerruleError, Toolset
@@ -171,7 +172,7 @@ class Servers:
                 server,
                 self._start_timeout,
                 self._elicitation,
-                lambda listing, place=place: self._take(place, listing),  # type: ignore[misc]
+                partial(self._take, place),
             )
             trusted = self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
             self._connections.append(connection)
@@ -216,11 +217,11 @@ class Servers:
         if cancelled is not None:
             raise cancelled
 
-    def _take(self, place: int, listing: Listing) -> None:
-        """Take over what a server listed."""
+    async def _take(self, place: int, listing: Listing, is_late: Callable[[], bool]) -> None:
+        """Take over what a server listed, as far as there is time."""
         from ferrule.sources._mcp_tools import without_doubles
 
-        if not self._tools[place].take(listing):
+        if not await self._tools[place].take(listing, is_late):
             return
         tools, left_out = without_doubles(self._tools)
         self._left_out = tuple(left_out)
