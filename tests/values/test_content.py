@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolResult
-from ferrule.values.content import KEEPS, Keep, Media, Text, bound, checked, cut, render, size, to_text
+from ferrule.values.content import KEEPS, Block, Keep, Media, Text, bound, checked, cut, render, size, to_text
 from steps import steps
 
 json_values = st.recursive(
@@ -263,6 +263,13 @@ def test_the_cost_of_a_cut_does_not_grow_with_the_square_of_the_text() -> None:
         value = {"a": value, "b": [value]} if len(json.dumps(value)) < 1_000_000 else value
     text = json.dumps(value)
     assert steps(lambda: cut(text, 10_000)) < len(text)
+
+
+@pytest.mark.parametrize("block", [Text("a line"), Media("image", b"x" * 10, "image/png")], ids=["texts", "media"])
+def test_blocks_that_have_no_place_cost_next_to_nothing(block: Block) -> None:
+    few, many = (block,) * 2_000, (block,) * 20_000
+    more = steps(lambda: bound(many, 16_000)) - steps(lambda: bound(few, 16_000))
+    assert more < 8 * (len(many) - len(few))
 
 
 @pytest.mark.parametrize(

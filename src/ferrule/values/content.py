@@ -311,14 +311,16 @@ def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both") -> tuple[B
     """
     if size(blocks) <= limit:
         return blocks
-    blocks = _media_within(blocks, limit * 3 // 4, limit, keep)
+    total = len(blocks)
+    ahead, after = _head_and_tail(total, limit // _BLOCK + 1, keep)  # more have no place
+    ends = _media_within(blocks[:ahead] + blocks[total - after :], limit * 3 // 4, limit, keep)
 
     def shown(most: int) -> tuple[Block, ...]:
         """Blocks of which texts, cut to `most` characters, are to fit; so many that each costs more than its place."""
-        ahead, after = _head_and_tail(len(blocks), max(most // _BLOCK, 1), keep)
-        left = len(blocks) - ahead - after
+        ahead, after = _head_and_tail(total, max(most // _BLOCK, 1), keep)
+        left = total - ahead - after
         note = (Text(f"[cut: {left} blocks left out]"),) if left else ()
-        return blocks[:ahead] + note + blocks[len(blocks) - after :]
+        return ends[:ahead] + note + ends[len(ends) - after :]
 
     def cost(most: int) -> int:
         found = [min(size((one,)), most) if isinstance(one, Text) else size((one,)) for one in shown(most)]
@@ -326,20 +328,21 @@ def bound(blocks: tuple[Block, ...], limit: int, keep: Keep = "both") -> tuple[B
 
     most = bisect_right(range(limit + 1), limit, key=cost) - 1
     if most < 0:
-        return (Text(f"[cut: {len(blocks)} blocks left out]"[: max(limit, 0)]),)
+        return (Text(f"[cut: {total} blocks left out]"[: max(limit, 0)]),)
     return tuple(Text(cut(one.text, most, keep)) if isinstance(one, Text) else one for one in shown(most))
 
 
 def _media_within(blocks: tuple[Block, ...], room: int, limit: int, keep: Keep) -> tuple[Block, ...]:
     found = list(blocks)
     for index in reversed(range(len(blocks))) if keep == "tail" else range(len(blocks)):
-        block, costs = blocks[index], size((blocks[index],))
-        if isinstance(block, Media):
-            if costs <= room:
-                room -= costs
-            else:
-                held = len(block.data or b"")
-                found[index] = Text(f"[{block.kind} of {held} bytes left out: the output limit is {limit}]")
+        block = blocks[index]
+        if isinstance(block, Text):
+            continue
+        if (costs := _media_size(block)) <= room:
+            room -= costs
+        else:
+            held = len(block.data or b"")
+            found[index] = Text(f"[{block.kind} of {held} bytes left out: the output limit is {limit}]")
     return tuple(found)
 
 
