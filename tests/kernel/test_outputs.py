@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import subprocess
@@ -11,16 +12,19 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
+import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_serializer
+from pydantic import Base64UrlBytes, BaseModel, ConfigDict, Field, field_serializer
+from typing_extensions import TypedDict
 from watched import Watch, go, plain, run
 
 from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
 from ferrule.middleware import after
+from ferrule.values.frozen import thaw
 from steps import lines
 
 ENDS: list[type[BaseException]] = [SystemExit, GeneratorExit, asyncio.CancelledError, RecursionError, ValueError]
@@ -41,6 +45,87 @@ def threaded(make: Callable[[], Any]) -> Tool:
 
 
 WAYS = pytest.mark.parametrize("way", [asynchronous, threaded])
+
+
+class Blob(BaseModel):
+    data: bytes
+    anything: Any = None
+
+
+class InHex(BaseModel):
+    model_config = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
+    data: bytes
+    blob: Blob
+
+
+class BlobDict(TypedDict):
+    data: bytes
+    blobs: list[Blob]
+
+
+@dataclass
+class BlobData:
+    data: bytes
+
+
+def decoded(text: Any) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", b"\xff\xfe\xfa\x00a"])
+def test_bytes_in_a_value_are_base64_wherever_they_are(data: bytes) -> None:
+    blob = Blob(data=data, anything=data)
+    given_out: list[tuple[Any, Any, Callable[[Any], Any]]] = [
+        (dict[str, bytes], {"a": data}, lambda shown: decoded(shown["a"])),
+        (list[bytes], [data], lambda shown: decoded(shown[0])),
+        (BlobData, BlobData(data), lambda shown: decoded(shown["data"])),
+        (Blob, blob, lambda shown: decoded(shown["data"])),
+        (Blob, blob, lambda shown: decoded(shown["anything"])),
+        (list[Blob], [blob], lambda shown: decoded(shown[0]["data"])),
+        (BlobDict, {"data": data, "blobs": [blob]}, lambda shown: decoded(shown["blobs"][0]["data"])),
+        (InHex, InHex(data=data, blob=blob), lambda shown: decoded(shown["blob"]["data"])),
+        (InHex, InHex(data=data, blob=blob), lambda shown: bytes.fromhex(shown["data"])),
+    ]
+    for returns, value, read in given_out:
+        made = tool(returning(value, returns))
+        result, _ = run(made, "give")
+        assert (result.status, read(result.output)) == ("ok", data), (returns, result.error)
+        assert '"contentEncoding": "base64"' in json.dumps(thaw(made.output.schema))
+
+
+def returning(value: Any, returns: Any) -> Callable[[], Any]:
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = returns
+    return give
+
+
+def test_bytes_alone_stay_bytes_and_a_serializer_of_ones_own_is_kept() -> None:
+    class Own(BaseModel):
+        data: bytes
+        url: Base64UrlBytes
+
+        @field_serializer("data")
+        def own(self, data: bytes) -> str:
+            return f"{len(data)} bytes"
+
+    for value in (b"\xff\xfe", bytearray(b"\xff\xfe")):
+        result, _ = run(tool(returning(value, bytes)), "give")
+        assert result.output == b"\xff\xfe"
+    result, _ = run(tool(returning(Own(data=b"\xff", url=b"__8="), Own)), "give")
+    assert result.output == {"data": "1 bytes", "url": "__8="}
+
+
+class Lengths(BaseModel):
+    data: Annotated[bytes, Field(min_length=2, max_length=7)]
+
+
+@pytest.mark.parametrize("data", [b"\xff" * length for length in range(2, 8)])
+def test_the_output_schema_of_bytes_with_a_length_takes_what_they_are_written_as(data: bytes) -> None:
+    made = tool(returning(Lengths(data=data), Lengths))
+    result, _ = run(made, "give")
+    assert jsonschema_rs.validator_for(thaw(made.output.schema)).is_valid(result.output)
 
 
 class Endless(Mapping[str, int]):

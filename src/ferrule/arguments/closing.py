@@ -9,16 +9,12 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
+from ferrule.values.encoded_bytes import NESTED
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import check_finite, same
 
 CoreSchema = dict[str, Any]
 
-NESTED = frozenset(
-    {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
-    | {"choices", "steps", "fields", "definitions", "arguments_schema", "var_args_schema", "var_kwargs_schema"}
-    | {"strict_schema", "lax_schema", "json_schema", "python_schema"}
-)
 KEEPS = object()
 """In the metadata of our own validators: they refuse, or find a member, and change nothing else."""
 SPELLED = object()

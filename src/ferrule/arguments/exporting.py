@@ -11,6 +11,7 @@ from pydantic_core import PydanticOmit, core_schema
 
 from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema, wire_names
 from ferrule.errors import DefinitionError
+from ferrule.values.encoded_bytes import with_base64
 
 UNEXPORTABLE = (
     PydanticUserError,
@@ -105,7 +106,7 @@ def _without_title(exported: JsonSchemaValue, schema: Mapping[str, object]) -> J
 
 def json_schema_of_output(adapter: Any) -> dict[str, Any]:
     """JSON Schema 2020-12 of what a type is written as."""
-    return _Generator(by_alias=True).generate(adapter.core_schema, mode="serialization")
+    return _Generator(by_alias=True).generate(with_base64(adapter.core_schema), mode="serialization")
 
 
 def json_schema(schema: CoreSchema) -> dict[str, Any]:

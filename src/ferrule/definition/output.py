@@ -106,9 +106,10 @@ class Output:
         adapter = self.adapter
         if adapter is None:
             return ""
-        with suppress(ValidationError):
-            adapter.validate_python(value, strict=True)
-            return ""
+        for one in (value, output):  # a `bytearray` is rendered as bytes
+            with suppress(ValidationError):
+                adapter.validate_python(one, strict=True)
+                return ""
         try:  # another type whose JSON is the same will do, such as a tuple for a list
             adapter.validate_json(dumps(output), strict=True)
         except ValidationError as error:

@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeAlias, final
 
 from pydantic_core import from_json, to_json, to_jsonable_python
 
+from ferrule.values.encoded_bytes import as_base64, serializer_of
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ class _Rendering:
         if _is_read_once(kind):
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
+        serializer = serializer_of(kind)
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if issubclass(kind, Enum):
@@ -200,7 +203,12 @@ class _Rendering:
         def foreign(inner: object) -> Any:
             return clean(str(value)) if inner is value else self.render(inner, inside)
 
-        found = to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=foreign)
+        if isinstance(value, bytes | bytearray):
+            return self.render(as_base64(value), inside)
+        if serializer is None:
+            found = to_jsonable_python(value, inf_nan_mode="constants", fallback=foreign)
+        else:
+            found = serializer.to_python(value, mode="json", by_alias=True, fallback=foreign)
         return self.render(found, inside)
 
 
