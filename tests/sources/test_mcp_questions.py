@@ -87,6 +87,46 @@ def test_it_is_suspended_and_goes_on_over_another_connection() -> None:
     assert '"day": 7' in go(later()).output
 
 
+def test_a_record_belongs_to_the_server_and_to_the_tool_that_asked() -> None:
+    server, other = booking(when=form()), booking(when=form())
+    server.tools["cancel"] = server.tools["book"][0].model_copy(update={"name": "cancel"}), server.tools["book"][1]
+
+    async def tried(address: str, record: Any, renamed: dict[str, str]) -> ToolResult:
+        async with mcp.connect(address) as toolset:
+            tools = toolset.only("cancel").renamed(renamed) if renamed else toolset
+            return await Runner(tools, resume_key=KEY).resume(record, allow({"day": 7}))
+
+    async def main() -> tuple[ToolResult, ...]:
+        async with http(server.server) as address, http(other.server) as elsewhere:
+            async with mcp.connect(f"{address}?token=blue-horse-7") as toolset:
+                runner = Runner(toolset, resume_key=KEY, approve=lambda call, decision, context: decision)
+                first = await runner.run("book", {"city": "Rome"})
+                assert "blue-horse" not in f"{first.record()} {toolset.get('book').server}"
+            calls = (address, {}), (f"{elsewhere}?token=blue-horse-7", {}), (f"{address}?token=blue-horse-7", RENAMED)
+            return tuple([await tried(at, first.record(), renamed) for at, renamed in calls])
+
+    for result in go(main()):
+        assert (result.status, result.executed) == ("invalid", False) and "its server" in str(result.error)
+    assert len(server.calls) == 1 and other.calls == []
+
+
+RENAMED = {"cancel": "book"}
+
+
+def test_what_makes_a_server_the_one_that_it_is() -> None:
+    def identities(*servers: Any) -> int:
+        return len({tuple(server.identity) for server in servers})
+
+    one, url = mcp.Stdio("python", ["a.py"]), "https://example.com/mcp"
+    assert identities(one, mcp.Stdio("python", ["a.py"], env={"KEY": "new"}, name="own")) == 1
+    assert identities(one, mcp.Stdio("python", ["b.py"]), mcp.Stdio("python3", ["a.py"]), mcp.Stdio("python")) == 4
+    assert identities(one, mcp.Stdio("python", ["a.py"], cwd="/tmp")) == 2
+    assert identities(mcp.Http(url), mcp.Http("https://me:secret@EXAMPLE.com/mcp#x", headers={"X-Key": "new"})) == 1
+    assert (
+        identities(*map(mcp.Http, (url, f"{url}2", f"{url}?a=1", "http://example.com/mcp", f"{url[:-4]}:1/mcp"))) == 5
+    )
+
+
 def test_several_requests_are_one_question_with_a_property_for_each() -> None:
     url = types.ElicitRequest(params=types.ElicitRequestURLParams(message="Sign in", url="https://example.com/in"))
     server = booking(when=form(), sign=url)

@@ -249,6 +249,7 @@ class FunctionOptions(TypedDict, total=False):
     tags: Annotated[Iterable[str], Option(texts, ())]
     title: Annotated[str | None, Option(text)]
     version: Annotated[str | None, Option(text)]
+    server: Annotated[str | None, Option(text)]
     examples: Annotated[Iterable[JsonObject], Option(mappings, ())]
     provider: Annotated[Mapping[str, JsonObject] | None, Option(by_provider, FrozenDict())]
     metadata: Annotated[JsonObject | None, Option(mapping, FrozenDict())]

@@ -78,6 +78,8 @@ class Tool(Generic[P, R_co]):
             started at the deadline; it must be importable. Or an object that says where it runs, by `executor(tool)`.
         transfer: How arguments and results cross to there: as `"json"`, or by `"pickle"`.
         expose: Kinds of exceptions whose text the model may see, instead of the runner's.
+        server: What serves its calls elsewhere, such as an address or a digest of it: where that is another one, no
+            suspended call is resumed.
         examples: Arguments of calls as a model should make them, for the APIs that take examples.
         provider: What goes into the definition for one API alone, by the provider module's name, such as
             `{"anthropic": {"eager_input_streaming": True}}`.
@@ -119,6 +121,7 @@ class Tool(Generic[P, R_co]):
     tags: tuple[str, ...]
     title: str | None
     version: str | None
+    server: str | None
     examples: tuple[FrozenDict, ...]
     provider: FrozenDict
     metadata: FrozenDict

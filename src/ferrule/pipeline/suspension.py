@@ -149,8 +149,8 @@ def recorded_arguments(plan: Plan, answered: Answered) -> Arguments:
     """
     record = answered.record
     if _tool_digest(plan, record["arguments"], record["key"], answered.signed_with) != record["tool"]:
-        what = f"{plan.name} is not what it was when this was asked: its schema, its traits or what is bound in it"
-        raise Rejected("invalid", f"{what} has changed. {NOTHING_RUN}")
+        what = "its schema, its traits, its server or what is bound in it has changed"
+        raise Rejected("invalid", f"{plan.name} is not what it was when this was asked: {what}. {NOTHING_RUN}")
     try:
         plan.check_input(record["arguments"])
         arguments = plan.parameters.restored(plan.name, record["arguments"])
@@ -188,7 +188,7 @@ def without(names: frozenset[str], arguments: Mapping[str, Any]) -> dict[str, An
 
 
 def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes) -> str:
-    """Of the tool's name, schema, traits and bound values; `key` makes it another one for each record."""
+    """Of the tool's name, server, schema, traits and bound values; `key` makes it another one for each record."""
     tool, parameters = plan.tool, plan.parameters
     arguments = freeze({**parameters.bound, **judged})
     facts = {
@@ -199,6 +199,7 @@ def _tool_digest(plan: Plan, judged: Mapping[str, Any], key: str, secret: bytes)
         "hidden": sorted(parameters.hidden),
         "bound": thaw(parameters.bound),
         "traits": {name: tool.trait(name, arguments) for name in JUDGED_TRAITS},
+        **({} if tool.server is None else {"server": tool.server}),
     }
     return _mac(secret, "tool", _canonical_json(facts))
 

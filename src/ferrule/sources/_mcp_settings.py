@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from ferrule import DefinitionError, ToolContext
 from ferrule.arguments.names import as_seen
@@ -43,6 +44,11 @@ class Named:
         raise NotImplementedError
 
     @property
+    def identity(self) -> Sequence[str]:
+        """What makes it the server that it is, with all that `address` leaves out but the credentials that change."""
+        raise NotImplementedError
+
+    @property
     def label(self) -> str:
         """The name, or else what it is."""
         return self.name or self.address
@@ -75,6 +81,10 @@ class Stdio(Named):
     @property
     def address(self) -> str:
         return os.path.basename(self.command)
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return "stdio", self.command, *self.args, "" if self.cwd is None else os.fsdecode(self.cwd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +179,12 @@ class Http(Named):
     def address(self) -> str:
         return re.split(r"[/?#]", self.url.partition("://")[2], maxsplit=1)[0].rpartition("@")[2]
 
+    @property
+    def identity(self) -> Sequence[str]:
+        parts = urlsplit(self.url)
+        place = parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.rpartition("@")[2].lower(), fragment="")
+        return "http", place.geturl()
+
     def __repr__(self) -> str:
         return f"Http({self.address!r}, name={self.name!r})"
 
@@ -186,6 +202,10 @@ class Memory(Named):
     @property
     def address(self) -> str:
         return str(getattr(self.server, "name", "in memory"))
+
+    @property
+    def identity(self) -> Sequence[str]:
+        return "memory", self.address
 
 
 Server: TypeAlias = Stdio | Http | Memory

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import mcp_types as types
@@ -164,6 +165,7 @@ class Tools:
             title=None if title is None else visible(title)[0],
             input_schema=input_schema,
             output_schema=output_schema,
+            server=_digest(*self._connection.server.identity, definition.name),
             tags=() if prefix is None else (prefix,),
             metadata={"mcp": {key: value for key, value in about.items() if value}},
             **self._traits(hints),
@@ -182,6 +184,11 @@ class Tools:
             "idempotent": read_only or hints.idempotent_hint is True,
             "open_world": hints.open_world_hint is not False,
         }
+
+
+def _digest(*words: str) -> str:
+    """One text that is another one where any of the words is, and shows none: an address may hold a token."""
+    return sha256(json.dumps(words).encode()).hexdigest()
 
 
 def _check_schemas(definition: types.Tool) -> None:
