@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -265,3 +266,55 @@ def test_an_option_that_there_is_not_is_told_with_those_that_there_are(written: 
 
 def named() -> None:
     """A function with a name."""
+
+
+NOTHING_SAID = object()
+
+
+@dataclass
+class Searcher:
+    token: str = "sk-4711"
+    limit: object = NOTHING_SAID
+
+    async def __call__(self, query: str) -> str:
+        return query
+
+
+@dataclass
+class Explained(Searcher):
+    async def __call__(self, query: str) -> str:
+        """Search the web."""
+        return query
+
+
+@dataclass
+class Written(Searcher):
+    """Search (the web, that is)."""
+
+
+class Pair(NamedTuple):
+    first: int = 1
+
+    async def __call__(self, query: str) -> str:
+        return query
+
+
+class Silent:
+    async def __call__(self, query: str) -> str:
+        return query
+
+
+@pytest.mark.parametrize(
+    ("thing", "description"),
+    [
+        (Searcher(), ""),
+        (Explained(), "Search the web."),
+        (Written(), "Search (the web, that is)."),
+        (Pair(), ""),
+        (Silent(), ""),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_python_writes_in_the_place_of_a_docstring_is_no_description(thing: Any, description: str) -> None:
+    """A model would read the defaults of a dataclass by their `repr`, which may be secrets or addresses in memory."""
+    assert tool(thing, name="search").description == description

@@ -99,9 +99,16 @@ def whole(function: object) -> object:
 
 
 def doc_of(function: object) -> str | None:
-    """The docstring of a function, or of an object that is called as one; not what Python says of any such object."""
-    doc = inspect.getdoc(whole(function)) or inspect.getdoc(called(function))
-    return None if doc == type.__call__.__doc__ else doc
+    """The docstring of a function, or of an object that is called as one."""
+    docs = (inspect.getdoc(one) for one in (whole(function), called(function)))
+    return next((doc for doc in docs if doc and not _is_made_by_python(doc, function)), None)
+
+
+def _is_made_by_python(doc: str, function: object) -> bool:
+    """Whether nobody wrote it: of a dataclass or a named tuple it is the signature, with the `repr` of each default,
+    and of any callable object that it is called as a function."""
+    made = tuple(f"{kind.__name__}(" for kind in type(function).__mro__)
+    return doc.startswith(made) or doc == type.__call__.__doc__
 
 
 def type_of_chunks(returns: object) -> object:
