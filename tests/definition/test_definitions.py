@@ -20,7 +20,7 @@ import pytest
 import typing_extensions
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasPath, BaseModel
+from pydantic import AliasPath, BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from ferrule import (
@@ -319,6 +319,63 @@ def test_a_context_without_an_annotation_is_refused_when_the_tool_is_defined(par
     for kind in ("str", "Any"):
         exec(f"def given(path: str, {name}: {kind}): ...", namespace)
         assert name in tool(namespace["given"]).input_schema["properties"]
+
+
+class Machine:
+    def work(self, a: int, b: int = 2, **rest: int) -> str:
+        return f"{a} {b} {rest}"
+
+    by_position = functools.partialmethod(work, 1)
+    by_name = functools.partialmethod(work, a=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "filled"),
+    [
+        (Machine().work, ("self",)),
+        (Machine().by_position, ("self", "a")),
+        (Machine().by_name, ("self", "a")),
+        (functools.partial(Machine().work, 1), ("self", "a")),
+        (functools.partial(Machine.work, Machine(), a=1), ("self", "a")),
+    ],
+)
+def test_no_model_can_fill_what_is_filled_already_where_a_function_takes_anything(
+    function: Callable[..., Any], filled: tuple[str, ...]
+) -> None:
+    runner = Runner([tool(function, name="work")])
+    arguments = {} if "a" in filled else {"a": 1}
+    assert asyncio.run(runner.run("work", {**arguments, "c": 3})).output == "1 2 {'c': 3}"
+    for name in filled:
+        result = asyncio.run(runner.run("work", {**arguments, name: 9}))
+        assert (result.status, f"'{name}' is not a parameter" in str(result.error)) == ("invalid", True)
+
+
+class EmptyAlias(BaseModel):
+    a: int = Field(alias="")
+
+
+class OpenWithInit(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    a: int = Field(alias="A")
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        (EmptyAlias, "the alias of 'a' is empty"),
+        (Annotated[int, Field(alias="")], "the alias of 'value' is empty"),
+        (OpenWithInit, "OpenWithInit takes further keys by its own __init__, and has a field with an alias"),
+    ],
+)
+def test_a_name_that_no_model_can_fill_or_that_an_init_would_take_twice_is_refused(annotation: Any, said: str) -> None:
+    def take(value: Any) -> None: ...
+
+    take.__annotations__["value"] = annotation
+    with pytest.raises(DefinitionError, match=said):
+        tool(take)
 
 
 def test_no_model_can_fill_the_context_of_a_function_that_takes_anything() -> None:

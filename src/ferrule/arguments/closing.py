@@ -97,6 +97,9 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
             copy.setdefault("extras_schema", _finite({"type": "any"}))
         if copy["extra_behavior"] == "allow":
             _refuse_names(copy)
+    if node.get("custom_init") and "extras_keys_schema" in copy["schema"]:
+        whose = f"{node['cls'].__name__} takes further keys by its own __init__"
+        raise DefinitionError(f"{whose}, and has a field with an alias: give the field that name")
     replace = _REPLACED.get(kind)
     return copy if replace is None else replace(copy)
 
@@ -106,13 +109,15 @@ def _name_fields(node: CoreSchema) -> None:
     seen: set[str] = set()
     for name, field in _python_fields(node):
         key = "alias" if "alias" in field else "validation_alias"
-        wire = field.get(key) or name
+        wire = field.get(key, name)
         if isinstance(wire, list):
             paths = wire if isinstance(wire[0], list) else [wire]
             plain = [path[0] for path in paths if len(path) == 1]
             if not plain:
                 raise DefinitionError(f"the alias path {wire!r} is no name that a model can fill; use a plain alias")
             field[key] = wire = plain[0]
+        if not wire:
+            raise DefinitionError(f"the alias of {name!r} is empty, and no name that a model can fill")
         if wire in seen:
             raise DefinitionError(f"two fields have the name {wire!r} for a model; give each a name of its own")
         seen.add(wire)

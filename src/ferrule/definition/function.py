@@ -18,7 +18,7 @@ from ferrule.definition.docstring import parse
 from ferrule.definition.handler import UNKNOWN, Handler, doc_of
 from ferrule.definition.handler import whole as partial_of
 from ferrule.definition.options import ToolOptions
-from ferrule.definition.signature import CONTEXT_NAMES, caller_locals, fixed_names, is_context, signature_of, type_hints
+from ferrule.definition.signature import CONTEXT_NAMES, all_names, caller_locals, is_context, signature_of, type_hints
 from ferrule.errors import DefinitionError
 
 _NO_HINT = inspect.Parameter.empty
@@ -64,7 +64,7 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
             contexts.append(parameter.name)
         else:
             declared.append(parameter.replace(annotation=Any if hint is _NO_HINT else hint))
-    parameters, names = _typed(declared, texts, fixed_names(function) | frozenset(contexts), options)
+    parameters, names = _typed(declared, texts, all_names(function), options)
     run = _with_first_by_position(function, [p for p in declared if p.kind is p.POSITIONAL_ONLY])
     return Handler(
         function=function,
@@ -108,7 +108,7 @@ def _typed(
     hidden = {wire for key, wire in names.items() if key in private}
     if arguments.get("var_kwargs_schema") is not None:
         schema.setdefault("additionalProperties", True)
-        hidden |= filled  # **kwargs would take a key of the name that is filled already
+        hidden |= filled - fields.keys()  # **kwargs would take a key of the name that is filled already
     core = core if call is whole else {**whole, "schema": core}
     drop_unknown = options.get("unknown") == "drop"
     own = {parameter.name: parameter.default for parameter in named}

@@ -36,6 +36,17 @@ def fixed_names(function: Callable[..., object]) -> frozenset[str]:
     return frozenset() if wrapped is None else fixed_names(wrapped)
 
 
+def all_names(function: Callable[..., object]) -> frozenset[str]:
+    """Every parameter that might be given by name; those that no signature shows are filled already, as `self` is."""
+    target = called(inspect.unwrap(whole(function)))  # type: ignore[arg-type]
+    try:
+        parameters = inspect.signature(getattr(target, "__func__", target)).parameters  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # some that are written in C
+        return fixed_names(function)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(name for name, parameter in parameters.items() if parameter.kind in named)
+
+
 def type_hints(function: Callable[..., object]) -> dict[str, object]:
     """The hints as types; that of the return may be one that only type checkers resolve.
 
