@@ -11,7 +11,7 @@ The answer is a stream of server-sent events: `text`, `call`, `result`, and at t
 client closes the connection, the run is cancelled, with whatever it is calling.
 
 What to change first:
-- `principal_of`: who a token belongs to. Ask your own identity provider there.
+- `Door.admit`: who a token belongs to. Ask your own identity provider there.
 - `Notes` and the tools below it: your database. It stands in `Runner(deps=…)`; the tools find it in `context.deps`.
 - `own_notes`: what a principal may do. Guards are asked before every call, so a tool need not ask again.
 - `Limits`. They are counted in this process; with several, keep one person's requests in one of them.
@@ -33,9 +33,12 @@ from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Path, Request
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
 from ferrule.approval import printable
@@ -43,6 +46,8 @@ from ferrule.loop import Finished, LoopEvent, ModelText, Run, run
 from ferrule.middleware import budget, rate
 
 LOG = logging.getLogger("chat_service")
+LONGEST_BODY = 256 * 1024  # bytes; the longest question has less, with each of its characters as an escape
+TOO_LONG = HTTPException(413, f"a question has at most {LONGEST_BODY} bytes")
 TEAM = "team"  # everybody reads the notes of this owner, and nobody writes them
 
 
@@ -114,7 +119,6 @@ class Service:
     model: models.Model
     runner: Runner
     limits: Limits
-    people: Mapping[str, str]
     histories: dict[tuple[str, str], list[Any]] = field(default_factory=dict)
     answering: set[str] = field(default_factory=set)
 
@@ -132,15 +136,52 @@ def service_of(request: Request) -> Service:
 
 
 Shared = Annotated[Service, Depends(service_of)]
-Bearer = Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]
 
 
-def principal_of(bearer: Bearer, service: Shared) -> str:
-    """Digests are compared, so how long it takes says nothing of a token."""
-    principal = service.people.get(digest(bearer.credentials))
-    if principal is None:
-        raise HTTPException(401, "this token belongs to nobody", headers={"WWW-Authenticate": "Bearer"})
-    return principal
+class Door:
+    """Who asks, and how long a question may be, before anything of it is read: FastAPI reads a body first of all."""
+
+    def __init__(self, app: ASGIApp, people: Mapping[str, str]) -> None:
+        self.app = app
+        self.people = people
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        left = LONGEST_BODY
+
+        async def bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise TOO_LONG
+            return message
+
+        try:
+            scope.setdefault("state", {})["principal"] = self.admit(Headers(scope=scope))
+        except HTTPException as refused:
+            answer = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, bounded, send)
+
+    def admit(self, headers: Headers) -> str:
+        """Whose token it is. Digests are compared, so how long it takes says nothing of a token."""
+        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        principal = self.people.get(digest(token))
+        if scheme.lower() != "bearer" or principal is None:
+            raise HTTPException(401, "this token belongs to nobody", headers={"WWW-Authenticate": "Bearer"})
+        length = headers.get("Content-Length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > LONGEST_BODY:
+            raise TOO_LONG
+        return principal
+
+
+def principal_of(request: Request) -> str:
+    """Whom the door let in."""
+    return request.state.principal
 
 
 Principal = Annotated[str, Depends(principal_of)]
@@ -236,8 +277,9 @@ def create_app(model: models.Model, notes: Notes, people: Mapping[str, str], lim
         async with runner:  # when the server stops, what runs is waited for, and then cancelled
             yield
 
-    app = FastAPI(title="Chat service", lifespan=lifespan)
-    app.state.service = Service(model, runner, limits, people)
+    app = FastAPI(title="Chat service", lifespan=lifespan, dependencies=[Depends(HTTPBearer())])  # the page says so
+    app.add_middleware(Door, people=people)
+    app.state.service = Service(model, runner, limits)
     app.post("/conversations/{conversation}", response_class=EventSourceResponse)(answer)
     return app
 

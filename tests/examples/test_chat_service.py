@@ -106,6 +106,24 @@ def test_without_a_token_that_belongs_to_somebody_the_model_is_not_asked(headers
         assert model.requests == []
 
 
+@pytest.mark.parametrize(
+    ("token", "length", "status"),
+    [("token-of-eve", "200000000", 401), ("token-of-ada", "200000000", 413), ("token-of-ada", None, 413)],
+)
+def test_nothing_is_read_for_somebody_unknown_and_no_more_than_a_question_for_the_others(token, length, status):
+    framing = f"Content-Length: {length}" if length else "Transfer-Encoding: chunked"
+    with serving(["Hello."]) as (client, model):
+        with socket.create_connection((client.base_url.host, client.base_url.port), timeout=20) as asking:
+            asking.sendall(
+                f"POST /conversations/first HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+                f"Content-Type: application/json\r\n{framing}\r\n\r\n".encode()
+            )
+            if length is None:  # one chunk that is too much, and the body goes on: nobody waits for its end
+                asking.sendall(b"50000\r\n" + b" " * 0x50000 + b"\r\n")
+            assert asking.recv(65536).startswith(f"HTTP/1.1 {status} ".encode())
+        assert model.requests == []
+
+
 def test_nobody_reads_or_writes_the_notes_of_others_and_everybody_reads_those_of_the_team():
     notes = Notes()
     notes.by_owner["team"]["plan"] = "ship it"
