@@ -23,6 +23,7 @@ from ferrule import Decision, Event, Media, Runner, Text, ToolContext, ToolResul
 from ferrule.errors import DefinitionError
 from ferrule.loop import Finished, LoopResult, NotResumed, Run, TurnStarted, resume, run
 from ferrule.models import Reply, Scripted, Step
+from ferrule.selection import pinned, search_tool
 from ferrule.suspended_run import _with_bytes, _without_bytes
 from ferrule.testing import ManualClock
 from ferrule.values.call import ToolCall
@@ -522,24 +523,100 @@ def edited(state: Any, path: tuple[Any, ...], value: Any) -> Any:
     return found
 
 
-@pytest.mark.parametrize("value", [None, "x", -1, 1e9, [], {}, {"$bytes": 1}], ids=repr)
-def test_an_edit_anywhere_is_refused_or_pays_as_it_was_answered(value: Any) -> None:
-    state = suspended(Office(), [PAY, ("look", {})], context=ToolContext(principal="bob"))
+def test_an_edit_of_any_field_to_another_type_is_refused_before_anything_runs_or_changes_nothing() -> None:
+    """The form of the model's messages, what a tool itself gave, and texts that may be left out are not described."""
 
     async def main() -> None:
+        office = Office()
+        everything = [*office.tools(), search_tool(office.tools())]
+        runner = Runner(everything, guards=[asks], approve=later, resume_key=KEY)
+        turn = [PAY, PAY_BOB, ("look", {}), ("search_tools", {"query": "who asks"}), ("whoami", {"more": 1})]
+        context = ToolContext(principal="bob", metadata={"found": 5})
+        came = await run(Scripted([turn]), ASK, runner, context=context, selector=pinned("pay", "look", "search_tools"))
+        state = json.loads(json.dumps(came.suspended))
+        assert state["found"] == ["whoami"] and len(state["waiting"]) == 2
+        goes_on = []
         for path in leaves(state):
-            office, changed = Office(), edited(state, path, value)
-            if changed == state:
-                continue
-            try:
-                going = resume(changed, {"call_1": True}, Scripted(["Done."] * 9), office.runner())
-                await going
-            except (DefinitionError, NotResumed):
-                assert office.paid == [], path
-            else:
-                assert office.paid == ["ada"] and path[0] not in ("waiting", "version", "kind"), path
+            for value in (None, "x", -1, 1.5, True, [], {}, [5], {"$bytes": 1}, {"x": [None]}):
+                if kind_of(value) == kind_of(value_at(state, path)):
+                    continue
+                changed = edited(state, path, value)
+                office.paid.clear()
+                try:
+                    going = resume(changed, {"call_1": True, "call_2": True}, Scripted(["Done."]), again(runner))
+                    result = await going
+                except (DefinitionError, NotResumed):
+                    assert office.paid == [], path
+                else:
+                    assert office.paid == ["ada", "bob"] and result.status == "done", path
+                    goes_on.append(path)
+        assert {path[-1] for path in goes_on if not is_somebody_elses(path)} <= {*MAY_BE_NULL, "version"}  # true is 1
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 240))
+
+
+def again(runner: Runner) -> Runner:
+    """The same in another process, which has taken up nothing yet."""
+    return Runner(runner.tools, guards=[asks], approve=later, resume_key=KEY)
+
+
+def kind_of(value: Any) -> type:
+    return float if type(value) is int else type(value)
+
+
+def value_at(state: Any, path: tuple[Any, ...]) -> Any:
+    return functools.reduce(lambda place, key: place[key], path, state)
+
+
+MAY_BE_NULL = {"api", "reason", "error", "executed", "problem", "parent", "uri", "name", "data"}
+
+
+def is_somebody_elses(path: tuple[Any, ...]) -> bool:
+    """Whether it belongs to the model's API or to a tool, and not to the loop."""
+    if path[0] in ("messages", "turn"):
+        return len(path) > 2
+    own = path[2:3] in (("output",), ("metadata",)) or path[2:4] in (("call", "arguments"), ("call", "data"))
+    return path[0] == "state" or (path[0] == "results" and own)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        (("usage_by_turn",), [{"input_tokens": "5"}], "usage_by_turn.*input_tokens.*valid"),
+        (("found",), 5, "found: Input should be a valid list"),
+        (("limited",), "yes", "limited: Input should be a valid boolean"),
+        (("turns",), "1", "turns: Input should be a valid integer"),
+        (("results", 1, "content", 1, "fetch"), "yes", "fetch: Input should be a valid boolean"),
+        (("results", 1, "content", 1, "mime_type"), "no type", "Media whose mime_type is 'no type'"),
+    ],
+)
+def test_an_edit_is_named_with_its_place(path: tuple[Any, ...], value: Any, says: str) -> None:
+    office = Office()
+    state = suspended(office, [PAY, ("look", {})])
+    with pytest.raises(DefinitionError, match=says):
+        resume(edited(state, path, value), {"call_1": True}, Scripted(["Done."]), office.runner())
+
+
+def test_what_a_search_found_is_a_list_of_definitions_and_metadata_of_other_tools_is_their_own() -> None:
+    office = Office()
+    runner = Runner([*office.tools(), search_tool(office.tools())], guards=[asks], approve=later, resume_key=KEY)
+    came = come_to(lambda: run(Scripted([[PAY, ("look", {}), ("search_tools", {"query": "who"})]]), ASK, runner))
+    for wrong in (5, [5], [{"name": []}], None):
+        changed = edited(came.suspended, ("results", 2, "metadata", "found"), wrong)
+        with pytest.raises(DefinitionError, match="'search_tools' found is a list of definitions, not"):
+            resume(changed, {"call_1": True}, Scripted(["Done."]), again(runner))
+    own = edited(came.suspended, ("results", 1, "metadata", "found"), 5)
+    assert come_to(lambda: resume(own, {"call_1": True}, Scripted(["Done."]), again(runner))).status == "done"
+
+
+def test_where_one_record_was_changed_none_of_the_others_is_taken_up() -> None:
+    office = Office()
+    state = suspended(office, [PAY, PAY_BOB])
+    changed = edited(state, ("waiting", "call_2", "arguments", "to"), "eve")
+    with pytest.raises(NotResumed, match=r"'call_2' was not taken up.*give both the same resume_key"):
+        go_on(office, changed, {"call_1": True, "call_2": True}, [])
+    assert office.paid == []
+    assert go_on(office, state, {"call_1": True, "call_2": True}).status == "done"
 
 
 def test_an_edit_of_what_is_sealed_pays_nobody_and_uses_nothing_up() -> None:

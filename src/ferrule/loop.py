@@ -37,8 +37,8 @@ from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError, FerruleError
 from ferrule.models import Message, Model, Reply
-from ferrule.pipeline.suspension import RESUMED_ALREADY
-from ferrule.providers._read import plain
+from ferrule.pipeline.suspension import NOT_SEALED, RESUMED_ALREADY
+from ferrule.providers._read import found_in, plain
 from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
 from ferrule.selection.search_tool import finds_tools, found, searched_by
@@ -246,6 +246,7 @@ def resume(
     """
     _check_both(model, runner)
     saved = read_suspended(suspended)
+    _check_what_was_found(saved, runner)
     if saved.api and (api := _api_of(model)) and api != saved.api:
         raise DefinitionError(
             f"the messages of this run are in the form of {saved.api!r}, and this model takes those of {api!r}: go on "
@@ -264,6 +265,18 @@ def resume(
     context = context_of(context, given, "loop.resume", resume.__kwdefaults__ or ())
     limits = (saved.max_turns, saved.calls_left, saved.on_failure)
     return Run(model, saved.messages, runner, context, *limits, saved.state, None, _TakenUp(saved, dict(answers), by))
+
+
+def _check_what_was_found(saved: SuspendedRun, runner: Runner) -> None:
+    """What stands in the results of search tools says which tools are offered next; in those of others, anything."""
+    for one in saved.results:
+        tool = runner.tools.find(one.tool_name)
+        named = one.metadata.get("found", [])
+        if one.status == "ok" and tool is not None and finds_tools(tool) and found_in(one.result()) != named:
+            raise DefinitionError(
+                f"this is not a result's `suspended`: what the call {one.call.id!r} of {tool.name!r} found is a list "
+                f"of definitions, not {str(named)[:100]!r}"
+            )
 
 
 def _check_both(model: object, runner: object) -> None:
@@ -583,7 +596,9 @@ class Run:
         if not names:
             return
         tools = self._runner.tools
-        known = [tools.find(name) for name in names[0] if all(name in others for others in names)]
+        known = [
+            tools.find(name) for name in names[0] if isinstance(name, str) and all(name in others for others in names)
+        ]
         offered = [tool for tool in known if tool is not None]
         wire_names = {tool.wire_name for tool in offered}
         self._offered, self._found = Toolset(offered), [name for name in saved.found if name in wire_names]
@@ -618,9 +633,8 @@ class Run:
         elif not reply.calls or reply.stop == "pause":
             self.messages += reply.messages
         self.state, self._text, self._reason = reply.state, reply.text, reply.reason
-        self.usage_by_turn.append(
-            {name: count for name, count in reply.usage.items() if isinstance(count, int | float)}
-        )
+        counts = {name: count for name, count in reply.usage.items() if isinstance(count, int | float)}
+        self.usage_by_turn.append({name: count for name, count in counts.items() if type(count) is not bool})
         if reply.text and not streamed:
             yield ModelText(reply.text)
 
@@ -748,6 +762,9 @@ class Run:
     async def _take_up(self, taken_up: _TakenUp, reply: Reply) -> AsyncGenerator[Event, None]:
         """Takes up the calls that were answered, and appends the turn with the answers to all its calls."""
         saved, waiting = taken_up.saved, dict(taken_up.saved.waiting)
+        for call_id, pending in waiting.items():  # all of them: nothing runs where one was changed
+            if not self._runner.is_sealed({"pending": pending}):
+                raise NotResumed(call_id, NOT_SEALED)
         ended: dict[str, ToolResult] = {}
         try:
             for call_id, pending in saved.waiting.items():

@@ -418,6 +418,14 @@ class Runner:
             raise Rejected("denied", hide(state, rejection.error)) from None
         return state
 
+    def is_sealed(self, record: JsonObject) -> bool:
+        """Whether the record of a suspended call is as this runner, or one with its `resume_key`, has made it.
+
+        Raises:
+            DefinitionError: for a record of no suspended call.
+        """
+        return answered_call(record, self._state.resume_keys, False, None) is not None
+
     async def resume(
         self,
         record: Mapping[str, object],

@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from ferrule.errors import DefinitionError
 from ferrule.models import Reply
@@ -19,7 +29,9 @@ from ferrule.values.result import Status, ToolResult
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    """What is saved is read as it was written, or refused: nothing is read as what it only looks like."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class SavedCall(_Part):
@@ -33,6 +45,32 @@ class SavedCall(_Part):
     parent: str | None
 
 
+class SavedText(_Part):
+    """A block of text."""
+
+    text: str
+
+
+class SavedMedia(_Part):
+    """A block of something else."""
+
+    kind: Literal["image", "audio", "file", "resource"]
+    data: bytes | None
+    mime_type: str
+    uri: str | None
+    name: str | None
+    fetch: bool
+
+
+def _kind_of_block(value: object) -> str:
+    return "media" if isinstance(value, SavedMedia) or (isinstance(value, dict) and "kind" in value) else "text"
+
+
+SavedBlock: TypeAlias = Annotated[
+    Annotated[SavedText, Tag("text")] | Annotated[SavedMedia, Tag("media")], Discriminator(_kind_of_block)
+]
+
+
 class SavedResult(_Part):
     """The result of a call, with all that the model is told of it."""
 
@@ -40,12 +78,12 @@ class SavedResult(_Part):
     tool_name: str
     status: Status
     output: Any
-    content: list[Text | Media]
+    content: list[SavedBlock]
     error: str | None
     executed: bool | None
-    repairs: tuple[str, ...]
+    repairs: list[str]
     metadata: dict[str, Any]
-    duration_ms: float
+    duration_ms: NonNegativeFloat
 
     @classmethod
     def of(cls, result: ToolResult) -> SavedResult:
@@ -62,25 +100,47 @@ class SavedResult(_Part):
             tool_name=result.tool_name,
             status=result.status,
             output=record["output"],
-            content=list(result.content),
+            content=[_saved_block(block) for block in result.content],
             error=result.error,
             executed=result.executed,
-            repairs=result.repairs,
+            repairs=list(result.repairs),
             metadata=record["metadata"],
             duration_ms=result.duration_ms,
         )
 
     def result(self) -> ToolResult:
         """The result again."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields if name != "call"}
-        return ToolResult(**fields, call=ToolCall(**dict(self.call)))
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        fields["content"] = [_block(saved) for saved in self.content]
+        fields["repairs"] = tuple(self.repairs)
+        fields["call"] = ToolCall(**dict(self.call))
+        return ToolResult(**fields)
+
+    @model_validator(mode="after")
+    def _check_it_is_a_result(self) -> SavedResult:
+        try:
+            self.result()
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+def _saved_block(block: Text | Media) -> SavedText | SavedMedia:
+    if isinstance(block, Text):
+        return SavedText(text=block.text)
+    return SavedMedia(**{name: getattr(block, name) for name in SavedMedia.model_fields})
+
+
+def _block(saved: SavedText | SavedMedia) -> Text | Media:
+    return Text(saved.text) if isinstance(saved, SavedText) else Media(**dict(saved))
 
 
 class SuspendedRun(_Part):
     """What stands in a run's `suspended`.
 
     The records in `waiting` are sealed by the runner, and everything else is not: whoever can change it can put words
-    into the conversation. Keep it where your program alone can write.
+    into the conversation. Keep it where your program alone can write. What a model's API makes of its own messages, and
+    what a tool makes of its own metadata, is not described here.
     """
 
     version: Literal[1] = 1
@@ -91,16 +151,16 @@ class SuspendedRun(_Part):
     """The form of the messages; `None` where the model does not say it."""
     results: list[SavedResult]
     """Of every call of the turn, in call order."""
-    messages: list[Any]
+    messages: list[dict[str, Any]]
     """The history before the turn."""
-    turn: list[Any]
+    turn: list[dict[str, Any]]
     """The turn itself, without the answers to its calls."""
     text: str
     stop: Stop
     reason: str | None
     state: dict[str, Any]
     """The model's own."""
-    usage_by_turn: list[dict[str, Any]]
+    usage_by_turn: list[dict[str, int | float]]
     turns: NonNegativeInt
     calls_left: NonNegativeInt
     limited: bool
