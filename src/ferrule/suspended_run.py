@@ -111,7 +111,7 @@ class SavedResult(_Part):
     def result(self) -> ToolResult:
         """The result again."""
         fields = {name: getattr(self, name) for name in type(self).model_fields}
-        fields["content"] = [_block(saved) for saved in self.content]
+        fields["content"] = [_block_again(saved) for saved in self.content]
         fields["repairs"] = tuple(self.repairs)
         fields["call"] = ToolCall(**dict(self.call))
         return ToolResult(**fields)
@@ -131,7 +131,7 @@ def _saved_block(block: Text | Media) -> SavedText | SavedMedia:
     return SavedMedia(**{name: getattr(block, name) for name in SavedMedia.model_fields})
 
 
-def _block(saved: SavedText | SavedMedia) -> Text | Media:
+def _block_again(saved: SavedText | SavedMedia) -> Text | Media:
     return Text(saved.text) if isinstance(saved, SavedText) else Media(**dict(saved))
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TextIO
 
@@ -20,10 +21,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ferrule import Runner
 from ferrule.approval import console, printable
 from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
 from ferrule.approval.terminal import RESET
+from ferrule.guards import ask_before_changes, within
+from ferrule.tools import files
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, ask, deny
@@ -427,6 +431,23 @@ def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: T
         "  arguments, not shown: path, old, new, key",
         "  because: it changes things",
     ]
+
+
+def test_nobody_is_asked_about_an_edit_that_cannot_work_and_the_model_is_told_why(
+    tmp_path: Path, terminal: Terminal
+) -> None:
+    (tmp_path / "a.txt").write_text("one\none\n")
+    guards = [within(tmp_path), ask_before_changes]
+    runner = Runner(files.tools, guards=guards, approve=console(terminal.input, terminal.output))
+    calls = [
+        ToolCall(old, "edit_file", {"path": str(tmp_path / "a.txt"), "old": old, "new": "2"}) for old in ("two", "one")
+    ]
+    calls.append(ToolCall("3", "edit_file", {"path": "/etc/hostname", "old": "a", "new": "2"}))
+    results = asyncio.run(asyncio.wait_for(runner.run_all(calls), BOUND))
+    assert [(result.status, result.executed) for result in results] == [("denied", False)] * 3
+    assert "old does not occur in" in str(results[0].error) and "take in more" in str(results[1].error)
+    assert "old" not in str(results[2].error)
+    assert not select.select([terminal.master], [], [], 0)[0]
 
 
 def test_the_whole_of_a_preview_has_the_arguments_too_and_nothing_hidden(terminal: Terminal) -> None:

@@ -26,6 +26,7 @@ from ferrule import (
     Tool,
     ToolCall,
     ToolContext,
+    ToolError,
     ToolResult,
     ask,
     deny,
@@ -316,6 +317,22 @@ def test_the_question_shows_the_tools_preview(era: str) -> None:
     person = Person(YES)
     call(Runner([shred], guards=[ask_before_changes]), era, "shred", {"name": "a"}, person)
     assert "would shred a" in person.asked[0].message
+
+
+@both_eras
+def test_a_client_is_not_asked_about_what_cannot_work(era: str) -> None:
+    def cannot(arguments: Any) -> str:
+        raise ToolError(f"there is no {arguments['name']}")
+
+    @tool(preview=cannot)
+    async def shred(name: str) -> str:
+        """Shred."""
+        return "shredded"
+
+    person = Person(YES)
+    answer = call(Runner([shred], guards=[ask_before_changes]), era, "shred", {"name": "a"}, person)
+    assert text(answer) == "Denied: there is no a. Nothing was run."
+    assert person.asked == []
 
 
 @both_eras

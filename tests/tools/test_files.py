@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrule import Decision, Diff, Runner, ToolCall, deny
+from ferrule import Decision, Diff, Runner, ToolCall, ToolError, deny
 from ferrule.guards import ask_before_changes, within
 from ferrule.paths import SymbolicLinkError
 from ferrule.patterns import Pattern
@@ -147,7 +147,8 @@ def test_a_file_that_is_too_large_says_so_and_so_does_one_that_grows(
     (root / "b").write_text("x" * 5_000_001)
     with pytest.raises(ValueError, match="has 5000001 bytes; at most 5000000 are edited"):
         edit(root, path="b", old="x", new="y")
-    assert "at most 5000000 are edited" in preview(files.edit_file, path=str(root / "b"), old="x", new="y")
+    with pytest.raises(ToolError, match="at most 5000000 are edited"):
+        preview(files.edit_file, path=str(root / "b"), old="x", new="y")
     (root / "empty").touch()
     empty = os.stat(root / "empty")
     monkeypatch.setattr(os, "fstat", lambda descriptor: empty)  # as if it had none yet
@@ -665,11 +666,15 @@ def test_who_is_asked_sees_what_an_edit_changes_and_that_is_what_it_does(root: P
     assert seen == Diff("one\r\ntwo\r\none\r\n", path.read_bytes().decode(), str(path))
 
 
-def test_an_edit_that_would_fail_says_so_to_who_is_asked(root: Path) -> None:
-    (root / "a.txt").write_text("one\n")
-    seen = preview(files.edit_file, path=str(root / "a.txt"), old="two", new="2", replace_all=False)
-    assert seen.startswith("It would fail: old does not occur in")
-    assert "does not exist" in preview(files.edit_file, path=str(root / "b.txt"), old="two", new="2")
+def test_an_edit_that_cannot_work_is_none_to_ask_about(root: Path) -> None:
+    (root / "a.txt").write_text("one\none\n")
+    for name, old, why in (
+        ("a.txt", "two", "old does not occur in"),
+        ("a.txt", "one", "2"),
+        ("b.txt", "x", "not exist"),
+    ):
+        with pytest.raises(ToolError, match=why):
+            preview(files.edit_file, path=str(root / name), old=old, new="2", replace_all=False)
 
 
 def test_what_cannot_be_shown_is_told_with_what_would_be_written(root: Path) -> None:
@@ -699,10 +704,9 @@ def test_an_edit_that_was_approved_is_looked_for_again_when_it_runs(root: Path) 
 def test_a_preview_follows_no_link(root: Path) -> None:
     (root / "a.txt").write_text("what is there")
     (root / "link").symlink_to(root / "a.txt")
-    for seen in (
-        preview(files.write_file, path=str(root / "link"), content="x"),
-        preview(files.edit_file, path=str(root / "link"), old="what", new="x"),
-    ):
+    with pytest.raises(ToolError) as cannot_work:
+        preview(files.edit_file, path=str(root / "link"), old="what", new="x")
+    for seen in (preview(files.write_file, path=str(root / "link"), content="x"), str(cannot_work.value)):
         assert isinstance(seen, str) and "links are not followed" in seen and "is there" not in seen
 
 
@@ -738,7 +742,8 @@ def test_a_preview_shows_nothing_of_a_file_with_several_hard_links_where_these_a
     os.link(root / "a.txt", root / "b.txt")
     tools = {tool.name: tool for tool in files.refusing_hard_links()}
     path = str(root / "b.txt")
-    assert "two" not in preview(tools["edit_file"], path=path, old="one", new="1")
+    with pytest.raises(ToolError, match=r"has 2 hard links, which are refused$"):
+        preview(tools["edit_file"], path=path, old="one", new="1")
     assert "two" not in preview(tools["write_file"], path=path, content="x")
     assert preview(files.edit_file, path=path, old="one", new="1").before == "one two"
     assert tools["read_file"].preview is None

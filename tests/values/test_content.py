@@ -13,7 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import Runner, Tool, ToolResult
-from ferrule.values.content import KEEPS, Block, Keep, Media, Text, bound, checked, cut, render, size, to_text
+from ferrule.values.content import (
+    KEEPS,
+    Block,
+    Keep,
+    Media,
+    Text,
+    bound,
+    checked,
+    cut,
+    render,
+    sentence,
+    size,
+    to_text,
+)
 from steps import steps
 
 json_values = st.recursive(
@@ -300,3 +313,11 @@ def test_falsy_values_render_as_themselves(value: Any) -> None:
     (block,) = render(value)
     assert isinstance(block, Text)
     assert block.text == (value if isinstance(value, str) else json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [("no", "no."), ("no.", "no."), ("refund i1?", "refund i1?"), ("stop!\n", "stop!"), ("cut …", "cut …"), ("", ".")],
+)
+def test_somebodys_words_get_a_mark_at_their_end_where_they_have_none(said: str, ended: str) -> None:
+    assert sentence(said) == ended

@@ -20,6 +20,7 @@ from typing import Any, TextIO, TypeAlias
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question, shown_name
 from ferrule.approval.terminal import reset
+from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
@@ -53,7 +54,7 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
     What is long is cut, and `m` shows the whole of it and asks again. Where the tool has a `preview`, what that says is
     shown instead of the arguments: a text, or a unified diff of a `Diff`. It is called with the arguments as this
     approver sees them, with stars for what is hidden; where it breaks, or takes longer than 10 s, the arguments are
-    shown.
+    shown. Where it raises a `ToolError`, the call cannot work: nobody is asked, and the model is told that.
 
     Where the decision has an `into`, the value is asked for instead, and not shown as it is typed; where it has a
     `schema`, one property after another. The question waits
@@ -134,6 +135,8 @@ class _Dialogue:
         try:
             self._go_on()
             into, preview = self.decision.into, self._previewed()
+            if isinstance(preview, ToolError):
+                return deny(str(preview))
             if self.decision.schema is not None and self.decision.schema.get("properties"):
                 return self._object(self.decision.schema, preview)
             return self._yes_or_no(preview) if into is None else self._value(into, preview)
@@ -143,18 +146,21 @@ class _Dialogue:
         finally:
             _ONE_AT_A_TIME.release()
 
-    def _previewed(self) -> list[str] | str | None:
-        """What the tool's preview says, made now, when it is this question's turn; or why there is none."""
+    def _previewed(self) -> list[str] | str | ToolError | None:
+        """What the tool's preview says, made now, when it is this question's turn; or why there is none; or why the
+        call cannot work."""
         make = self.preview
         if make is None:
             return None
-        found: list[list[str] | str] = []
+        found: list[list[str] | str | ToolError] = []
 
         def look() -> None:
             try:
                 found.append(preview_lines(make(starred(self.call.arguments, self.hidden))))
             except NoPreview as error:
                 found.append(str(error))
+            except ToolError as error:
+                found.append(error)
             except BaseException as error:  # a `SystemExit` of the tool's, too
                 found.append(f"it broke ({type(error).__name__})")
 

@@ -73,7 +73,7 @@ class Tool(Generic[P, R_co]):
         resources: The keys that a call locks, a function of its arguments.
         private: Parameters that the model neither sees nor fills.
         preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
-            person.
+            person. A `ToolError` that it raises says that the call cannot work: then nobody is asked.
         isolation: `"process"` for a handler that runs in a process of its own, which is killed with all that it has
             started at the deadline; it must be importable. Or an object that says where it runs, by `executor(tool)`.
         transfer: How arguments and results cross to there: as `"json"`, or by `"pickle"`.

@@ -57,7 +57,7 @@ from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
-from ferrule.values.content import clean, cut, jsonable
+from ferrule.values.content import clean, cut, jsonable, sentence
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
 from ferrule.values.input import Answer, InputRequired
@@ -432,7 +432,7 @@ def note_judged(plan: Plan, state: CallState, values: object, text: str) -> None
         state.call = judged_call(state.call, plan.parameters.judged(text, values))
     except NoJudgedForm as error:
         log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
-        raise Rejected("failed", f"{plan.name} could not be run: {error}. {NOTHING_RUN}") from None
+        raise Rejected("failed", f"{plan.name} could not be run: {sentence(str(error))} {NOTHING_RUN}") from None
 
 
 # -- the journal -------------------------------------------------------------------------------------------------------

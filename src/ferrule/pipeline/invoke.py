@@ -22,6 +22,7 @@ from ferrule.pipeline.tasks import start
 from ferrule.scheduling.clock import Timer, end_of, wait_until, wake
 from ferrule.types import Coro
 from ferrule.values.call import ToolCall
+from ferrule.values.content import sentence
 from ferrule.values.context import ToolContext
 from ferrule.values.input import Answer, InputRequired
 from ferrule.values.result import ToolResult
@@ -214,7 +215,7 @@ async def run_handler(plan: Plan, values: object, state: CallState) -> ToolResul
         return result
     except (ArgumentErrors, NoJudgedForm) as error:  # what a validator makes of the same text may change
         reason = "its arguments do not fit any more" if isinstance(error, ArgumentErrors) else error
-        return reject(state, Rejected("failed", f"{plan.name} could not be run: {reason}. {NOTHING_RUN}"))
+        return reject(state, Rejected("failed", f"{plan.name} could not be run: {sentence(str(reason))} {NOTHING_RUN}"))
     except SystemExit as error:  # in a task of its own it would end the loop
         return results.middleware_raised(state, error)
     finally:

@@ -17,7 +17,7 @@ from ferrule.pipeline.hiding import hide, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Text, as_output, bound, clean, cut, render, size, text_of
+from ferrule.values.content import Text, as_output, bound, clean, cut, render, sentence, size, text_of
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
@@ -57,7 +57,7 @@ class Suspended(Rejected):
     def __init__(self, plan: Plan, decision: Decision, kept: Any) -> None:
         waits_for = "a decision" if decision.schema is None else "input"
         reason = cut(clean(decision.reason), 500)
-        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {reason}. {NOTHING_RUN}")
+        super().__init__("suspended", f"{plan.name} waits for {waits_for}: {sentence(reason)} {NOTHING_RUN}")
         self.decision = decision
         self.kept = kept
 
@@ -118,7 +118,7 @@ def _short(state: CallState, text: str) -> str:
 
 def _failed(state: CallState, why: str, executed: bool | None) -> str:
     what = "could not be run" if executed is False else "failed"
-    return f"{state.plan.name} {what}: {why}. {what_ran(executed)}"
+    return f"{state.plan.name} {what}: {sentence(why)} {what_ran(executed)}"
 
 
 def problem(call: ToolCall) -> Rejected:
@@ -130,7 +130,7 @@ def problem(call: ToolCall) -> Rejected:
 def denied(reason: str) -> Rejected:
     """The end of a call that may not run."""
     why = cut(clean(reason), 500).rstrip(".") or "not permitted"
-    return Rejected("denied", f"Denied: {why}. {NOTHING_RUN}")
+    return Rejected("denied", f"Denied: {sentence(why)} {NOTHING_RUN}")
 
 
 def busy(plan: Plan, why: str) -> Rejected:

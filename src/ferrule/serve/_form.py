@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import mcp_types as wire
 
-from ferrule import Decision, ToolCall, ToolContext, allow, deny
+from ferrule import Decision, ToolCall, ToolContext, ToolError, allow, deny
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
 from ferrule.arguments.schema_parameters import SchemaParameters
@@ -54,7 +54,11 @@ class Form(NamedTuple):
 
 
 async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> Form:
-    """The question of `decision` as a form; what does not fit one is asked for as JSON."""
+    """The question of `decision` as a form; what does not fit one is asked for as JSON.
+
+    Raises:
+        ToolError: of the tool's preview, where the call cannot work.
+    """
     asked = call, decision, tuple(context.tool.hidden), await _preview(call, context)
     message = Question(*asked, whole=True).text.strip()
     if len(message) > _MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
@@ -134,7 +138,11 @@ def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _preview(call: ToolCall, context: ToolContext) -> list[str] | str | None:
-    """What the tool's preview says, or why it says nothing."""
+    """What the tool's preview says, or why it says nothing.
+
+    Raises:
+        ToolError: where it says that the call cannot work.
+    """
     make = context.tool.preview
     if make is None:
         return None
@@ -145,4 +153,6 @@ async def _preview(call: ToolCall, context: ToolContext) -> list[str] | str | No
         return f"it takes longer than {_SECONDS_TO_PREVIEW:.0f} s"
     if not isinstance(found, Raised):
         return found  # type: ignore[return-value]
+    if isinstance(found.error, ToolError):
+        raise found.error
     return str(found.error) if isinstance(found.error, NoPreview) else f"it broke ({type(found.error).__name__})"

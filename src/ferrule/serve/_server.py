@@ -35,7 +35,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolError, ToolResult, ask, deny
 from ferrule.pipeline.results import NOTHING_RUN
 from ferrule.pipeline.tasks import start
 from ferrule.serve._caller import CALLER, ask_client, noting
@@ -145,9 +145,12 @@ class _Client:
         declared = None if capabilities is None else capabilities.elicitation
         if declared is None or (declared.form is None and declared.url is not None):
             return _NO_FORMS
+        try:
+            form = await form_of(call, decision, context)
+        except ToolError as cannot_work:
+            return deny(str(cannot_work))
         if not modern:
-            return await self._elicit(await form_of(call, decision, context))
-        form = await form_of(call, decision, context)
+            return await self._elicit(form)
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
         if isinstance(given, wire.ElicitResult):

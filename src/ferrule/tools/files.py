@@ -26,6 +26,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
+from ferrule.errors import ToolError
 from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
 from ferrule.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, running
@@ -305,7 +306,7 @@ def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> s
     try:
         edit = _edit(_located(path, os.sep), path, old, new, arguments.get("replace_all", False), hard_links)
     except (ValueError, OSError) as error:
-        return f"It would fail: {error}"
+        raise ToolError(str(error)) from None
     return Diff(edit.before, edit.after, path)
 
 

@@ -365,6 +365,12 @@ def _head_and_tail(length: int, shown: int, keep: Keep) -> tuple[int, int]:
 _JSON_START = r"\s*[\[{\"\-0-9tfn]"
 
 
+def sentence(text: str) -> str:
+    """`text`, somebody's own words, with a mark at its end: the one that it has, or a full stop."""
+    text = text.rstrip()
+    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+
+
 def cut(text: str, limit: int, keep: Keep = "both") -> str:
     """`text` in at most `limit` characters, its head, its tail or both, with a note on how many were left out; what was
     JSON is JSON still, where Pydantic reads it: not what nests more than 200 deep, or holds half of a surrogate pair or
