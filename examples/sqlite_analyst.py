@@ -7,15 +7,16 @@ Start it with the SDK of your model (`pip install "ferrule[anthropic]"`) and its
 Each question is asked in the same conversation. Nobody has to be asked, because there is nothing to decide:
 
 - The file is opened read-only, and SQLite asks `may` about each part of a statement: what is not reading is refused.
-- A query has `SECONDS` and ends by itself; it shows `ROWS` rows, and makes no value larger than `LARGEST` bytes.
+- A query runs in a process that is killed after `SECONDS`, whatever it is at. It shows `ROWS` rows of at most
+  `COLUMNS`, makes no value larger than `LARGEST` bytes, and SQLite holds no more than `MEMORY` bytes for it.
 - What is in the database may be anybody's words: it is marked as data (`untrusted`) where the model reads it.
 
-The tools are plain functions, so each call runs in a thread of its own, with a connection of its own that is made, used
+The tools are in `sqlite_tools.py`, which the processes import. Each call has a connection of its own that is made, used
 and closed there. That is why queries of one turn can run side by side.
 
 What to change first:
 
-- `READABLE`: the tables that may be read, if not all of them.
+- `READABLE` in `sqlite_tools.py`: the tables that may be read, if not all of them.
 - `TASK`: what the model has to know of your data: units, what a status means, when a year begins.
 - `ask`: answer in a chat or on a page instead of on the terminal.
 """
@@ -25,15 +26,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import runpy
-import sqlite3
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ferrule import DefinitionError, Event, Runner, ToolContext, ToolError, models, tool
+from sqlite_tools import query, schema
+
+from ferrule import DefinitionError, Event, Runner, models
 from ferrule.approval import printable
 from ferrule.loop import run
 from ferrule.middleware import limit_output, untrusted
@@ -43,97 +42,11 @@ Let the database count and add up, and say in one sentence how you came to a fig
 
 The question: {question}"""
 
-READABLE: Collection[str] | None = None
-"""The tables and views that may be read, those that a view reads too; all of them where it is None."""
-SECONDS = 10.0
-ROWS = 200
-LARGEST = 1_000_000
-LONGEST_CELL = 300
-STEPS_BETWEEN_LOOKS = 10_000
-
-Cell = str | int | float | None
-
-
-@dataclass
-class Table:
-    """What a query gave."""
-
-    columns: list[str]
-    rows: list[list[Cell]]
-    complete: bool
-    """Whether these are all rows."""
-
-
-def may(action: int, first: str | None, second: str | None, database: str | None, inside: str | None) -> int:
-    """SQLite's question about each part of a statement: reading is allowed, and nothing else."""
-    if action == sqlite3.SQLITE_READ:
-        # `inside` is the view that reads, or a name that WITH gave, which may be that of a view: it decides nothing.
-        return sqlite3.SQLITE_OK if is_readable(first) else sqlite3.SQLITE_DENY
-    if action == sqlite3.SQLITE_FUNCTION:
-        return sqlite3.SQLITE_DENY if second == "load_extension" else sqlite3.SQLITE_OK
-    return sqlite3.SQLITE_OK if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE) else sqlite3.SQLITE_DENY
-
-
-def is_readable(name: str | None) -> bool:
-    return READABLE is None or name in READABLE
-
-
-@contextmanager
-def opened(context: ToolContext[Path]) -> Iterator[sqlite3.Connection]:
-    """A connection for one call, in the thread of that call: it reads, and stops by itself."""
-    ends = time.monotonic() + SECONDS
-
-    def is_over() -> bool:
-        return context.cancelled or time.monotonic() > ends  # of this thread's query; nobody else can stop a thread
-
-    file = f"{context.deps.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(file, uri=True, timeout=SECONDS / 2)) as connection:
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST)
-        connection.set_progress_handler(is_over, STEPS_BETWEEN_LOOKS)
-        yield connection
-
-
-def cell(value: Any) -> Cell:
-    """A value as the model reads it."""
-    if isinstance(value, bytes):
-        return f"[{len(value)} bytes]"
-    if isinstance(value, str) and len(value) > LONGEST_CELL:
-        return f"{value[:LONGEST_CELL]}… [{len(value)} characters]"
-    return str(value) if isinstance(value, float) and abs(value) == float("inf") else value  # JSON has no infinity
-
-
-@tool(read_only=True, idempotent=True, open_world=False, timeout=2 * SECONDS)
-def schema(context: ToolContext[Path]) -> list[str]:
-    """Show the tables and views, as the statements that made them."""
-    with opened(context) as connection:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name")
-        return [sql for name, sql in rows if sql and is_readable(name)]
-
-
-@tool(read_only=True, idempotent=True, open_world=False, timeout=2 * SECONDS)
-def query(sql: str, context: ToolContext[Path]) -> Table:
-    """Run one SELECT, and show its first 200 rows.
-
-    Args:
-        sql: One statement in SQLite's dialect. Aggregate and sort in it, rather than read many rows.
-    """
-    with opened(context) as connection:
-        connection.set_authorizer(may)
-        try:
-            cursor = connection.execute(sql)
-            found = cursor.fetchmany(ROWS + 1)
-        except (sqlite3.Error, sqlite3.Warning) as error:
-            if "interrupted" in str(error):
-                raise ToolError(f"it took longer than {SECONDS:.0f} seconds and was stopped: narrow it") from None
-            raise ToolError(f"SQLite says: {error}. Only one SELECT of what the schema shows runs here") from None
-        columns = [column[0] for column in cursor.description or ()]
-    return Table(columns, [list(map(cell, row)) for row in found[:ROWS]], complete=len(found) <= ROWS)
-
 
 def analyst(database: Path) -> Runner:
     """The tools over one database. There is no guard: both tools read, and can do nothing else."""
-    return Runner([schema, query], deps=database, around=[untrusted, limit_output(16_000)], concurrency=4)
+    tools = [one.replace(context={"database": str(database)}) for one in (schema, query)]
+    return Runner(tools, around=[untrusted, limit_output(16_000)], concurrency=4)
 
 
 def say(text: str) -> None:

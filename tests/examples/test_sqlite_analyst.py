@@ -9,16 +9,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlite_analyst import analyst
 
 from ferrule import Runner, ToolCall
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples/sqlite_analyst.py"
+TOOLS = ROOT / "examples/sqlite_tools.py"
 BUSY = """from ferrule.models import RateLimited
 
 def busy(messages):
@@ -26,6 +27,7 @@ def busy(messages):
 
 steps = [busy]
 """
+ONE_STEP = "SELECT trim(hex(zeroblob(400000)), replace(hex(zeroblob(10000)), '0', 'b') || '0')"
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
@@ -43,15 +45,14 @@ def database(tmp_path):
     return path
 
 
-def program(**settings):
-    """The names of the program, with other settings."""
-    names = runpy.run_path(str(PROGRAM))
-    names["may"].__globals__.update(settings)
-    return names
-
-
 def runner(database, **settings) -> Runner:
-    return program(**settings)["analyst"](database)
+    """The program's own; with other settings, its tools in this process, where they can be set."""
+    if not settings:
+        return analyst(database)
+    names = runpy.run_path(str(TOOLS))
+    names["may"].__globals__.update(settings)
+    context = {"database": str(database)}
+    return Runner([names[name].replace(isolation=None, context=context) for name in ("schema", "query")])
 
 
 def query(database, sql, **settings):
@@ -161,29 +162,25 @@ def test_only_what_is_readable_is_read_and_shown(database):
     assert not [sql for sql in runner(database, **readable).run_sync("schema", {}).output if "salary" in sql]
 
 
-def test_a_query_that_never_ends_is_stopped_and_its_thread_with_it(database):
+@pytest.mark.parametrize("sql", [ENDLESS, ONE_STEP], ids=["endless", "one step"])
+def test_whatever_a_query_is_at_it_is_stopped_and_nothing_of_it_is_left(database, sql):
     async def main():
-        async with runner(database, SECONDS=0.2) as own:
-            result = await own.run("query", {"sql": ENDLESS})
-            assert "took longer than" in result.error and own.left_running == 0
+        async with runner(database) as own:
+            assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
+            result = await own.run("query", {"sql": sql}, timeout=1)
+            assert result.status == "timeout" and own.left_running == 0
+            assert (await own.run("query", {"sql": "SELECT 1"})).output["rows"] == [[1]]
 
     asyncio.run(main())
 
 
-def test_a_query_whose_call_is_over_stops_and_closes_its_connection(database):
-    closed = threading.Event()
-
-    @contextmanager
-    def told(connection):
-        try:
-            with closing(connection):
-                yield connection
-        finally:
-            closed.set()
-
-    result = asyncio.run(runner(database, SECONDS=3600, closing=told).run("query", {"sql": ENDLESS}, timeout=0.2))
-    assert result.status == "timeout"
-    assert closed.wait(30)
+def test_a_query_cannot_take_all_memory(database):
+    columns = ", ".join(["printf('%.*c', 999999, 'x')"] * 101)
+    assert "too many columns" in query(database, f"SELECT {columns}").error
+    many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 1000)"
+    sorting = query(database, f"{many} SELECT hex(zeroblob(400000)) || i FROM n ORDER BY 1")
+    assert "more than 200,000,000 bytes of memory" in sorting.error
+    assert query(database, "SELECT sum(euros) FROM sales").output["rows"] == [[65]]
 
 
 def test_rows_and_values_are_bounded(database):
