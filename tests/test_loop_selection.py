@@ -363,7 +363,8 @@ def test_a_state_that_was_changed_makes_callable_no_more_than_its_search_tool_ca
     def with_other_results(suspended: dict[str, Any]) -> dict[str, Any]:
         suspended["found"] = ["delta", "gamma"]
         for result in suspended["results"]:
-            result["metadata"] = {"found": [{"name": name} for name in NAMES]}
+            found = [{"name": name, "description": "", "input_schema": {"type": "object"}} for name in NAMES]
+            result["metadata"] = {"found": found}
             if result["status"] != "suspended":
                 result |= {"tool_name": "search_tools", "status": "ok"}
         return suspended

@@ -244,8 +244,10 @@ def test_an_edit_anywhere_in_it_runs_nothing_and_uses_nothing_up() -> None:
         for edited in edits(record["pending"]):
             result = await runner.resume({**record, "pending": edited}, True)
             assert (result.status, result.executed) == ("invalid", False), edited
+            assert not runner.is_sealed({**record, "pending": edited})
             tried += 1
         assert tried > 400 and ran == []
+        assert runner.is_sealed(record)
         assert (await runner.resume(record, True)).success
 
     go(main())
