@@ -454,6 +454,22 @@ def test_a_runner_without_guards_is_under_the_programs_policy(here: Path) -> Non
     assert not (here / "note.txt").exists()
 
 
+LOGGED = """
+from ferrule import Runner, events
+from tools import note
+
+runner = Runner([note], observers=[events.to_file("calls.jsonl")])
+"""
+
+
+@pytest.mark.parametrize("beside", [(), ("--tools", "tools.py:shout")])
+def test_a_runner_whose_guards_are_the_programs_keeps_its_log(here: Path, beside: tuple[str, ...]) -> None:
+    (here / "logged.py").write_text(LOGGED, encoding="utf-8")
+    ferrule("call", "note", "text=x", "--tools", "logged.py", *beside, cwd=here)
+    lines = [json.loads(line) for line in (here / "calls.jsonl").read_text().splitlines()]
+    assert [(line["tool_name"], line["status"]) for line in lines] == [("note", "denied")]
+
+
 def test_a_runner_with_guards_and_nobody_to_ask_asks_at_the_terminal(here: Path) -> None:
     (here / "asking.py").write_text(ASKING, encoding="utf-8")
     code, screen = with_a_terminal("call", "note", "text=x", "--tools", "asking.py", cwd=here, answer="y")

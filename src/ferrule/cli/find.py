@@ -19,7 +19,7 @@ from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
-from ferrule.types import Approver
+from ferrule.types import Approver, Observer
 
 DEFAULT = "ferrule.tools.files"
 TIMEOUT = 60.0
@@ -69,7 +69,7 @@ def runner(
 
     A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
     asked. Everything else runs under this program's policy: paths stay in the working directory, changes are asked
-    about, and where there is nobody to ask they are refused.
+    about, and where there is nobody to ask they are refused. Runners keep their observers.
 
     Args:
         places: Files, modules, or either with an attribute.
@@ -103,8 +103,15 @@ def runner(
         guards=[within(), ask_before_changes],
         around=[limit_output(OUTPUT)],
         approve=_allowing(_names(tools, yes, places or (None if more is None else [])), asked),
+        observers=_observers([what for _, what in found]),
         timeout=TIMEOUT,
     )
+
+
+def _observers(found: Sequence[object]) -> list[Observer]:
+    """Those of the runners among what was found, each once: the log that a program keeps has these calls too."""
+    every = [observer for what in found if isinstance(what, Runner) for observer in what.observers]
+    return list({id(observer): observer for observer in every}.values())
 
 
 def _names(tools: Toolset, yes: Sequence[str], places: Sequence[str] | None) -> set[str]:
