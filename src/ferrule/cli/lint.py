@@ -17,6 +17,7 @@ from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
 from ferrule.cli.usage import UsageError, choices
+from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers.lint import LEVELS, LIMITS, Cost, Finding, costs, findings
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -38,6 +39,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strict", action="store_true", help="the tools are to be strict: what cannot be is an error, and not a note"
+    )
+    parser.add_argument(
+        "--strict-where-possible",
+        action="store_const",
+        const=WHERE_POSSIBLE,
+        dest="strict",
+        help="the tools are to be strict as far as they can be: what stays plain is a note, with the reason",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for machines")
 

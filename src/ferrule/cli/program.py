@@ -39,6 +39,7 @@ OPTIONS = {
     "--yes": True,
     "--provider": True,
     "--strict": False,
+    "--strict-where-possible": False,
     "--by": True,
     "--min-recall5": True,
     "--min-ndcg": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ferrule.definition.toolset import Toolset
 from ferrule.models import _over_sdk as sdk
@@ -37,7 +37,7 @@ class Cohere(sdk.SdkModel):
         *,
         client: Any = None,
         base_url: str | None = None,
-        strict: bool = False,
+        strict: bool | Literal["where possible"] = False,
         deferred: Collection[str] = (),
         stream: bool = True,
         **options: Any,
@@ -53,7 +53,8 @@ class Cohere(sdk.SdkModel):
             found = sdk.with_tools(
                 found, provider.tools(toolset, **sdk.of_offered(toolset, later, strict=strict, deferred=deferred))
             )
-            return {**found, "strict_tools": True} if strict and "tools" in found else found
+            is_strict = "tools" in found and provider.strict_tools(toolset, strict)
+            return {**found, "strict_tools": True} if is_strict else found
 
         super().__init__(
             provider,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ferrule.errors import DefinitionError
 from ferrule.models import Message, Reply
 from ferrule.models._errors import model_error, reported_error
+from ferrule.providers import WHERE_POSSIBLE
 from ferrule.providers._read import plain, read, read_text
 from ferrule.providers._stream import error_in_event
 
@@ -243,7 +244,10 @@ def of_offered(toolset: Toolset, found: Found, *, deferred: Collection[str], **s
     def chosen(names: Collection[str]) -> list[str]:
         return [name for name in ((names,) if isinstance(names, str) else names) if name in toolset]
 
-    kept = {key: names if isinstance(names, bool) else chosen(names) for key, names in strict.items()}
+    kept: dict[str, Strict] = {
+        key: names if isinstance(names, bool) or names == WHERE_POSSIBLE else chosen(names)
+        for key, names in strict.items()
+    }
     return {"deferred": [*chosen(deferred), *found], **kept}
 
 

@@ -66,5 +66,9 @@ Stop: TypeAlias = Literal["end", "calls", "pause", "cut", "malformed", "refused"
 """Why a model stopped. `"pause"`: send the turn back as it is; `"cut"`: a limit came in between; `"malformed"`: it
 wrote no valid call. See docs/models.md."""
 
-Strict: TypeAlias = bool | Collection[str]
-"""Which tools the API holds the model to the schema of: all, none, or those of these names. See docs/models.md."""
+Strict: TypeAlias = bool | Literal["where possible"] | Collection[str]
+"""Which tools the API holds the model to the schema of: all, none, those of these names, or all that can be, as far as
+one request takes them (`ferrule.providers.lint.not_strict` says which stay plain). See docs/models.md."""
+
+WHERE_POSSIBLE: Literal["where possible"] = "where possible"
+"""A `Strict` by itself."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ferrule.errors import DefinitionError
-from ferrule.providers import Strict
+from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.providers._read import strict_wanted
 from ferrule.providers._schemas import (
     ANNOTATIONS,
@@ -25,6 +25,7 @@ from ferrule.providers._schemas import (
     Subset,
     Walk,
     Written,
+    broken_rule,
     children,
     definition_name,
     described,
@@ -62,6 +63,8 @@ class Rules(Subset):
     """Of what is counted in one schema."""
     most_together: Mapping[str, int] = field(default_factory=dict)
     """Of what is counted in all strict tools of a request."""
+    all_or_none: bool = False
+    """Whether it is strict for all tools of a request or for none."""
 
     purpose = "strict for"
     remedy = "Change its schema, or leave the tool out of strict=..."
@@ -125,6 +128,7 @@ COHERE = Rules(
     anchors=False,
     needs_required=True,
     most_together={"fields in strict tools": 200},
+    all_or_none=True,
 )
 
 _NARROWS = (
@@ -410,14 +414,59 @@ def over_limits(tools: Sequence[Tool], rules: Rules) -> Iterator[str]:
             yield f"{rules.provider} takes at most {most} {what} in one request, and these are {total}: {each}"
 
 
-def refuse_strict(tools: Sequence[Tool], strict: Strict, provider: str, instead: str = "") -> None:
+def chosen_strict(tools: Sequence[Tool], strict: Strict, rules: Rules | None) -> Callable[[Tool], bool]:
+    """Which of the tools of a request are strict.
+
+    Raises:
+        DefinitionError: where `strict` names a tool that is not there.
+    """
+    if strict != WHERE_POSSIBLE:
+        return strict_wanted(tools, strict)
+    plain = left_plain(tools, rules)
+    return lambda tool: tool.name not in plain
+
+
+def left_plain(tools: Sequence[Tool], rules: Rules | None) -> dict[str, str]:
+    """Which tools `strict="where possible"` leaves plain, by name, and why.
+
+    The first are strict as far as one request takes them: a tool that is added behind them changes none of them.
+    """
+    if rules is None:
+        return {tool.name: "it has no strict mode for single tools" for tool in tools}
+    found: dict[str, str] = {}
+    total = dict.fromkeys(rules.most_together, 0)
+    for tool in tools:
+        why = _hinders(tool, rules, total)
+        if why:
+            found[tool.name] = why
+    if not (found and rules.all_or_none):
+        return found
+    first = next(iter(found))
+    others = f"{first!r} cannot be, and {rules.provider} is strict for all tools of a request or for none"
+    return {tool.name: found.get(tool.name, others) for tool in tools}
+
+
+def _hinders(tool: Tool, rules: Rules, total: dict[str, int]) -> str:
+    """Why the tool cannot be strict beside those whose counts are the `total`; empty where it can be, and is counted
+    there."""
+    broken = broken_rule(tool, rules)
+    if broken is not None:
+        return f"at {broken[0]}, {broken[1]}"
+    counts = written(tool, rules).counts
+    for what, most in rules.most_together.items():
+        if total[what] + counts[what] > most:
+            return f"with it the request would have {total[what] + counts[what]} {what}, and takes {most}"
+    total |= {what: total[what] + counts[what] for what in counts}
+    return ""
+
+
+def refuse_strict(tools: Sequence[Tool], wanted: Callable[[Tool], bool], provider: str, instead: str = "") -> None:
     """For an API without a strict mode for single tools.
 
     Raises:
-        DefinitionError: where `strict` wants one, or names a tool that is not there.
+        DefinitionError: where a tool is wanted to be strict.
     """
-    wanted = strict_wanted(tools, strict)
-    for tool in tools if strict else ():
+    for tool in tools:
         if wanted(tool):
             raise DefinitionError(
                 f"tool {tool.name!r} cannot be strict for {provider}: it has no strict mode for single tools. "

@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.errors import DefinitionError
 from ferrule.providers import Strict
-from ferrule.providers._read import found_in, split_deferred, strict_wanted
+from ferrule.providers._read import found_in, list_of_tools, split_deferred
 from ferrule.providers._schemas import Subset, written
-from ferrule.providers._strict import Rules, check_request, refuse_strict
+from ferrule.providers._strict import Rules, check_request, chosen_strict, refuse_strict
 from ferrule.values.frozen import freeze
 
 if TYPE_CHECKING:
@@ -77,13 +77,14 @@ class Definitions:
             DefinitionError: where a tool's schema cannot be sent or strict, the strict tools are too many, or a name is
                 no tool's.
         """
-        first, later = split_deferred(toolset, deferred)
+        listed = list_of_tools(toolset)
+        is_strict = chosen_strict(listed, strict, self.strict)
+        first, later = split_deferred(listed, deferred)
         later = [tool for tool in first if self._defers_itself(tool)] + later
         first = [tool for tool in first if not self._defers_itself(tool)]
         tools = first + later
         if self.strict is None:
-            refuse_strict(tools, strict, self.plain.provider, self.no_strict_hint)
-        is_strict = strict_wanted(tools, strict)
+            refuse_strict(tools, is_strict, self.plain.provider, self.no_strict_hint)
         found = [dict(self._written[is_strict(tool)].get(tool) or self._write(tool, is_strict(tool))) for tool in tools]
         if strict and self.strict is not None:
             check_request([tool for tool in tools if is_strict(tool)], self.strict)

@@ -28,7 +28,6 @@ from ferrule.providers._read import (
     plain_list,
     read,
     read_text,
-    strict_wanted,
     text_of,
 )
 from ferrule.providers._stream import (
@@ -41,7 +40,7 @@ from ferrule.providers._stream import (
     merge_delta,
     merged_value,
 )
-from ferrule.providers._strict import COHERE
+from ferrule.providers._strict import COHERE, chosen_strict
 from ferrule.providers._write import Definitions
 from ferrule.values.call import ToolCall
 from ferrule.values.result import ToolResult
@@ -85,7 +84,8 @@ def tools(
 
     Args:
         strict: Whether the API is to hold the model to the schemas. It does so for all tools of a request or for
-            none: with `True` the schemas are rewritten, and the request needs `strict_tools=True` besides.
+            none: with `True` the schemas are rewritten, and the request needs `strict_tools=True` besides. With
+            `"where possible"` it needs `strict_tools=cohere.strict_tools(toolset, "where possible")`.
         cache: Nothing to mark here.
         deferred: Names of tools that came later. This API cannot defer: they are placed last, in this order, so that
             what stands before them stays the same.
@@ -95,8 +95,7 @@ def tools(
             names some of the tools only, or a name is no tool's.
     """
     offered = list_of_tools(toolset)
-    wanted = strict_wanted(offered, strict)
-    some = sum(map(wanted, offered))
+    some = sum(map(chosen_strict(offered, strict, COHERE), offered))
     if 0 < some < len(offered):
         raise DefinitionError(
             f"Cohere is strict for all tools of a request or for none, and strict=... names {some} of {len(offered)}: "
@@ -104,6 +103,16 @@ def tools(
         )
     first, later = _DEFINITIONS.write(offered, strict, deferred)
     return first + later
+
+
+def strict_tools(toolset: Iterable[Tool], strict: Strict) -> bool:
+    """What the request says under `strict_tools`, beside `tools(toolset, strict=strict)`.
+
+    Raises:
+        DefinitionError: where a name is no tool's.
+    """
+    offered = list_of_tools(toolset)
+    return any(map(chosen_strict(offered, strict, COHERE), offered))
 
 
 def tool_choice(choice: str = "auto", *, parallel: bool = True, only: Iterable[str] | None = None) -> Choice:

@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
 from ferrule.providers import (
+    WHERE_POSSIBLE,
     _plain,
     _strict,
     anthropic,
@@ -102,13 +103,31 @@ LIMITS: dict[str, Limits] = {
 """What each provider takes, by the name of its module."""
 
 
-def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: bool = False) -> list[Finding]:
+WhetherStrict: TypeAlias = bool | Literal["where possible"]
+
+
+def not_strict(tools: Iterable[Tool], provider: str) -> dict[str, str]:
+    """Which of the tools of a request `tools(…, strict="where possible")` of a provider leaves plain, by name, with the
+    reason: what in the schema cannot be expressed, or what the request would have too much of.
+
+    Raises:
+        DefinitionError: where there is no such provider.
+    """
+    if provider not in LIMITS:
+        raise DefinitionError(f"there is no provider {provider!r}; there are {', '.join(LIMITS)}")
+    return _strict.left_plain(list(tools), LIMITS[provider].rules)
+
+
+def findings(
+    tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: WhetherStrict = False
+) -> list[Finding]:
     """All that is found, errors first.
 
     Args:
         tools: Those of one request.
         providers: Which are asked about.
-        strict: Whether all tools are meant to be strict. If not, what cannot be is a note.
+        strict: Whether all tools are meant to be strict. If not, what cannot be is a note; with `"where possible"`
+            what stays plain is.
     """
     tools = list(tools)
     found = [finding for name in providers for finding in _refusals(tools, name, strict)]
@@ -119,17 +138,22 @@ def findings(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), 
 # What a provider refuses
 
 
-def _refusals(tools: Sequence[Tool], provider: str, strict: bool) -> Iterator[Finding]:
+def _refusals(tools: Sequence[Tool], provider: str, strict: WhetherStrict) -> Iterator[Finding]:
     limits = LIMITS[provider]
     if limits.most_tools is not None and len(tools) > limits.most_tools:
         text = f"takes {limits.most_tools} tools in one request, and these are {len(tools)}"
         yield Finding("error", "count", text, provider)
     for tool in tools:
         yield from _refusal(tool, provider, limits)
-    if limits.rules is not None:
+    if limits.rules is None:
+        if strict:
+            level: Level = "note" if strict == WHERE_POSSIBLE else "error"
+            yield Finding(level, "strict", "has no strict mode for single tools", provider)
+    elif strict == WHERE_POSSIBLE:
+        for name, why in _strict.left_plain(tools, limits.rules).items():
+            yield Finding("note", "strict", f"stays plain: {why}", provider, name)
+    else:
         yield from _not_strict(tools, provider, limits.rules, "error" if strict else "note")
-    elif strict:
-        yield Finding("error", "strict", "has no strict mode for single tools", provider)
 
 
 def _refusal(tool: Tool, provider: str, limits: Limits) -> Iterator[Finding]:
@@ -316,11 +340,14 @@ def _names_tell_apart(one: _Words, other: _Words) -> bool:
 # What it costs
 
 
-def costs(tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: bool = False) -> list[Cost]:
+def costs(
+    tools: Iterable[Tool], providers: Collection[str] = tuple(LIMITS), strict: WhetherStrict = False
+) -> list[Cost]:
     """What each tool takes of a request, in the order of the toolset."""
-    found = []
+    found, tools = [], list(tools)
+    is_strict = {name: _strict.chosen_strict(tools, strict, LIMITS[name].rules) for name in providers}
     for tool in tools:
-        tokens = {name: _tokens(tool, LIMITS[name], strict) for name in providers}
+        tokens = {name: _tokens(tool, LIMITS[name], is_strict[name](tool)) for name in providers}
         found.append(Cost(tool.name, len(tool.description), len(_compact_json(tool.input_schema)), tokens))
     return found
 
