@@ -84,8 +84,22 @@ class InTurn(Api):
         return next(api for api in self.apis if api.answered < len(api.turns)).answer(request)
 
 
-def programs(page: str) -> list[str]:
+CONVERSE = "async def converse("
+
+
+def snippets(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def programs(page: str) -> list[str]:
+    return [snippet for snippet in snippets(page) if not snippet.startswith(CONVERSE)]
+
+
+def without_stream(page: str) -> str:
+    """The first program of a page, with the `converse` that it has for answers that come whole."""
+    [converse] = [snippet for snippet in snippets(page) if snippet.startswith(CONVERSE)]
+    before, _, rest = programs(page)[0].partition(CONVERSE)
+    return f"{before}{converse}\n\nasync def main({rest.partition('async def main(')[2]}"
 
 
 def ran(sources: list[str], folder: Path, environment: Mapping[str, str]) -> list[str]:
@@ -106,22 +120,23 @@ def conversation(case: Case, *names: str, early: str = "") -> Api:
     return case.api([Turn("Let me see: ", calls), Turn("12 kg.")], early=early)
 
 
-def check(case: Case, own: str, folder: Path, loop: Sequence[str] = ()) -> None:
-    """Whether a program over an SDK, and those over the loop, run the calls, answer them and show the text; and whether
-    the first runs nothing of a stream that breaks off or ends in an error, and says why."""
-    whole = [conversation(case, "weigh", "price"), *(conversation(case, "weigh") for _ in loop)]
+def check(case: Case, own: str, folder: Path, plain: Sequence[str] = (), loop: Sequence[str] = ()) -> None:
+    """Whether a program over an SDK, those without a stream and those over the loop run the calls, answer them and show
+    the text; and whether the first runs nothing of a stream that breaks off or ends in an error, and says why."""
+    over_sdk = [conversation(case, "weigh", "price") for _ in (own, *plain)]
+    whole = [*over_sdk, *(conversation(case, "weigh") for _ in loop)]
     error = conversation(case, "weigh", "price", early="error")
     error.turns.pop()  # so that it is done with after one request
     early = [error, conversation(case, "weigh", "price", early="quietly")]
     with served(InTurn(*whole, *early)) as address:
-        found = ran([own, *loop, own, own], folder, {**case.environment, ADDRESS[case.name]: address + case.home})
+        found = ran([own, *plain, *loop, own, own], folder, {**case.environment, ADDRESS[case.name]: address + case.home})
 
     said = [line for place in range(len(whole)) for line in ("Let me see: 12 kg.", f"{place} ran")]
     assert found[: len(said)] == said
     for api in whole:
         assert api.refusals == [] and len(api.requests) == 2
         assert RESULT[case.name].replace("ITS", "anvil: 12 kg") in json.dumps(api.requests[1].body)
-    assert "anvil has no price yet" in json.dumps(whole[0].requests[1].body)
+    assert all("anvil has no price yet" in json.dumps(api.requests[1].body) for api in over_sdk)
 
     why = ["error" if case.name == "mistral" else "overloaded today", "the turn has no end yet"]
     ends = [f"{len(whole) + place} no answer: .*{reason}.*" for place, reason in enumerate(why)]
@@ -138,7 +153,9 @@ def test_every_page_is_tried() -> None:
 def test_the_programs_of_a_page_run_as_they_stand(page: str, name: str, tmp_path: Path) -> None:
     own, *others = programs(page)
     [loop] = [source for source in others if "from ferrule.loop import" in source]
-    check(BY_NAME[name], own, tmp_path, [loop])
+    plain = without_stream(page)
+    assert "stream" not in plain.partition(CONVERSE)[2].replace('"stream": False', "")
+    check(BY_NAME[name], own, tmp_path, [plain], [loop])
 
 
 def test_the_program_over_interactions_runs_as_it_stands(tmp_path: Path) -> None:
@@ -151,4 +168,4 @@ def test_the_programs_that_ask_nobody_run(tmp_path: Path) -> None:
 
 
 def test_there_is_no_program_besides() -> None:
-    assert sum(len(programs(page)) for page in PAGES) == 2 * len(OWN) + 1 + 2
+    assert sum(len(snippets(page)) for page in PAGES) == 3 * len(OWN) + 1 + 2
