@@ -12,7 +12,7 @@ from ferrule.providers import Strict
 from ferrule.providers import anthropic as provider
 
 MAX_TOKENS = 16_000
-# The parameters that `client.beta.messages.create` has and `client.messages.create` has not (anthropic 2.11).
+# The parameters that `client.beta.messages.create` has and `client.messages.create` has not (anthropic 2.12).
 _BETA_OPTIONS = frozenset(
     [
         "betas",
