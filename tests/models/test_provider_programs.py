@@ -129,7 +129,8 @@ def check(case: Case, own: str, folder: Path, plain: Sequence[str] = (), loop: S
     error.turns.pop()  # so that it is done with after one request
     early = [error, conversation(case, "weigh", "price", early="quietly")]
     with served(InTurn(*whole, *early)) as address:
-        found = ran([own, *plain, *loop, own, own], folder, {**case.environment, ADDRESS[case.name]: address + case.home})
+        environment = {**case.environment, ADDRESS[case.name]: address + case.home}
+        found = ran([own, *plain, *loop, own, own], folder, environment)
 
     said = [line for place in range(len(whole)) for line in ("Let me see: 12 kg.", f"{place} ran")]
     assert found[: len(said)] == said
