@@ -18,7 +18,7 @@ from mcp_servers import go, made, serving
 from ferrule import Runner
 from ferrule.sources import mcp
 from ferrule.sources._mcp_http import HttpClient
-from ferrule.sources._mcp_reach import Reach, kind_of
+from ferrule.sources._mcp_reach import NotReachableError, Reach, kind_of
 
 
 class Listening:
@@ -113,6 +113,51 @@ def test_what_is_named_may_be_reached_wherever_it_is() -> None:
 
     go(main())
     assert seen == ["POST /token"]
+
+
+def test_a_server_may_name_what_is_where_it_is_itself_and_nobody_gets_there_by_a_name_alone() -> None:
+    def may(reach: Reach, url: str) -> bool:
+        with suppress(NotReachableError):
+            reach.check(url)
+            return True
+        return False
+
+    assert may(Reach("http://localhost:1/mcp"), "http://127.0.0.1:2/") and may(
+        Reach("http://[::1]:1/"), "https://a.com"
+    )
+    own = httpx2.URL("https://mcp.example/mcp")
+    for address, url in [("10.0.0.1", "https://10.0.0.2"), ("127.0.0.1", "https://127.0.0.1:5")]:
+        reach = Reach(str(own))
+        assert not may(reach, url)
+        reach.connected(httpx2.URL("https://other.example/"), address)
+        assert not may(reach, url)
+        reach.connected(own, address)
+        assert may(reach, url) is (address == "10.0.0.1") and not may(reach, url.replace("https", "http"))
+
+
+def test_where_a_server_is_counts_once_it_has_shown_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that leads to an address in the network round this machine, where nobody has its certificate."""
+
+    def kind(address: str) -> str:
+        return "private" if address == "127.0.0.1" else kind_of(address)
+
+    monkeypatch.setattr("ferrule.sources._mcp_reach.kind_of", kind)
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **by: resolve("127.0.0.1", *more, **by))
+    seen: list[str] = []
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    async def main(scheme: str) -> bool:
+        async with serving(plain) as address:
+            url = address.replace("http://127.0.0.1", f"{scheme}://mcp.example")
+            reach = Reach(url)
+            async with HttpClient({}, Named("GET", url), reach, lambda secret: None) as client:
+                await client.post(url, json={})
+            return "private" in reach._kinds
+
+    assert go(main("http")) and not go(main("https"))
 
 
 def test_kinds_of_addresses() -> None:

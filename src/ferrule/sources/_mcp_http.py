@@ -37,6 +37,8 @@ _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
 _LONGEST_BESIDE = 30.0
 """Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
+_SHOWN = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
+"""What a connection has come to where it is to whom it should be, as far as the scheme can tell."""
 _SECRET_PARAMETERS = ("assertion", "client_assertion", "client_secret", "code", "code_verifier", "refresh_token")
 """Those of a request for a token: RFC 6749, 7521, 7636."""
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
@@ -176,19 +178,22 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
     Raises:
         NotReachableError: where it must not go there.
     """
-    host = ""
+    host = address = ""
 
     async def hear(event: str, about: dict[str, Any]) -> None:  # of httpcore2's extension `trace`
-        nonlocal host
+        nonlocal host, address
         if event == "connection.connect_tcp.started":
             host = about["host"]
         elif event == "connection.connect_tcp.complete" and host.encode() == url.raw_host:
             stream = about["return_value"]
+            address = stream.get_extra_info("server_addr")[0]
             try:
-                reach.connected(url, stream.get_extra_info("server_addr")[0])
+                reach.check_address(url, address)
             except NotReachableError:
                 await stream.aclose()
                 raise
+        if address and event == _SHOWN.get(url.scheme):
+            reach.connected(url, address)
 
     return hear
 

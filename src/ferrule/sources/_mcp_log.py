@@ -106,7 +106,7 @@ class ServerLog:
         for secret in (*self._given, *self._found):
             begin, at = secret[:_TELLING_BEGIN], 0
             while (at := text.find(begin, at)) >= 0:
-                alike = zip(text[at:], secret, strict=False)
+                alike = zip(text[at : at + len(secret)], secret, strict=False)
                 end = next((at + i for i, (one, other) in enumerate(alike) if one != other), at + len(secret))
                 text, at = text[:at] + MASK + text[end:], at + len(MASK)
         return text

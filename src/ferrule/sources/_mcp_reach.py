@@ -49,17 +49,21 @@ class Reach:
             raise _not_reachable(url, "which is not https")
         self._check_kind(url, kind)
 
-    def connected(self, url: httpx2.URL, address: str) -> None:
+    def check_address(self, url: httpx2.URL, address: str) -> None:
         """Look at the address that a connection came to.
 
         Raises:
             NotReachableError: where it may not be reached.
         """
-        origin = _where(url)
-        if origin == self._own:
-            self._kinds.add(kind_of(address))
-        if origin not in self._origins:
+        if _where(url) not in self._origins:
             self._check_kind(url, kind_of(address))
+
+    def connected(self, url: httpx2.URL, address: str) -> None:
+        """Learn where the server is itself, once it has shown that it is the one of that name. A name may lead to this
+        machine today and elsewhere tomorrow, as who owns it likes, and is not believed in that."""
+        kind = kind_of(address)
+        if _where(url) == self._own and kind != "loopback":
+            self._kinds.add(kind)
 
     def _check_kind(self, url: httpx2.URL | str, kind: Kind | None) -> None:
         if kind not in self._kinds:
