@@ -727,6 +727,12 @@ HOLDS: dict[Any, Callable[[Schema], None]] = {
 }
 
 
+def test_a_pattern_that_takes_long_to_read_is_not_sent_where_it_would_have_to_be_read() -> None:
+    kept, long = (taking(text={"type": "string", "pattern": "(a|b)" * times}) for times in (400, 401))
+    assert "pattern" in sent(openai_chat, made(kept))[1]["properties"]["text"]
+    assert "pattern" not in sent(openai_chat, made(long))[1]["properties"]["text"]
+
+
 # Random tools
 
 
