@@ -385,3 +385,21 @@ def test_a_choice_among_the_tools_of_the_request_alone_is_sent() -> None:
         asyncio.run(main(address))
     (request,) = api.requests
     assert {key: request.body[key] for key in given} == given
+
+
+@pytest.mark.parametrize("address", ["https://api.openai.com/v1", "https://mine.openai.azure.com/openai/v1"])
+def test_a_description_that_chat_completions_refuse_is_told_before_it_is_sent(address: str) -> None:
+    @tool(description="x" * 1_025)
+    async def long() -> str:
+        """Nothing."""
+        return ""
+
+    client = openai_sdk.AsyncOpenAI(api_key="k", base_url=address)
+    model = models.OpenAI("a-model", client=client, api="chat")
+
+    async def answered() -> None:
+        await loop(model, [model.user("Go")], Runner([long]))
+
+    client.chat.completions._post = AsyncMock(side_effect=AssertionError("it was sent"))  # type: ignore[method-assign]
+    with pytest.raises(DefinitionError, match=r"'long' has a description of 1,025 characters"):
+        asyncio.run(answered())

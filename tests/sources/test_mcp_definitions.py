@@ -14,6 +14,7 @@ from mcp_servers import ERAS, Made, go, made, text
 from ferrule import DefinitionError, Runner, Toolset
 from ferrule.patterns import ForeignSchema
 from ferrule.providers import anthropic
+from ferrule.providers.lint import findings
 from ferrule.sources import _mcp_tools, mcp
 from ferrule.sources._mcp_connection import list_tools
 from ferrule.sources._mcp_questions import schema_of
@@ -243,7 +244,7 @@ def test_what_there_was_no_time_for_is_left_out_and_tools_are_made_in_a_thread(m
         server = made("one").add("two")
         connected = mcp.connect(server.memory())
         async with connected, Client(server.server) as client:
-            tools = _mcp_tools.Tools(connected._connections[0], False)
+            tools = _mcp_tools.Tools(connected._connections[0], False, 8_000)
             listing = await list_tools(client.session)
             looks = [False, True]
             assert await tools.take(listing, lambda: looks.pop(0))
@@ -267,7 +268,8 @@ def test_a_question_with_a_pattern_over_the_bounds_is_none_that_a_person_gets() 
 
 def test_a_description_is_bounded() -> None:
     toolset, _ = listed(made("one", description="x" * 20_000).memory())
-    assert len(toolset.get("one").description) == 8000
+    description = toolset.get("one").description
+    assert 7_900 < len(description) <= 8_000 and description.endswith(" characters left out]")
 
 
 HINTS = {"readOnlyHint": True, "openWorldHint": False}
@@ -382,3 +384,12 @@ def test_what_a_server_says_of_its_tools_is_kept_without_what_nobody_sees_and_bo
     status = go(main())
     assert status.instructions.startswith("Read first.\nxx") and len(status.instructions) == 8_000
     assert status.server == "made 1.2" and "xx" not in str(status) + repr(status)
+
+
+def test_a_long_description_is_cut_where_somebody_says_so_and_says_it() -> None:
+    server = made("one", description="a long description " * 100)
+    [tool], _ = listed(server.memory(), longest_description=1_024)
+    assert len(tool.description) <= 1_024 and tool.description.endswith(" characters left out]")
+    assert not [one for one in findings([tool], ["openai_chat"]) if one.rule == "description-size"]
+    with pytest.raises(DefinitionError, match="a number of characters"):
+        mcp.connect(server.memory(), longest_description=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
@@ -42,7 +43,8 @@ class OpenAI(sdk.SdkModel):
 
     Raises:
         DefinitionError: where the SDK or a key is missing, for another `api`, for an option that the API does not have,
-            and for `text_calls` and `send_reasoning=False` with the Responses API, which needs neither.
+            and for `text_calls` and `send_reasoning=False` with the Responses API, which needs neither. When it is
+            asked, for a tool whose description the Chat Completions of OpenAI and Azure would refuse; others take it.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class OpenAI(sdk.SdkModel):
             if later and not in_chat and any(map(openai_responses.is_search, toolset)):
                 told = openai_responses.referred(sent)  # which the API keeps at their place in the history
                 toolset = Toolset(tool for tool in toolset if tool.wire_name not in told or tool.wire_name not in later)
+            if in_chat:
+                _check_descriptions(toolset, str(getattr(used, "base_url", "")))
             asked = sdk.of_offered(toolset, later if in_chat or later is None else (), strict=strict, deferred=deferred)
             return sdk.with_tools(found, provider.tools(toolset, **asked))
 
@@ -91,6 +95,24 @@ class OpenAI(sdk.SdkModel):
             rewrite=openai_chat.with_text_calls if text_calls else None,
             close=used.close if client is None else None,
         )
+
+
+def _check_descriptions(toolset: Toolset, address: str) -> None:
+    """Tell of what the API would answer with 400, for all tools of the request.
+
+    Raises:
+        DefinitionError: naming the tool and the ways out.
+    """
+    host = urlsplit(address).hostname or ""
+    if not host.endswith((".openai.com", ".azure.com")):
+        return
+    for tool in toolset:
+        if (size := len(tool.description)) > openai_chat.MOST_DESCRIPTION:
+            raise DefinitionError(
+                f"{tool.name!r} has a description of {size:,} characters, and Chat Completions refuse a request with "
+                f"one of more than {openai_chat.MOST_DESCRIPTION:,}: use api='responses', a shorter one "
+                "(tool.replace(description=…)), or, of MCP servers, mcp.connect(…, longest_description=1_024)"
+            )
 
 
 def _client(name: str, base_url: str | None) -> Any:

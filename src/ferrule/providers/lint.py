@@ -97,7 +97,13 @@ LIMITS: dict[str, Limits] = {
     "gemini": Limits(gemini.tools, _plain.PLAIN_GEMINI, most_tools=512),
     "mistral": Limits(mistral.tools, _plain.PLAIN_MISTRAL, _strict.MISTRAL),
     "ollama": Limits(ollama.tools, _plain.PLAIN_OLLAMA),
-    "openai_chat": Limits(openai_chat.tools, _plain.PLAIN_CHAT, _strict.OPENAI, most_tools=128, most_description=1_024),
+    "openai_chat": Limits(
+        openai_chat.tools,
+        _plain.PLAIN_CHAT,
+        _strict.OPENAI,
+        most_tools=128,
+        most_description=openai_chat.MOST_DESCRIPTION,
+    ),
     "openai_responses": Limits(openai_responses.tools, _plain.PLAIN_OPENAI, _strict.OPENAI),
 }
 """What each provider takes, by the name of its module."""

@@ -78,6 +78,10 @@ _DEFINITIONS = Definitions(
     name="openai_chat", plain=PLAIN_CHAT, strict=replace(OPENAI, most_together={"strict tools": 128}), in_function=True
 )
 
+MOST_DESCRIPTION = 1_024
+"""Characters of a tool's description, of which OpenAI and Azure answer "string too long. Expected a string with maximum
+length 1024", for the whole request. Other servers of this API take more."""
+
 
 def tools(
     toolset: Iterable[Tool], *, strict: Strict = False, cache: bool = False, deferred: Collection[str] = ()

@@ -21,6 +21,7 @@ from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
 from ferrule.sources._mcp_text import visible, visible_schema
+from ferrule.values.content import cut
 
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
@@ -56,9 +57,15 @@ class Built(NamedTuple):
 
 
 class Tools:
-    """The tools of one server, as they were listed last. A definition that is as it was keeps its tool."""
+    """The tools of one server, as they were listed last. A definition that is as it was keeps its tool.
 
-    def __init__(self, connection: Connection, trusted: bool) -> None:
+    Args:
+        trusted: Whether what it says of them is believed.
+        longest: Characters at which a tool's description is cut.
+    """
+
+    def __init__(self, connection: Connection, trusted: bool, longest: int) -> None:
+        self._longest = longest
         self._connection = connection
         self._trusted = trusted
         self._built = Built(Patterns(), {}, [], [])
@@ -137,7 +144,7 @@ class Tools:
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")
-        removed += max(len(description) - _MOST_DESCRIPTION, 0)
+        removed += max(len(description) - self._longest, 0)
         shown, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
         input_schema, output_schema = ForeignSchema(shown, built.patterns), None
         if definition.output_schema is not None:
@@ -161,7 +168,7 @@ class Tools:
         made: Tool = Tool(
             name,
             remote.call,
-            description=description[:_MOST_DESCRIPTION],
+            description=cut(description, self._longest, "head"),
             title=None if title is None else visible(title)[0],
             input_schema=input_schema,
             output_schema=output_schema,

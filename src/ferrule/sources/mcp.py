@@ -49,6 +49,7 @@ def connect(
     elicitation: bool = True,
     start_timeout: float = 30.0,
     inputs: Mapping[str, str] | None = None,
+    longest_description: int = 8_000,
 ) -> Servers:
     """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
 
@@ -62,6 +63,8 @@ def connect(
         elicitation: Whether servers may ask the person whom the runner's approver asks.
         start_timeout: Seconds that a server has for a start, until its tools are listed.
         inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
+        longest_description: Characters at which descriptions of tools are cut, with a note that says so. The Chat
+            Completions of OpenAI and Azure take 1,024.
 
     Raises:
         DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
@@ -79,7 +82,9 @@ def connect(
     seconds: object = start_timeout
     if not (isinstance(seconds, int | float) and seconds > 0):
         raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
-    return Servers(found, trusted, required, elicitation, start_timeout)
+    if type(longest_description) is not int or longest_description < 1:
+        raise DefinitionError(f"longest_description is a number of characters, not {longest_description!r}")
+    return Servers(found, trusted, required, elicitation, start_timeout, longest_description)
 
 
 class Servers:
@@ -95,9 +100,11 @@ class Servers:
         required: bool,
         elicitation: bool,
         start_timeout: float,
+        longest_description: int,
     ) -> None:
         self._servers, self._trusted, self._required = servers, trusted, required
         self._elicitation, self._start_timeout = elicitation, start_timeout
+        self._longest_description = longest_description
         self._connections: list[Connection] = []
         self._tools: list[Tools] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -176,7 +183,7 @@ class Servers:
             )
             trusted = self._trusted if isinstance(self._trusted, bool) else server.name in self._trusted
             self._connections.append(connection)
-            self._tools.append(Tools(connection, trusted))
+            self._tools.append(Tools(connection, trusted, self._longest_description))
         try:
             await self._start()
         except BaseException:
