@@ -323,6 +323,12 @@ def test_lint_ends_with_1_where_something_would_be_refused(here: Path) -> None:
     assert "$.properties.options" in done.stdout and "1 error, 2 warnings" in done.stdout
 
 
+def test_lint_notes_what_stays_plain_of_tools_that_are_strict_where_possible(here: Path) -> None:
+    done = lint("--tools", "tools.py", "--strict-where-possible", "--provider", "anthropic", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "stays plain" in done.stdout and "$.properties.options" in done.stdout and "error" not in done.stdout
+
+
 def test_what_is_the_same_of_several_providers_is_one_row(here: Path) -> None:
     lines = lint("--tools", "tools.py", cwd=here).stdout.splitlines()
     assert sum("cannot be strict" in line for line in lines) == 1
