@@ -37,6 +37,7 @@ PUBLIC += (
     "ferrule.loop",
     "ferrule.events",
     "ferrule.serve",
+    "ferrule.isolation.workers",
     "ferrule.testing",
     "ferrule.cli",
 )

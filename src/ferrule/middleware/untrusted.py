@@ -21,7 +21,7 @@ _JOINT = "\n"
 
 MOST = 100_000
 """The characters of a whole envelope at most: what a tool's `max_output` is where it is left out. The runner cuts what
-is longer, and the closing tag with it, so an envelope for less needs a `limit_output` inside."""
+is longer, perhaps a tag with it, so an envelope for less needs a `limit_output` inside."""
 _SPARE = 500
 _BOUNDARY = 32
 _IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
