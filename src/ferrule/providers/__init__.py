@@ -71,4 +71,4 @@ Strict: TypeAlias = bool | Literal["where possible"] | Collection[str]
 one request takes them (`ferrule.providers.lint.not_strict` says which stay plain). See docs/models.md."""
 
 WHERE_POSSIBLE: Literal["where possible"] = "where possible"
-"""A `Strict` by itself."""
+"""A `Strict` by itself. See docs/models.md."""

@@ -108,8 +108,8 @@ LIMITS: dict[str, Limits] = {
 }
 """What each provider takes, by the name of its module."""
 
-
 WhetherStrict: TypeAlias = bool | Literal["where possible"]
+"""Whether the tools are looked at as strict ones: all, none, or all that can be. See docs/models.md."""
 
 
 def not_strict(tools: Iterable[Tool], provider: str) -> dict[str, str]:
