@@ -281,7 +281,10 @@ def test_the_whole_schema_of_a_tool_is_sent(case: Case) -> None:
     # Ollama's server reads neither of `minimum` and `additionalProperties`.
     least = [{"type": "integer", "description": "{minimum: 7}"}, {"type": "object", "properties": b["properties"]}]
     said_otherwise = {
-        "bedrock": {"properties": {"a": {"anyOf": [{"type": "integer", "minimum": 7}, b]}}},
+        "bedrock": {
+            "properties": {"a": {"anyOf": [{"type": "integer", "minimum": 7}, b]}},
+            "additionalProperties": False,
+        },
         "ollama": {"properties": {"a": {"anyOf": least}}},
     }
     otherwise = said_otherwise.get(case.name)
