@@ -264,10 +264,36 @@ def test_what_is_no_pattern_is_a_wrong_definition() -> None:
         ForeignSchema(of_property(pattern="("))
 
 
-def test_a_pattern_that_only_a_reference_into_a_value_leads_to_is_a_wrong_definition() -> None:
-    schema = {**of_property(**{"$ref": "#/default"}), "default": {"pattern": HEAVY}}
-    with pytest.raises(DefinitionError, match="stands where none is looked for"):
-        echoing(input_schema=ForeignSchema(schema))
+VALUES = ("const", "default", "enum", "examples")
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_property_that_is_called_as_a_keyword_of_values_has_its_pattern_like_any_other(name: str) -> None:
+    schema = ForeignSchema({"type": "object", "properties": {name: {"type": "string", "pattern": "^x+$"}}})
+    runner = echoing(input_schema=schema)
+    assert outcome(runner, **{name: "xx"}) == "ok"
+    assert "does not match" in outcome(runner, **{name: "y"})
+
+
+@pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
+@pytest.mark.parametrize("name", VALUES)
+def test_where_a_pattern_over_the_bounds_may_be_a_value_or_none_no_more_than_the_type_is_enforced(
+    name: str, keyword: str
+) -> None:
+    heavy = {"pattern": HEAVY} if keyword == "pattern" else {"patternProperties": {HEAVY: False}}
+    properties = {"type": "object", "properties": {name: heavy, "b": {"pattern": "^x+$"}}}
+    reference = {**of_property(**{"$ref": f"#/{name}/0"}), name: [heavy]}
+    for schema in map(ForeignSchema, (properties, reference)):
+        assert [one.partition(":")[0] for one in schema.not_enforced] == [f"the pattern {HEAVY!r}"]
+        runner = echoing(input_schema=schema)
+        assert outcome(runner, **{name: "b", "b": "y"}) == "ok"
+
+
+def test_a_value_that_looks_like_a_pattern_and_is_none_changes_nothing() -> None:
+    schema = ForeignSchema({**of_property(), "examples": [{"pattern": "**/*.py"}], "default": {"pattern": "("}})
+    runner = echoing(input_schema=schema)
+    assert not schema.not_enforced
+    assert "does not match" in outcome(runner, b="y")
 
 
 def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> None:

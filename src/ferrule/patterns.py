@@ -43,7 +43,8 @@ _EDGE = re.compile(r"(?<!\[)\^|\$|\\[AzbB<>]")
 _LOOKS_AWAY = re.compile(r"\(\?<?[=!]|\\[1-9k]")
 _ESCAPE_OR_BRACKET = re.compile(r"\\[dDwW]|\\.|\[|\]", re.DOTALL)
 _WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
-_WITHOUT_PATTERNS = frozenset({"const", "enum", "default", "examples"})
+_KEYWORDS_OF_VALUES = frozenset({"const", "enum", "default", "examples"})
+"""Keywords with values below, which are no schemas; but a property may be called so, and a reference may lead there."""
 _TURN_ROUND = frozenset({"not", "oneOf", "if", "contains", "unevaluatedProperties", "unevaluatedItems", "dependencies"})
 """What may refuse a value because a schema below, or beside it, takes one more."""
 
@@ -219,17 +220,23 @@ class ForeignSchema(Mapping[str, Any]):
         self._schema = schema
         self._spent = local()
         places = [*_patterns_of(schema)]
-        self._found = {text: patterns.of(text) for text, _ in places}
-        for text, one in self._found.items():
+        self._found = {text: patterns.of(text) for text, *_ in places}
+        sure = {text for text, _, may_be_value in places if not may_be_value}
+        for text, one in [*self._found.items()]:
             if isinstance(one, PatternError) and one.is_none:
-                raise DefinitionError(f"the pattern {_begin_of(text)!r} is no regular expression")
+                if text in sure:
+                    raise DefinitionError(f"the pattern {_begin_of(text)!r} is no regular expression")
+                del self._found[text]  # a value, such as a glob in an example
+        self._refused_in_values = any(
+            may_be_value and isinstance(self._found.get(text), PatternError) for text, _, may_be_value in places
+        )
         self.patterns = tuple(self._found)
         self.not_enforced = tuple(
             f"the pattern {_begin_of(text)!r}: {one}"
             for text, one in self._found.items()
             if isinstance(one, PatternError)
         )
-        of_names = [self._found[text] for text, is_of_names in places if is_of_names]
+        of_names = [self._found.get(text) for text, is_of_names, _ in places if is_of_names]
         self.size_of_names = sum(one.size for one in of_names if isinstance(one, Pattern))
 
     def __getitem__(self, key: str) -> Any:
@@ -246,7 +253,7 @@ class ForeignSchema(Mapping[str, Any]):
         something might be refused without them that was taken with them, nothing but the type."""
         if not self.not_enforced:
             return schema
-        if _TURN_ROUND & {*_keywords_of(schema)}:
+        if self._refused_in_values or _TURN_ROUND & {*_keywords_of(schema)}:
             return {key: schema[key] for key in ("$schema", "type") if key in schema}
         return self._stripped(schema)  # type: ignore[no-any-return]
 
@@ -255,7 +262,7 @@ class ForeignSchema(Mapping[str, Any]):
             return [self._stripped(item) for item in node]
         if not isinstance(node, dict):
             return node
-        found = {key: item if key in _WITHOUT_PATTERNS else self._stripped(item) for key, item in node.items()}
+        found = {key: item if key in _KEYWORDS_OF_VALUES else self._stripped(item) for key, item in node.items()}
         if isinstance(text := node.get("pattern"), str) and isinstance(self._found[text], PatternError):
             del found["pattern"]
         if isinstance(names := node.get("patternProperties"), dict):
@@ -307,30 +314,30 @@ def _begin_of(text: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}…"
 
 
-def _dicts_of(node: Any) -> Iterator[dict[str, Any]]:
-    """All dicts in which a schema may stand: wherever a reference may lead, but for values."""
-    waiting = [node]
+def _dicts_of(node: Any) -> Iterator[tuple[dict[str, Any], bool]]:
+    """All dicts in which a schema may stand, and of each whether it may be a value instead."""
+    waiting = [(node, False)]
     while waiting:
-        node = waiting.pop()
+        node, may_be_value = waiting.pop()
         if isinstance(node, dict):
-            yield node
-            waiting += [item for key, item in node.items() if key not in _WITHOUT_PATTERNS]
+            yield node, may_be_value
+            waiting += [(item, may_be_value or key in _KEYWORDS_OF_VALUES) for key, item in node.items()]
         elif isinstance(node, list):
-            waiting += node
+            waiting += [(item, may_be_value) for item in node]
 
 
 def _keywords_of(schema: Any) -> Iterator[str]:
-    for node in _dicts_of(schema):
+    for node, _ in _dicts_of(schema):
         yield from node
 
 
-def _patterns_of(schema: Any) -> Iterator[tuple[str, bool]]:
-    """The patterns in a schema, and of each whether it is one of names."""
-    for node in _dicts_of(schema):
+def _patterns_of(schema: Any) -> Iterator[tuple[str, bool, bool]]:
+    """The patterns in a schema, and of each whether it is one of names, and whether it may be a value instead."""
+    for node, may_be_value in _dicts_of(schema):
         if isinstance(text := node.get("pattern"), str):
-            yield text, False
+            yield text, False, may_be_value
         if isinstance(names := node.get("patternProperties"), dict):
-            yield from ((name, True) for name in names)
+            yield from ((name, True, may_be_value) for name in names)
 
 
 def _characters_of_names(value: Any) -> int:
