@@ -266,11 +266,3 @@ def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None
     audit = after(lambda result, context: saw.append((result.status, result.executed)))
     result = go(Runner([pay], around=[audit]).run("pay"))
     assert saw == [("failed", False)] and "its resources are not known" in str(result.error)
-
-
-def test_a_record_has_no_more_of_metadata_that_nobody_bounds_than_its_length() -> None:
-    kept = {"cost": 0.002, "found": ["a" * 100] * 5_000}
-    foreign = {"_meta": {"x": "a" * 30_000_000}}
-    result = ToolResult("done", metadata={**kept, "mcp": foreign})
-    assert result.record()["metadata"] == {**kept, "mcp": "left out: 30,000,018 characters of JSON"}
-    assert result.metadata["mcp"] == foreign

@@ -125,6 +125,12 @@ def test_what_stands_beside_the_content_is_kept_in_the_metadata() -> None:
     assert kept["content"] == [{"block": 0, "annotations": {"audience": ["user"]}, "_meta": {"x/y": 1}}]
 
 
+def test_of_much_beside_the_content_its_length_is_kept() -> None:
+    block = types.TextContent(text="a", _meta={"x/y": "a" * 3_000_000})
+    kept = answered(types.CallToolResult(content=[block])).record()["metadata"]
+    assert kept["mcp"] == {"left_out": "3,000,049 characters of JSON; at most 1,000,000 are kept"}
+
+
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_refusal_by_the_protocol_is_a_failure_that_may_have_run(mode: str) -> None:
     async def refuse(context: Any) -> Any:

@@ -27,22 +27,8 @@ Async: TypeAlias = Coroutine[object, object, T]
 Leading: TypeAlias = Callable[Concatenate[ToolContext, Q], T]
 
 
-class Second(Protocol[T_co]):
-    """A function whose second parameter is the context, whatever the others are."""
-
-    def __call__(self, a: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
-
-
-class Third(Protocol[T_co]):
-    def __call__(self, a: Any, b: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
-
-
-class Fourth(Protocol[T_co]):
-    def __call__(self, a: Any, b: Any, c: Any, context: ToolContext, /, *others: Any, **named: Any) -> T_co: ...
-
-
 class ByName(Protocol[T_co]):
-    """One that takes it by name alone, as pyright finds it; mypy finds it beside one other, or two."""
+    """A function that takes the context by name alone, as pyright finds it; mypy finds it beside one other, or two."""
 
     def __call__(self, *others: Any, context: ToolContext, **named: Any) -> T_co: ...
 
@@ -55,6 +41,12 @@ class TwoAndContext(Protocol[T_co]):
     def __call__(self, a: Any, b: Any, /, *, context: ToolContext) -> T_co: ...
 
 
+Placed: TypeAlias = (
+    Callable[Concatenate[Any, ToolContext, ...], T]
+    | Callable[Concatenate[Any, Any, ToolContext, ...], T]
+    | Callable[Concatenate[Any, Any, Any, ToolContext, ...], T]
+)
+"""What takes the context in the second to the fourth place."""
 Keyword: TypeAlias = ByName[T] | OneAndContext[T] | TwoAndContext[T]
 
 _NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
@@ -100,11 +92,7 @@ class ToolDecorator(Protocol):
         self, fn: Leading[Q, Async[T]], /, name: str | None = ..., **options: Unpack[Options]
     ) -> Tool[Q, T]: ...
     @overload
-    def __call__(self, fn: Second[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
-    @overload
-    def __call__(self, fn: Third[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
-    @overload
-    def __call__(self, fn: Fourth[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    def __call__(self, fn: Placed[Async[T]], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(
         self, fn: Keyword[Async[T]], /, name: str | None = ..., **options: Unpack[Options]
@@ -116,11 +104,7 @@ class ToolDecorator(Protocol):
     @overload
     def __call__(self, fn: Leading[Q, T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[Q, T]: ...
     @overload
-    def __call__(self, fn: Second[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
-    @overload
-    def __call__(self, fn: Third[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
-    @overload
-    def __call__(self, fn: Fourth[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
+    def __call__(self, fn: Placed[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload
     def __call__(self, fn: Keyword[T], /, name: str | None = ..., **options: Unpack[Options]) -> Tool[..., T]: ...
     @overload

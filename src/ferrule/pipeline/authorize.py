@@ -24,7 +24,7 @@ from ferrule.pipeline.guards import BROKEN, LATE, broken, decision_of, name_of
 from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
-from ferrule.pipeline.state import MOST_INPUTS, CallState, ancestors
+from ferrule.pipeline.state import CallState, ancestors
 from ferrule.pipeline.suspension import Answered, recorded_arguments, supplied_names, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
@@ -236,8 +236,8 @@ async def ask_and_judge(
 async def ask_running(plan: Plan, state: CallState, wanted: InputRequired) -> JsonObject | None:
     """What a running handler is told, which keeps all that it has meanwhile; nothing where nobody answers, or it has
     asked too often."""
-    if not state.attempt.may_want():
-        state.tell("tool:decided", deny(f"it asked for input more than {MOST_INPUTS} times"))
+    if too_many := state.attempt.count_input():
+        state.tell("tool:decided", deny(f"it {too_many}"))
         return None
     answer = await _answer_to(plan, state, question_of(state, wanted), plan.runner.approve)
     allowed = answer.kind == "allow"

@@ -43,15 +43,7 @@ from ferrule.pipeline.invoke import (
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
-from ferrule.pipeline.state import (
-    MOST_INPUTS,
-    NO_ORIGIN,
-    RELIABLE_CANCELLING,
-    CallState,
-    Origin,
-    ancestors,
-    state_of,
-)
+from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
 from ferrule.pipeline.suspension import Answered
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro, Observer
@@ -379,8 +371,8 @@ async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: In
     Raises:
         Rejected: where it is not told, or has asked too often.
     """
-    if not state.attempt.may_want():
-        raise Rejected("failed", f"{plan.name} asked for input more than {MOST_INPUTS} times. {NOTHING_RUN}")
+    if too_many := state.attempt.count_input():
+        raise Rejected("failed", f"{plan.name} {too_many}. {NOTHING_RUN}")
     if not plan.judged:
         note_judged(plan, state, *validate(plan, call, state))
     return await ask_and_judge(plan, state, question_of(state, wanted), plan.runner.approve, wanted.state)

@@ -58,7 +58,7 @@ class Origin:
 
 
 NO_ORIGIN = Origin()
-MOST_INPUTS = 16
+_MOST_INPUTS = 16
 
 
 class Attempt:
@@ -113,10 +113,10 @@ class Attempt:
         """A person is asked."""
         self.asked = True
 
-    def may_want(self) -> bool:
-        """Count that the handler wants to know something; whether anybody may be asked for it."""
+    def count_input(self) -> str:
+        """Count that the handler wants to know something; why nobody may be asked for it, or nothing."""
         self.inputs += 1
-        return self.inputs <= MOST_INPUTS
+        return f"asked for input more than {_MOST_INPUTS} times" if self.inputs > _MOST_INPUTS else ""
 
     def note_answered(self, by: str | None) -> None:
         """Somebody has answered."""

@@ -11,10 +11,12 @@ from typing import Any
 import mcp_types as types
 
 from ferrule import Media, Text, ToolError, ToolResult
-from ferrule.values.content import as_output, render
+from ferrule.values.content import as_output, render, to_text
 
 _MOST_MEDIA = 50_000_000
 """Of all media of one result."""
+_MOST_METADATA = 1_000_000
+"""Characters of JSON of all that stands beside the content: nobody else bounds it, as no model reads it."""
 _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
 _TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
@@ -74,6 +76,9 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
             beside.append({"block": index, **kept})
     if beside:
         about["content"] = beside
+    length = len(to_text(about))
+    if length > _MOST_METADATA:
+        about = {"left_out": f"{length:,} characters of JSON; at most {_MOST_METADATA:,} are kept"}
     return {"mcp": about} if about else None
 
 

@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeAlias, cast
 from ferrule.values.call import ToolCall, told_input
 from ferrule.values.content import Block, Text, as_output, checked, clean, jsonable, render, text_of
 from ferrule.values.frozen import FrozenDict, JsonObject, frozen, thaw
-from ferrule.values.json_text import dumps
 
 Status: TypeAlias = Literal[
     "ok", "invalid", "not_found", "denied", "suspended", "limited", "timeout", "cancelled", "failed", "unknown"
@@ -18,7 +17,6 @@ _EMPTY: JsonObject = FrozenDict()
 
 
 _NOTHING_TOLD = (None,) * 6
-_MOST_METADATA = 1_000_000
 
 
 class _ResultFields:
@@ -160,8 +158,7 @@ class ToolResult(_ResultFields):
         It has at least `tool_name`, `tool_call_id`, `success`, `output`, `error` and `latency_ms`; of a runner's result
         the `input` as it was judged, with stars for what is bound or private, the `session`, the `principal`, and when
         the call arrived (`at`, seconds since the epoch). `pending` is all that `Runner.resume` reads, and `None` where
-        the call is not suspended. What stands under one name of the `metadata` and is longer than 1,000,000 characters
-        of JSON, as whatever an MCP server sends beside its content may be, is left out, and its length told.
+        the call is not suspended.
         """
         told, session, principal, ended_at, _, answered_by = self._facts
         return {
@@ -178,7 +175,7 @@ class ToolResult(_ResultFields):
             "latency_ms": self.duration_ms,
             "executed": self.executed,
             "repairs": list(self.repairs),
-            "metadata": _told_metadata(self.metadata),
+            "metadata": jsonable(dict(self.metadata)),
             "answered_by": answered_by,
             "pending": thaw(self.pending),
         }
@@ -196,16 +193,6 @@ keep_duration = cast("Any", _ResultFields.__dict__["duration_ms"]).__set__
 keep_told = cast("Any", _ResultFields.__dict__["_told"]).__set__
 """The same for what the kernel alone knows: the call as it is told, its session, its principal, when it ended, what
 takes it up again where it is suspended, and who approved it."""
-
-
-def _told_metadata(metadata: JsonObject) -> dict[str, Any]:
-    """The metadata as JSON data; of what nobody bounds, because no model reads it, no more than a record is to hold."""
-    found = jsonable(dict(metadata))
-    for name, value in found.items():
-        length = len(dumps(value))
-        if length > _MOST_METADATA:
-            found[name] = f"left out: {length:,} characters of JSON"
-    return found  # type: ignore[no-any-return]
 
 
 def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
@@ -231,16 +218,13 @@ def rendered(value: Any) -> ToolResult:
     Raises:
         NotShowable: where no result can hold it.
     """
-    error = metadata = content = own = None
+    error = metadata = own = None
     if isinstance(value, ToolResult):
         error = None if value.error is None else clean(value.error)
-        metadata, content = jsonable(value.metadata), value._content
-        own = content
+        metadata, own = jsonable(value.metadata), value._content
         value = returned(value)
     output = as_output(value)
-    if error is None and content is None:
-        content = render(output)
-    made = ToolResult(output, error, metadata, content)
+    made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
     keep(made, "_value", value)
     if own is not None:
         keep(made, "_own_content", own)
