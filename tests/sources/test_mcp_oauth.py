@@ -25,6 +25,7 @@ from mcp_servers import go, made, serving
 
 from ferrule import DefinitionError, Event, Runner
 from ferrule.sources import mcp
+from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_oauth import provider
 from ferrule.sources._mcp_reach import Reach
 
@@ -178,6 +179,115 @@ def test_a_secret_goes_to_no_authorization_server_but_its_own(tmp_path: Path) ->
 
     with pytest.raises(mcp.ServersDownError, match="'by-hand' belongs to another authorization server"):
         go(main())
+
+
+class Hostile:
+    """An MCP server, or an authorization server, that answers as it is told, and notes what came for a token.
+
+    Attributes:
+        answers: Status, further headers and document of what is under a path; of others `default`.
+        forms: What came to `/token`, with the header that says whose it is.
+    """
+
+    def __init__(self, default: int = 404) -> None:
+        self.answers: dict[str, tuple[int, dict[str, str], Any]] = {}
+        self.default: tuple[int, dict[str, str], Any] = (default, {}, {})
+        self.forms: list[str] = []
+        self.says = "code"
+
+    def names(self, own: str, issuer: str) -> None:
+        """Have it be a server whose authorization server is `issuer`."""
+        path = "/.well-known/oauth-protected-resource/mcp"
+        self.answers[path] = 200, {}, {"resource": own, "authorization_servers": [issuer]}
+
+    def gives(self, own: str, token: Any = None) -> None:
+        """Have it be an authorization server, which gives this token; without one it says no to whom it asks."""
+        places = {f"{place}_endpoint": f"{own}{place}" for place in ("authorization", "token", "registration")}
+        self.answers["/.well-known/oauth-authorization-server"] = 200, {}, {"issuer": own, **places}
+        self.answers["/registration"] = 201, {}, {"client_id": "registered", "redirect_uris": [own]}
+        self.answers["/token"] = 200, {}, token or {"access_token": "x", "token_type": "Bearer"}
+        self.says = "error" if token is None else "code"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {key.decode(): value.decode() for key, value in scope["headers"]}
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message["body"]
+            if not message["more_body"]:
+                break
+        if b"grant_type=" in body:
+            self.forms.append(f"{headers.get('authorization')} {body.decode()}")
+        status, more, document = self.answers.get(scope["path"], self.default)
+        if scope["path"] in ("/authorize", "/authorization"):
+            asked = {key: values[0] for key, values in parse_qs(scope["query_string"].decode()).items()}
+            answer = urlencode({self.says: "c", "state": asked["state"]})
+            status, more = 302, {"location": f"{asked['redirect_uri']}?{answer}"}
+        told = {"content-type": "application/json", **more}
+        raw = [(key.encode(), value.encode()) for key, value in told.items()]
+        await send({"type": "http.response.start", "status": status, "headers": raw})
+        await send({"type": "http.response.body", "body": json.dumps(document).encode()})
+
+
+@pytest.mark.parametrize("way", ["its own server has no metadata", "the server wants more of a person"])
+def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    async def open_it(url: str) -> None:
+        shown.append(url)
+        await Person()(url)
+
+    async def main(server: Hostile) -> str:
+        async with serving(Hostile()) as own, serving(server) as address:
+            issuer, origin = own.removesuffix("mcp"), address.removesuffix("mcp")
+            if way == "its own server has no metadata":
+                server.names(address, issuer)
+            else:
+                server.names(address, origin)
+                server.gives(origin)
+            by_hand: dict[str, Any] = {"client_id": "by-hand", "client_secret": "sk-of-the-client", "issuer": issuer}
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=open_it, **by_hand)
+            reach = Reach(address)
+            flow = await provider(address, auth, reach, nullcontext)
+            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+                said = [(await client.post(address, json={})).json()]
+                server.answers["/mcp"] = 403, {"www-authenticate": 'Bearer error="insufficient_scope"'}, {}
+                said += [(await client.post(address, json={})).json()]
+            return str(said)
+
+    server = Hostile(401)
+    said = go(main(server))
+    assert "authorization server" in said
+    assert (server.forms, shown) == ([], [])
+
+
+def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
+    """A server whose token has ended says that another one gives them; nobody says yes there."""
+
+    async def main(server: Hostile, giver: Hostile) -> None:
+        async with serving(giver) as theirs, serving(server) as address:
+            issuer, origin = theirs.removesuffix("mcp"), address.removesuffix("mcp")
+            token = {"access_token": "x", "token_type": "Bearer", "refresh_token": "of-the-giver", "expires_in": -60}
+            giver.gives(issuer, token)
+            server.names(address, issuer)
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), client_id="by-hand")
+            reach = Reach(address)
+            flow = await provider(address, auth, reach, nullcontext)
+            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+                await client.post(address, json={})
+                server.answers["/mcp"] = 200, {}, {}
+                await client.post(address, json={})
+                server.names(address, origin)
+                server.gives(origin)
+                del server.answers["/mcp"]
+                for _ in range(3):
+                    await client.post(address, json={})
+
+    server, giver = Hostile(401), Hostile()
+    go(main(server, giver))
+    assert "refresh_token=of-the-giver" in giver.forms[1]
+    assert not any("of-the-giver" in form for form in server.forms)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,14 @@ import secrets
 import socket
 import stat
 import webbrowser
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider, OAuthFlowError, TokenStorage
+from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
@@ -55,12 +57,70 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
         scope=" ".join(settings.scopes) or None,
         token_endpoint_auth_method="none",
     )
-    made = OAuthClientProvider(
+    made = _Provider(
         url, metadata, storage, receiver.ask, receiver.answer, client_metadata_url=settings.client_metadata_url
     )
     if isinstance(storage, _OfClient):
         storage.context = made.context
     return made
+
+
+class _Provider(OAuthClientProvider):
+    """The SDK's client, by which nothing that proves who somebody is goes to another than it is for: the secret of a
+    client and the code of a person to the authorization server where the client was registered, a refresh token to
+    where it came from. The SDK asks the MCP server itself for a token where it knows no metadata, and goes on with the
+    metadata of one whose client it has not become (mcp 2.3.0).
+    """
+
+    _given_by: httpx2.URL | None = None
+
+    async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """As the SDK's flow, which a subclass is to write here; what it sends besides `request` is looked at."""
+        flow = super()._auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                grant = "" if outgoing is request else _grant_of(outgoing)
+                if grant:
+                    self._check_issuer()
+                if grant == "refresh_token" and outgoing.url != self._given_by:
+                    response = httpx2.Response(400, request=outgoing)  # after which a person is asked again
+                else:
+                    response = yield outgoing
+                if grant and response.is_success:
+                    self._given_by = outgoing.url
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        self._check_issuer()  # before a person is sent there
+        return await super()._perform_authorization()
+
+    def _check_issuer(self) -> None:
+        """See that tokens are asked for where the client was registered, as far as that is known.
+
+        Raises:
+            OAuthFlowError: where they are not.
+        """
+        context = self.context
+        client, metadata = context.client_info, context.oauth_metadata
+        if client is None or client.issuer is None or client.client_id == context.client_metadata_url:
+            return
+        found = context.get_authorization_base_url(context.server_url) if metadata is None else str(metadata.issuer)
+        if not issuers_match(client.issuer, found):
+            why = (
+                f"of the authorization server {client.issuer}, and the server would have its token asked for at {found}"
+            )
+            raise OAuthFlowError(f"the client {client.client_id!r} is {why}")
+
+
+def _grant_of(request: httpx2.Request) -> str:
+    """What a request for a token gives in return for it, by its name in RFC 6749; empty of another request."""
+    form = request.headers.get("content-type") == "application/x-www-form-urlencoded"
+    return parse_qs(request.content.decode("latin-1")).get("grant_type", [""])[0] if form else ""
 
 
 class _OfClient:
