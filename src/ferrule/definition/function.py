@@ -44,22 +44,8 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
     declared: list[inspect.Parameter] = []
     fixed = inspect.isbuiltin(partial_of(function))  # it is written in C, where nobody can leave out a /
     for parameter in signature.parameters.values():
-        if parameter.kind is parameter.VAR_POSITIONAL or (parameter.kind is parameter.POSITIONAL_ONLY and not fixed):
-            raise DefinitionError(
-                f"a model fills parameters by name, and {parameter.name!r} has none for a caller; write "
-                "a list parameter for *args, and leave out the /"
-            )
         hint = hints.get(parameter.name, parameter.annotation)
-        if hint is _NO_HINT and parameter.name in CONTEXT_NAMES:
-            raise DefinitionError(
-                f"a model would fill {parameter.name!r}: for the context of the call annotate it, {parameter.name}: "
-                f"ToolContext; for an argument give it that argument's type, or Any"
-            )
-        if get_origin(hint) in (typing.Unpack, typing_extensions.Unpack):
-            raise DefinitionError(
-                f"**{parameter.name} has its keys from a TypedDict; write them as parameters of the "
-                "function, or take the TypedDict as one parameter"
-            )
+        _check_parameter(parameter, hint, fixed)
         if is_context(hint):
             contexts.append(parameter.name)
         else:
@@ -76,6 +62,25 @@ def from_function(function: Callable[..., object], options: ToolOptions) -> Hand
         positional=tuple(names[p.name] for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)),
         aliases={name: wire for name, wire in names.items() if name != wire},
     )
+
+
+def _check_parameter(parameter: inspect.Parameter, hint: object, fixed: bool) -> None:
+    name = parameter.name
+    if parameter.kind is parameter.VAR_POSITIONAL or (parameter.kind is parameter.POSITIONAL_ONLY and not fixed):
+        raise DefinitionError(
+            f"a model fills parameters by name, and {name!r} has none for a caller; write a list parameter for *args, "
+            "and leave out the /"
+        )
+    if hint is _NO_HINT and name in CONTEXT_NAMES:
+        raise DefinitionError(
+            f"a model would fill {name!r}: for the context of the call annotate it, {name}: ToolContext; for an "
+            "argument give it that argument's type, or Any"
+        )
+    if get_origin(hint) in (typing.Unpack, typing_extensions.Unpack):
+        raise DefinitionError(
+            f"**{name} has its keys from a TypedDict; write them as parameters of the function, or take the TypedDict "
+            "as one parameter"
+        )
 
 
 def _with_first_by_position(function: Callable[..., object], first: list[inspect.Parameter]) -> Callable[..., object]:

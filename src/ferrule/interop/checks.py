@@ -64,57 +64,48 @@ def of_foreign(ask: Asked, guard: Guard, kinds: tuple[type, ...] = (Decision, Ma
         guard: What the log and a decision call it by.
         kinds: What it may answer with besides a bool.
     """
-    asked = _answering(ask, kinds)
 
-    def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
+    async def ask_guard(call: ToolCall, context: ToolContext) -> Verdict:
         try:
-            answer = asked(call, context)
+            answer = ask(call, context)
+            return _verdict(await answer if inspect.isawaitable(answer) else answer, kinds)
+        except GuardError:
+            raise
         except Exception as error:
-            raise refusal(error, call, context) from error
-        return ask_later(answer, call, context) if inspect.isawaitable(answer) else answer
-
-    async def ask_later(answer: Awaitable[Verdict], call: ToolCall, context: ToolContext) -> Verdict:
-        try:
-            return await answer
-        except Exception as error:
-            raise refusal(error, call, context) from error
-
-    def refusal(error: Exception, call: ToolCall, context: ToolContext) -> GuardError:
-        if isinstance(error, GuardError):
-            return error
-        running: Any = context.running
-        if not isinstance(error, PermissionError):
-            level = logging.WARNING
-            log_raised(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
-        return GuardError(masked_text(error, partial(hide, running)))
+            running: Any = context.running
+            if not isinstance(error, PermissionError):
+                level = logging.WARNING
+                log_raised(running, "the guard %r of tool %r raised", guard, call.name, error=error, level=level)
+            raise GuardError(masked_text(error, partial(hide, running))) from error
 
     ask_guard.__name__ = name_of(guard)
     return ask_guard
 
 
-def _answering(ask: Asked, kinds: tuple[type, ...] = (Decision, Mapping)) -> GuardFunction:
-    """The guard of a function that may answer by a bool."""
+def _answering(check: Callable[..., object]) -> GuardFunction:
+    """The guard of a check that may answer by a bool."""
 
     def ask_guard(call: ToolCall, context: ToolContext) -> Verdict | Awaitable[Verdict]:
-        answer = ask(call, context)
-        return ask_later(answer) if inspect.isawaitable(answer) else verdict(answer)
+        answer = check(call, context)
+        return ask_later(answer) if inspect.isawaitable(answer) else _verdict(answer)
 
     async def ask_later(answer: Awaitable[object]) -> Verdict:
-        return verdict(await answer)
-
-    def verdict(answer: object) -> Verdict:
-        if answer is None or answer is True:
-            return None
-        if answer is False:
-            return deny("not permitted")
-        if isinstance(answer, kinds):
-            return answer  # type: ignore[return-value]
-        return deny(
-            f"a check answered with {type(answer).__name__}, and has to answer True, None or allow() where it has no "
-            "objection, else False, deny(reason) or ask(reason)"
-        )
+        return _verdict(await answer)
 
     return ask_guard
+
+
+def _verdict(answer: object, kinds: tuple[type, ...] = (Decision, Mapping)) -> Verdict:
+    if answer is None or answer is True:
+        return None
+    if answer is False:
+        return deny("not permitted")
+    if isinstance(answer, kinds):
+        return answer  # type: ignore[return-value]
+    return deny(
+        f"a check answered with {type(answer).__name__}, and has to answer True, None or allow() where it has no "
+        "objection, else False, deny(reason) or ask(reason)"
+    )
 
 
 def _of_arguments(check: Callable[..., object], guard: Guard, tool: Tool) -> Asked:
