@@ -296,6 +296,29 @@ def test_a_value_that_looks_like_a_pattern_and_is_none_changes_nothing() -> None
     assert "does not match" in outcome(runner, b="y")
 
 
+def test_names_within_the_bounds_are_looked_at_beside_one_over_them() -> None:
+    names = {HEAVY: False, "^n": {"type": "integer"}}
+    schema = {"type": "object", "properties": {}, "patternProperties": names, "additionalProperties": False}
+    runner = echoing(input_schema=ForeignSchema(schema))
+    assert outcome(runner, n=1, m=1) == "ok"
+    assert "'n' must be an integer" in outcome(runner, n=[])
+
+
+def test_a_parameter_may_be_a_schema_itself() -> None:
+    meta = {"$ref": "https://json-schema.org/draft/2020-12/schema"}
+    runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {"a": meta}}))
+    assert outcome(runner, a={"$anchor": "here"}) == "ok"
+    assert "'a.$anchor' is wrong: the value does not match" in outcome(runner, a={"$anchor": "!"})
+
+
+def test_a_value_that_was_refused_stays_refused_where_its_budget_ends_before_it_is_told_why() -> None:
+    each = {"items": {"pattern": "^x*$"}}
+    runner = echoing(input_schema=ForeignSchema({"type": "object", "properties": {"a": each, "b": {"pattern": "^y$"}}}))
+    most = Pattern("^x*$").most
+    spent = ["x" * (most // 4), *["x" * 100] * (most // 400), *["x"] * 200]
+    assert "'b' is wrong: the value does not match '^y$'" in outcome(runner, a=spent, b="z")
+
+
 def test_a_list_compiles_each_pattern_once_and_no_more_than_there_may_be() -> None:
     patterns = Patterns()
     taken = [patterns.of(f"^.{{1,{size}}}$") for size in range(600, 700)]

@@ -266,8 +266,9 @@ class ForeignSchema(Mapping[str, Any]):
         if isinstance(text := node.get("pattern"), str) and isinstance(self._found[text], PatternError):
             del found["pattern"]
         if isinstance(names := node.get("patternProperties"), dict):
-            if any(isinstance(self._found[text], PatternError) for text in names):
-                del found["patternProperties"]
+            if over := [text for text in names if isinstance(self._found[text], PatternError)]:
+                for text in over:
+                    del found["patternProperties"][text]
                 found.pop("additionalProperties", None)
         return found
 
@@ -281,10 +282,9 @@ class ForeignSchema(Mapping[str, Any]):
             """The keyword `pattern`, wherever it stands."""
 
             def __init__(self, parent: object, text: str, path: object) -> None:
+                # What is not known is of a meta-schema, which the library has and a reference may lead to.
                 found = schema._found.get(text)
-                if not isinstance(found, Pattern):
-                    raise ValueError(f"the pattern {_begin_of(text)!r} stands where none is looked for")
-                self._text, self._pattern = text, found
+                self._text, self._pattern = text, found if isinstance(found, Pattern) else Pattern(text)
 
             def validate(self, value: object) -> None:
                 if isinstance(value, str) and schema._may(self._pattern.size * len(value)):

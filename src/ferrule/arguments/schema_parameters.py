@@ -64,7 +64,11 @@ class Enforced:
             return None
         if self._validator.is_valid(value):
             return ()
-        return None if self._ways.are_too_many(value) else self._validator.iter_errors(value)
+        if self._ways.are_too_many(value):
+            return None
+        if foreign is not None:  # it is told with as many patterns as it was judged with
+            foreign.begin(value, 1)
+        return [*self._validator.iter_errors(value)] or None
 
 
 class SchemaParameters(Parameters):
