@@ -490,19 +490,6 @@ def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard
         return parent.open(name, flags, mode, hard_links=hard_links)
 
 
-def stat_exactly(path: str) -> os.stat_result:
-    """What is at exactly the canonical absolute `path`; a link at its end is a link. See docs/guards.md#paths.
-
-    Raises:
-        ValueError, OSError: as `open_exactly`.
-    """
-    root, components = _components(path)
-    if not components:
-        return os.stat(root)
-    with open_directory(os.path.dirname(path)) as parent:
-        return parent.stat(components[-1])
-
-
 def write_exactly(
     path: str, data: bytes, *, expected: os.stat_result | None = None, make_directories: bool = False
 ) -> bool:

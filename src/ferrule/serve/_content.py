@@ -13,6 +13,7 @@ import mcp_types as wire
 from pydantic_core import from_json
 
 from ferrule import Media, Text, Tool, ToolResult
+from ferrule.sources._mcp_results import TEXT_TYPE
 from ferrule.values.content import Block
 from ferrule.values.frozen import thaw
 from ferrule.values.result import own_content
@@ -25,7 +26,6 @@ _CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
 _CUT_KEYS = re.compile(r"\[+cut\]+")
 _DETAILS = ("annotations", "_meta", "title", "description", "size")
 """What a server may say of a block besides what it is."""
-_SENT_AS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _media_block(block: Media, place: int) -> wire.ContentBlock:
             return wire.TextContent(text=f"[{block.kind} of the type {block.mime_type}, without data]")
         name = block.name or block.uri.rstrip("/").rpartition("/")[2] or block.uri
         return wire.ResourceLink(name=name, uri=block.uri, mime_type=block.mime_type)
-    if block.kind in ("file", "resource") and _SENT_AS_TEXT.match(block.mime_type):
+    if block.kind in ("file", "resource") and TEXT_TYPE.match(block.mime_type):
         with suppress(UnicodeDecodeError):
             return _resource(block, place, wire.TextResourceContents, text=block.data.decode())
     data = base64.b64encode(block.data).decode()

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError
 from ferrule.sources._mcp_connection import OPEN_CALL, Connection
+from ferrule.sources._mcp_http import Fate
 from ferrule.sources._mcp_log import SDK_LOGS
 from ferrule.sources._mcp_questions import Responses, to_question, to_responses, to_visit
 from ferrule.sources._mcp_results import Check, to_result
@@ -144,9 +145,10 @@ class RemoteTool:
             text = f"{connection.server.label} gave an answer that is none of MCP's: {connection.log.told(kinds, 200)}"
             raise ToolError(text, executed=None) from None
         except MCPError as error:
-            if http is not None and http.has_forgotten(error):
+            fate = self._fate(error)
+            if fate == "forgotten":
                 connection.forgotten(session)
-            if http is None or not http.was_not_sent(error):
+            if fate != "not sent":
                 raise
             why = connection.log.told_of(error)
             connection.unreachable(why)
@@ -164,17 +166,22 @@ class RemoteTool:
         """Whether the call was certainly not looked at, and may be sent again by now: the server lost its session, or
         wants headers that only its present list of tools tells."""
         connection = self._connection
-        if connection.http is not None and connection.http.has_forgotten(error):
+        if self._fate(error) == "forgotten":
             return True
         if error.code == types.HEADER_MISMATCH and connection.protocol in MODERN_PROTOCOL_VERSIONS:
             return await connection.list_again()
         return False
 
+    def _fate(self, error: MCPError) -> Fate | None:
+        """What the client of a server at an address says of the request itself."""
+        http = self._connection.http
+        return None if http is None else http.fate(error)
+
     def _failure(self, error: MCPError) -> ToolError:
         """What a call comes to that got an error for an answer, or none."""
-        label, http = self._connection.server.label, self._connection.http
+        label = self._connection.server.label
         message = self._connection.log.told_of(error)
-        ended = message.startswith(_ENDED_TEXTS) or (http is not None and http.has_broken(error))
+        ended = message.startswith(_ENDED_TEXTS) or self._fate(error) == "broken"
         if error.code == types.CONNECTION_CLOSED and ended:
             why = self._connection.reason or message
             return ToolError(f"the connection to {label} ended before its answer: {why}. {_PERHAPS}", executed=None)

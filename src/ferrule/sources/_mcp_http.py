@@ -10,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qs
 
 import httpx2
@@ -32,7 +32,7 @@ _BETWEEN_STREAMS = 1.0
 """Seconds between two requests of one task of which the second asks for a stream again: a server may say `retry: 0`."""
 _ASKED: ContextVar[float] = ContextVar("when a task has sent its last request", default=-math.inf)
 _MOST_BEGIN = 1_000
-_FORGOTTEN, _BROKEN = "forgotten", "broken"
+Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
 _LONGEST_BESIDE = 30.0
@@ -69,20 +69,11 @@ class HttpClient(httpx2.AsyncClient):
         self._mark = secrets.token_hex(8)
         self.has_session = False
 
-    def was_not_sent(self, error: MCPError) -> bool:
-        """Whether this client says, and not the server, that there was no connection to send a request by."""
-        data = error.data
-        return isinstance(data, dict) and data.get(self._mark) is True
-
-    def has_broken(self, error: MCPError) -> bool:
-        """Whether this client says, and not the server, that the connection broke before the answer."""
-        data = error.data
-        return isinstance(data, dict) and data.get(self._mark) == _BROKEN
-
-    def has_forgotten(self, error: MCPError) -> bool:
-        """Whether the server has forgotten the session, and did not look at the request."""
-        data = error.data
-        return isinstance(data, dict) and data.get(self._mark) == _FORGOTTEN
+    def fate(self, error: MCPError) -> Fate | None:
+        """What this client says of a request: that there was no connection to send it by, that the connection broke
+        before the answer, or that the server has forgotten the session and did not look at it. `None` of an error that
+        is the server's own."""
+        return error.data.get(self._mark) if isinstance(error.data, dict) else None
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; what keeps an answer from coming is one."""
@@ -102,9 +93,8 @@ class HttpClient(httpx2.AsyncClient):
         except (NotReachableError, TooMuchError) as error:
             return self._error(request, 502, types.INTERNAL_ERROR, str(error))
         except httpx2.RequestError as error:
-            not_sent = isinstance(error, _NOT_CONNECTED)
-            marked = {self._mark: True if not_sent else _BROKEN}
-            return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), marked)
+            fate: Fate = "not sent" if isinstance(error, _NOT_CONNECTED) else "broken"
+            return self._error(request, 503, types.CONNECTION_CLOSED, _text_of(error), fate)
         except Exception as error:  # what signs a request may raise anything
             return self._error(request, 502, types.INTERNAL_ERROR, _text_of(error))
         status = response.status_code
@@ -113,7 +103,7 @@ class HttpClient(httpx2.AsyncClient):
         code = _error_of(response).get("code")
         if MCP_SESSION_ID in request.headers and _has_no_session(response):
             await response.aclose()
-            return self._error(request, status, types.INVALID_REQUEST, "no such session", {self._mark: _FORGOTTEN})
+            return self._error(request, status, types.INVALID_REQUEST, "no such session", "forgotten")
         if code is not None or status == 404:  # of all others without a code, the SDK makes one text
             return response
         await response.aclose()
@@ -164,9 +154,9 @@ class HttpClient(httpx2.AsyncClient):
             response.headers.pop(key, None)
 
     def _error(
-        self, request: httpx2.Request, status: int, code: int, message: str, data: Any = None
+        self, request: httpx2.Request, status: int, code: int, message: str, fate: Fate | None = None
     ) -> httpx2.Response:
-        error = {"code": code, "message": message, **({} if data is None else {"data": data})}
+        error = {"code": code, "message": message, **({} if fate is None else {"data": {self._mark: fate}})}
         body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error})
         return httpx2.Response(status, headers={"content-type": "application/json"}, content=body, request=request)
 

@@ -19,7 +19,8 @@ _MOST_METADATA = 1_000_000
 """Characters of JSON of all that stands beside the content: nobody else bounds it, as no model reads it."""
 _SAID_NOTHING = "the server says that it failed, and no more"
 _NO_TYPE = "application/octet-stream"
-_TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
+TEXT_TYPE = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)|.*;\s*charset=", re.IGNORECASE)
+"""Media types of what is text."""
 Check = Callable[[object, object], str]
 
 
@@ -111,7 +112,7 @@ def _block(block: types.ContentBlock) -> Text | Media:
             return Media("resource", None, block.mime_type or _NO_TYPE, str(block.uri), block.name)
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
             kind = resource.mime_type or "text/plain"
-            if not _TEXT_TYPE.match(kind):  # which says that it is text to whoever shows it or sends it on
+            if not TEXT_TYPE.match(kind):  # which says that it is text to whoever shows it or sends it on
                 kind = f"{kind}; charset=utf-8"
             return Media("resource", resource.text.encode("utf-8", "replace"), kind, str(resource.uri))
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
