@@ -158,6 +158,12 @@ def by_keyword(path: str, lines: int = 2, *, context: ToolContext[Database]) -> 
     return lines if path else len(context.deps.rows)
 
 
+@tool
+async def sixth(path: str, lines: int, deep: bool, words: list[str], note: str, context: ToolContext) -> str:
+    """The context in the sixth place."""
+    return f"{path} {lines} {deep} {words} {note} {context.session}"
+
+
 def context_name(context: ToolContext) -> str:
     """Inside a call there is always a tool."""
     return context.tool.definition.name
@@ -522,6 +528,7 @@ async def signatures() -> None:
     assert_type(await by_keyword("a.txt"), int)
     assert_type(await Notes().look(words=["a"]), int)
     await fourth("a.txt", 3, deep=True)
+    await sixth("a.txt", 3, True, [], note="")
     Runner([second], clock=Sundial())
     async with Client(serve.mcp(make_runner()).server, elicitation_callback=person) as client:
         await client.list_tools()

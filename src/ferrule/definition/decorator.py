@@ -45,8 +45,10 @@ Placed: TypeAlias = (
     Callable[Concatenate[Any, ToolContext, ...], T]
     | Callable[Concatenate[Any, Any, ToolContext, ...], T]
     | Callable[Concatenate[Any, Any, Any, ToolContext, ...], T]
+    | Callable[Concatenate[Any, Any, Any, Any, ToolContext, ...], T]
+    | Callable[Concatenate[Any, Any, Any, Any, Any, ToolContext, ...], T]
 )
-"""What takes the context in the second to the fourth place."""
+"""What takes the context in the second to the sixth place."""
 Keyword: TypeAlias = ByName[T] | OneAndContext[T] | TwoAndContext[T]
 
 _NEXT_WORD = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
@@ -64,7 +66,7 @@ class Anything:
 
 
 class ToolDecorator(Protocol):
-    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the fourth
+    """The forms of `tool`. A leading `ToolContext` drops out of the parameters; with one in the second to the sixth
     place, or by keyword as `context`, the tool takes any.
 
     What an async generator yields together is not told to type checkers, nor what the parameters of a function with
