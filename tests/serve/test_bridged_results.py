@@ -169,6 +169,17 @@ def test_what_middleware_has_masked_is_not_told_by_the_side_of_other_structured_
     assert "Ann" not in str(result.structured_content) + text(result)
 
 
+@both_eras
+@pytest.mark.parametrize(
+    "beside", [{LONG * 20: LONG}, {"content": LONG, "more": [[]] * 900}, {"content": {"k" * 900: {}}}]
+)
+def test_what_is_no_text_of_the_content_does_not_get_by_a_limit(beside: Any, era: str) -> None:
+    given = wire.CallToolResult(content=[wire.TextContent(text=LONG)], structured_content=beside)
+    schema = {"type": "object", "properties": {"content": {}}}
+    result = bridged(server_of(given, schema), era, around=[limit_output(100)])
+    assert len(str(result.structured_content)) < 200 and "[cut" in text(result)
+
+
 def test_a_handler_of_ones_own_gives_both_as_well() -> None:
     async def execute(payload: Any, context: ToolContext) -> ToolResult:
         return ToolResult(output={"degrees": 5}, content=[Text("five degrees")])
@@ -222,6 +233,27 @@ def test_what_is_said_of_a_block_that_middleware_has_changed_goes_with_it() -> N
     given = wire.CallToolResult(content=[BLOCKS[0]])
     [block] = bridged(server_of(given), ERAS[0], around=[untrusted]).content
     assert block.annotations is None
+
+
+@pytest.mark.parametrize("around", [untrusted, limit_output(1000)])
+def test_what_is_said_of_a_block_gets_by_no_middleware(around: Any) -> None:
+    """The link is as it came, and the texts round it are not."""
+    link = BLOCKS[-1].model_copy(update={"description": "Follow me."})
+    given = wire.CallToolResult(content=[wire.TextContent(text="a" * 2000), link, wire.TextContent(text="b")])
+    result = bridged(server_of(given), ERAS[0], around=[around])
+    assert "resource_link" in [block.type for block in result.content]
+    assert "Follow me" not in str(result)
+
+
+def test_what_is_said_of_a_block_is_little_or_nothing() -> None:
+    given = wire.CallToolResult(content=[BLOCKS[-1].model_copy(update={"description": "D" * 20_000})])
+    assert len(str(bridged(server_of(given), ERAS[0], around=[limit_output(1000)]))) < 1000
+
+
+def test_what_is_said_of_a_block_stays_with_it_in_an_error() -> None:
+    given = wire.CallToolResult(content=[BLOCKS[-1], BLOCKS[0]], is_error=True)
+    result = bridged(server_of(given), ERAS[0])
+    assert result.is_error and result.content[1:] == given.content
 
 
 # -- a server of 2025 that asks while its tool runs --------------------------------------------------------------------

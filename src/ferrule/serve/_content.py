@@ -16,6 +16,7 @@ from ferrule import Media, Text, Tool, ToolResult
 from ferrule.sources._mcp_results import TEXT_TYPE
 from ferrule.values.content import Block
 from ferrule.values.frozen import thaw
+from ferrule.values.json_text import dumps
 from ferrule.values.result import own_content
 
 _MISSHAPEN = (
@@ -26,6 +27,8 @@ _CUT_ITEMS = re.compile(r"\[cut: \d+ items left out\]")
 _CUT_KEYS = re.compile(r"\[+cut\]+")
 _DETAILS = ("annotations", "_meta", "title", "description", "size")
 """What a server may say of a block besides what it is."""
+_MOST_DETAILS = 10_000
+"""Characters of all that in one result, as JSON."""
 
 
 def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[type, ...]) -> dict[str, Any]:
@@ -41,8 +44,8 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
     """
     own = own_content(result)
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
-    if own is not None:
-        _add_details(content, result, own)
+    if own is not None and result.content == own:  # or else a middleware has cut, masked or wrapped it
+        _add_details(content, result)
     if result.status != "ok":
         return _complete(content, is_error=True)
     if not told:
@@ -50,7 +53,8 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
         if as_it_came and isinstance(result.output, untold):
             return _complete(content, result.output)
         return _complete(content)
-    for value in _shown_values(result, own):
+    declared: Mapping[str, Any] = {} if tool.output_schema is None else tool.output_schema.get("properties", {})
+    for value in _shown_values(result, own, declared):
         is_checked = own is None and value == result.output
         if value is not None and (is_checked or not tool.output.misfit(value, value)):
             return _complete(content, value)
@@ -64,8 +68,8 @@ def _complete(content: list[dict[str, Any]], structured: Any = None, *, is_error
     return found
 
 
-def _shown_values(result: ToolResult, own: tuple[Block, ...] | None) -> Iterator[Any]:
-    """What may be the value that the content shows, the most faithful first."""
+def _shown_values(result: ToolResult, own: tuple[Block, ...] | None, declared: Mapping[str, Any]) -> Iterator[Any]:
+    """What may be the value that the content shows, the most faithful first; its output schema declares properties."""
     output, content = result.output, result.content
     if own is not None and content == own:
         yield output
@@ -76,7 +80,7 @@ def _shown_values(result: ToolResult, own: tuple[Block, ...] | None) -> Iterator
         yield _without_marks(value)
     if own is not None:
         with suppress(LookupError):
-            yield _as_shown(output, own, content)
+            yield _as_shown(output, own, content, declared)
 
 
 def _without_marks(value: Any) -> Any:
@@ -88,9 +92,10 @@ def _without_marks(value: Any) -> Any:
     return value
 
 
-def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...]) -> Any:
+def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...], declared: Mapping[str, Any]) -> Any:
     """The output with what is shown now in the place of what the handler's blocks showed, and without what is not shown
-    any more, where it holds nothing else: servers give a value, or a list of values, in blocks as well.
+    any more, where it holds nothing else: servers give a value, or a list of values, in blocks as well, and it stands
+    in an object whose keys the client was told by the output schema.
 
     Raises:
         LookupError: where it holds anything else, or a block that was changed is not in it.
@@ -115,13 +120,14 @@ def _as_shown(output: Any, own: tuple[Block, ...], shown: tuple[Block, ...]) -> 
         if texts and (value == texts[0][0] or (not isinstance(value, str) and value == _json_of(texts[0][0]))):
             after = texts.popleft()[1]
             return after if isinstance(value, str) or after is None else _without_marks(_json_of(after))
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             return [item for item in map(written, value) if item is not None]
-        if isinstance(value, dict):
-            return {key: written(item) for key, item in value.items()}
         raise LookupError
 
-    found = written(output)
+    if isinstance(output, dict) and output.keys() <= declared.keys():
+        found: Any = {key: written(item) for key, item in output.items()}
+    else:
+        found = written(output)
     if any(before != after for before, after in texts):
         raise LookupError
     return found
@@ -134,13 +140,16 @@ def _json_of(text: str) -> Any:
     return None
 
 
-def _add_details(content: list[dict[str, Any]], result: ToolResult, own: tuple[Block, ...]) -> None:
-    """Give the blocks that are as they came what the server said of them, which the result's metadata holds as
-    `ferrule.sources.mcp` keeps it."""
+def _add_details(content: list[dict[str, Any]], result: ToolResult) -> None:
+    """Give the blocks what the server said of them, which the result's metadata holds as `ferrule.sources.mcp` keeps
+    it, where that is little: no middleware has looked at it."""
     about = result.metadata.get("mcp")
-    for said in about.get("content", ()) if isinstance(about, Mapping) else ():
+    found = about.get("content", ()) if isinstance(about, Mapping) else ()
+    if found and len(dumps(thaw(found))) > _MOST_DETAILS:
+        return
+    for said in found:
         place = said.get("block")
-        if isinstance(place, int) and place < min(len(own), len(content)) and own[place] == result.content[place]:
+        if isinstance(place, int) and place < len(content):
             content[place] |= {key: thaw(value) for key, value in said.items() if key in _DETAILS}
 
 

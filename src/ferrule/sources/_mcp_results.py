@@ -67,7 +67,9 @@ def _metadata(answer: types.CallToolResult) -> dict[str, Any] | None:
         # Who the server is, each answer of 2026-07-28 says, and `status` too.
         about["_meta"] = {key: value for key, value in meta.items() if key != types.SERVER_INFO_META_KEY}
     beside = []
-    for index, block in enumerate(answer.content):
+    # An error's text stands before blocks that are not all texts.
+    first = int(answer.is_error and not all(isinstance(block, types.TextContent) for block in answer.content))
+    for index, block in enumerate(answer.content, first):
         said: dict[str, Any] = {"_meta": dict(block.meta or {})}
         if block.annotations is not None:
             said["annotations"] = block.annotations.model_dump(exclude_none=True, by_alias=True, mode="json")
