@@ -21,7 +21,7 @@ from ferrule.values.content import Text, as_output, bound, clean, cut, render, s
 from ferrule.values.decision import Decision
 from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
-from ferrule.values.result import Status, ToolResult, keep, keep_duration, keep_returned, keep_told, success
+from ferrule.values.result import Status, ToolResult, gave, keep, keep_duration, keep_told, success
 
 log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
@@ -283,7 +283,7 @@ def _copied(state: CallState, found: Any) -> ToolResult:
         output=found.output if rendered else as_output(found.output, strict=False),
         content=found._content,
     )
-    keep_returned(found, copied)
+    keep(copied, "_gave", gave(found))
     return copied
 
 

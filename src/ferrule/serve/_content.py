@@ -17,7 +17,7 @@ from ferrule.sources._mcp_results import TEXT_TYPE
 from ferrule.values.content import Block
 from ferrule.values.frozen import thaw
 from ferrule.values.json_text import dumps
-from ferrule.values.result import own_content
+from ferrule.values.result import gave
 
 _MISSHAPEN = (
     "The tool was run, and its result follows. It is not in the form that the tool declares: it was cut or changed on "
@@ -42,7 +42,7 @@ def call_result(result: ToolResult, tool: Tool, *, told: bool, untold: tuple[typ
         told: Whether the client was told an output schema for this tool.
         untold: The classes of outputs that are structured content where it was not.
     """
-    own = own_content(result)
+    own = gave(result)[1]
     content = [_content_block(block, place) for place, block in enumerate(result.content)]
     if own is not None and result.content == own:  # or else a middleware has cut, masked or wrapped it
         _add_details(content, result)

@@ -24,9 +24,8 @@ class _ResultFields:
 
     __slots__ = (
         "_content",
-        "_own_content",
+        "_gave",
         "_told",
-        "_value",
         "call",
         "duration_ms",
         "error",
@@ -148,7 +147,7 @@ class ToolResult(_ResultFields):
             kept["content"] = self._content
         made = ToolResult(**{**kept, **changes})
         if "output" not in changes:
-            keep_returned(self, made)
+            keep(made, "_gave", gave(self))
         keep_told(made, self._facts)
         return made
 
@@ -213,7 +212,7 @@ def success(output: object, call: ToolCall, tool_name: str) -> ToolResult:
 
 def rendered(value: Any) -> ToolResult:
     """What a handler returned, perhaps a result that it built itself, as a result whose reading runs no code of the
-    handler's. The value itself is kept for `returned`.
+    handler's. The value itself is kept for `gave`.
 
     Raises:
         NotShowable: where no result can hold it.
@@ -225,25 +224,16 @@ def rendered(value: Any) -> ToolResult:
         value = returned(value)
     output = as_output(value)
     made = ToolResult(output, error, metadata, render(output) if error is None and own is None else own)
-    keep(made, "_value", value)
-    if own is not None:
-        keep(made, "_own_content", own)
+    keep(made, "_gave", (value, own))
     return made
 
 
+def gave(result: ToolResult) -> tuple[Any, tuple[Block, ...] | None]:
+    """The value that the handler returned, or a middleware put in its place; and the content that the handler gave
+    beside it, whatever middleware has made of that since, or `None`."""
+    return getattr(result, "_gave", (result.output, None))
+
+
 def returned(result: ToolResult) -> Any:
-    """The value that the handler returned, or a middleware put in its place."""
-    return getattr(result, "_value", result.output)
-
-
-def own_content(result: ToolResult) -> tuple[Block, ...] | None:
-    """The content that the handler gave beside its output, whatever middleware has made of it since; `None` where it
-    gave none, or a middleware put another output in its place."""
-    return getattr(result, "_own_content", None)
-
-
-def keep_returned(result: ToolResult, copied: ToolResult) -> None:
-    """Fill in a copy, which nobody else has, what the handler of `result` gave."""
-    keep(copied, "_value", returned(result))
-    if (own := own_content(result)) is not None:
-        keep(copied, "_own_content", own)
+    """The first of what `gave` tells."""
+    return gave(result)[0]
