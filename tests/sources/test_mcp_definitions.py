@@ -219,7 +219,7 @@ def test_a_list_takes_no_more_patterns_than_there_may_be_and_offers_its_tools_al
 
 
 def test_a_list_has_a_number_of_characters_and_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_tools, "_MOST_LIST", 2_500)
+    monkeypatch.setattr(_mcp_tools, "MOST_LIST", 2_500)
     monkeypatch.setattr(_mcp_tools, "_MOST_DEFINITION", 2_000)
     server = made("first", description="x" * 1_000).add("second", description="x" * 1_600).add("third")
     server.add("fourth", meta={"a": [{"b": "x" * 3_000}]})
@@ -322,6 +322,12 @@ def test_all_pages_are_read_and_no_more_than_there_may_be() -> None:
         endless.add(f"tool{number}")
     toolset, left_out = listed(endless.memory())
     assert len(toolset) == 100 and "100 pages" in left_out[0].reason
+
+    large = Made(page=1)
+    for number in range(60):
+        large.add(f"tool{number}", description="x" * 200_000)
+    toolset, left_out = listed(large.memory())
+    assert len(toolset) == 24 and large.lists == 25 and "5,000,000 characters, of which the first" in left_out[0].reason
 
 
 def test_a_server_without_tools_has_none() -> None:

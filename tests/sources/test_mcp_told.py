@@ -126,7 +126,7 @@ def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_i
     made_of = made("one", work).add(SAID, title=SAID)
     made_of.add("two", schema={"type": "object", "properties": {SAID: {"$ref": f"http://x/{SECRET}"}}})
     made_of.add("three", schema={"type": "object", "$schema": f"http://{SECRET}"})
-    made_of.server.name, made_of.server.version = "s", SAID
+    made_of.server.name, made_of.server.version, made_of.server.instructions = "s", SAID, SAID
 
     async def main() -> None:
         async with serving(made_of.server.streamable_http_app()) as address:
@@ -135,13 +135,43 @@ def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_i
                 assert [tool.name for tool in toolset] == ["s__one"]
                 await Runner(toolset, observers=[events.append]).run("s__one")
                 assert len(servers.left_out) == 3
-                assert_clean(str(servers.status), *(f"{one} {one.tool} {one.reason}" for one in servers.left_out))
+                assert_clean(str(servers.status), servers.status["s"].instructions)
+                assert_clean(*(f"{one} {one.tool} {one.reason}" for one in servers.left_out))
                 assert_clean(*(str(dict(event.data)) for event in events))
                 assert "tool:progress" in {event.kind for event in events}
 
     with caplog.at_level(logging.DEBUG, "ferrule"):
         go(main())
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
+
+
+TOKEN = "7f3k-blue-horse-9x"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["http://ann:{}@127.0.0.1/mcp", "http://127.0.0.1/mcp?api_key={}", "http://127.0.0.1/s/{}7c1d/mcp?mode=read-only"],
+)
+def test_what_is_secret_in_an_address_is_in_no_error(place: str) -> None:
+    address = mcp.Http(place.format(TOKEN))
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body = json.dumps({"jsonrpc": "2.0", "id": None, **error(-32603, f"{TOKEN}7c1d may not; read-only, mcp")})
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": body.encode()})
+
+    async def main() -> None:
+        async with serving(refuse) as at:
+            own = address.url.replace("127.0.0.1", at.split("/")[2])
+            async with mcp.connect(mcp.Http(own)):
+                raise AssertionError("it answers no request")
+
+    with pytest.raises(mcp.ServersDownError, match="read-only, mcp") as raised:
+        go(main())
+    assert_clean(str(raised.value))
 
 
 @pytest.mark.parametrize("head", ["503 {}", "200 OK\r\ncontent-type: {}", "307 Moved\r\nlocation: http://{}/"])

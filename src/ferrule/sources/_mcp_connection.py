@@ -36,11 +36,13 @@ from ferrule.sources._mcp_questions import accepted, reason_of, schema_of
 from ferrule.sources._mcp_reach import Reach
 from ferrule.sources._mcp_settings import Bearer, Http, Memory, OAuth, Server, Stdio
 from ferrule.sources._mcp_status import State
-from ferrule.sources._mcp_text import one_line, visible
+from ferrule.sources._mcp_text import one_line, size_of, visible
 from ferrule.sources._mcp_users import UserTokens
 
 _FIRST_BACKOFF, _LONGEST_BACKOFF = 0.5, 30.0
 _MOST_PAGES, _MOST_TOOLS = 100, 1_000
+MOST_LIST = 5_000_000
+"""Characters of all that is in the definitions of a list."""
 _MOST_INFO, _MOST_REASON = 200, 1_600
 _MOST_INSTRUCTIONS = 8_000
 _DEBOUNCE, _BETWEEN_LISTS = 0.1, 3.0
@@ -143,11 +145,9 @@ class Connection:
         self.state: State = "idle"
         self.reason = self.protocol = self.server_info = self.instructions = ""
         self._start_timeout, self._elicitation, self._listed = start_timeout, elicitation, listed
-        given = {} if isinstance(server, Memory) else server.env if isinstance(server, Stdio) else server.headers
         auth = getattr(server, "auth", None)
         self.users = UserTokens(auth, server.label) if isinstance(auth, Bearer) else None
-        secret = [auth.client_secret] if isinstance(auth, OAuth) and auth.client_secret else []
-        self.log = ServerLog(server.label, [*given.values(), *secret])
+        self.log = ServerLog(server.label, server.secrets)
         self._loop = asyncio.get_running_loop()
         self._retry_at, self._failures, self._has_listed = 0.0, 0, False
         self._forgotten = False
@@ -359,7 +359,8 @@ class Connection:
         self.protocol = session.protocol_version or ""
         said = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
         self.server_info = self.log.told(said, _MOST_INFO)
-        self.instructions = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
+        said = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
+        self.instructions = self.log.told(said, _MOST_INSTRUCTIONS)
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
         self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")
         self._settled.set()
@@ -556,7 +557,7 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
     found: list[types.Tool] = []
     cursors: set[str] = set()
     cursor: str | None = None
-    ttl = _LONGEST_KEPT * 1000
+    ttl, room = _LONGEST_KEPT * 1000, MOST_LIST
     for _ in range(_MOST_PAGES):
         params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
         try:
@@ -575,6 +576,10 @@ async def _list_tools(session: ClientSession, left_out: list[tuple[str | None, s
             break
         if cursor in cursors:
             left_out.append((None, "its pages go round in a circle"))
+            break
+        room -= await asyncio.to_thread(size_of, page.tools, room)
+        if room < 0:
+            left_out.append((None, f"it has more than {MOST_LIST:,} characters, of which the first pages are taken"))
             break
         cursors.add(cursor)
     else:

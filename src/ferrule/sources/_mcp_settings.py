@@ -7,13 +7,16 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from ferrule import DefinitionError, ToolContext
 from ferrule.arguments.names import as_seen
+from ferrule.values.masking import without_credentials
 
 Mode: TypeAlias = Literal["auto", "legacy", "2026-07-28"]
 """Which revisions are spoken with a server. See docs/mcp.md."""
+_LEAST_RANDOM = 20
+"""Characters of letters and digits in an address that no person has chosen."""
 _MODES = ("auto", "legacy", "2026-07-28")
 
 
@@ -49,6 +52,11 @@ class Named:
         raise NotImplementedError
 
     @property
+    def secrets(self) -> Sequence[str]:
+        """What no text about it shows, as far as it is known before it is spoken to."""
+        return ()
+
+    @property
     def label(self) -> str:
         """The name, or else what it is."""
         return self.name or self.address
@@ -81,6 +89,10 @@ class Stdio(Named):
     @property
     def address(self) -> str:
         return os.path.basename(self.command)
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        return [*self.env.values()]
 
     @property
     def identity(self) -> Sequence[str]:
@@ -185,6 +197,16 @@ class Http(Named):
         place = parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.rpartition("@")[2].lower(), fragment="")
         return "http", place.geturl()
 
+    @property
+    def secrets(self) -> Sequence[str]:
+        """Of the address the password, and what is a credential by its name or looks like one, or like no word."""
+        parts = urlsplit(self.url)
+        named = [*parse_qsl(parts.query), *[("", unquote(one)) for one in parts.path.split("/")]]
+        found = [value for name, value in named if _is_credential(name, value)]
+        client_secret = getattr(self.auth, "client_secret", None)
+        given = (unquote(parts.password or ""), client_secret if isinstance(client_secret, str) else "")
+        return [*self.headers.values(), *filter(None, given), *{form for one in found for form in (one, quote(one))}]
+
     def __repr__(self) -> str:
         return f"Http({self.address!r}, name={self.name!r})"
 
@@ -209,6 +231,13 @@ class Memory(Named):
 
 
 Server: TypeAlias = Stdio | Http | Memory
+
+
+def _is_credential(name: str, value: str) -> bool:
+    """Whether a part of an address, or a parameter of it, is a credential, as far as one can tell."""
+    said = f"{name}={value}" if name else value
+    random = len(value) >= _LEAST_RANDOM and re.search("[0-9]", value) and re.search("[A-Za-z]", value)
+    return bool(random) or without_credentials(said) != said
 
 
 def is_address(text: str) -> bool:

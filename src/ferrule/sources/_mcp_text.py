@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from ferrule.values.content import clean
 
 # Where emoji and symbols stand that may be followed by U+FE0E or U+FE0F, which say whether they are coloured, and the
@@ -96,3 +98,18 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _texts_in(item)
+
+
+def size_of(value: object, most: int) -> int:
+    """The characters in what a server sent, counted no further than a little over `most`."""
+    found, waiting = 0, [value]
+    while waiting and found <= most:
+        value = waiting.pop()
+        found += len(value) if isinstance(value, str) else 1
+        if isinstance(value, Mapping):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, BaseModel):
+            waiting += vars(value).values()
+    return found

@@ -6,27 +6,26 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 import mcp_types as types
-from pydantic import BaseModel
 
 from ferrule import DefinitionError, Tool
 from ferrule.arguments.names import as_seen
 from ferrule.arguments.schema_parameters import plain_schema
 from ferrule.patterns import ForeignSchema, Patterns
 from ferrule.sources._mcp_calls import RemoteTool
-from ferrule.sources._mcp_connection import Connection, Listing
+from ferrule.sources._mcp_connection import MOST_LIST, Connection, Listing
 from ferrule.sources._mcp_status import LeftOut
-from ferrule.sources._mcp_text import visible, visible_schema
+from ferrule.sources._mcp_text import size_of, visible, visible_schema
 from ferrule.values.content import cut
 
 _MOST_SCHEMA = 200_000
 _MOST_DESCRIPTION = 8_000
-_MOST_DEFINITION, _MOST_LIST = 500_000, 5_000_000
-"""Characters of all that is in one definition, and in those of a list."""
+_MOST_DEFINITION = 500_000
+"""Characters of all that is in one definition."""
 _NAME = "[A-Za-z0-9_./-]{1,128}"
 """What MCP says that a name should be: https://modelcontextprotocol.io/specification/2025-11-25/server/tools"""
 _MOST_NAME = 140
@@ -88,16 +87,16 @@ class Tools:
 
     def _build(self, listing: Listing, is_late: Callable[[], bool]) -> Built:
         built = Built(Patterns(self._built.patterns, is_late), {}, [*listing.left_out], [])
-        room = _MOST_LIST
+        room = MOST_LIST
         for definition in listing.tools:
             try:
                 if is_late():
                     raise DefinitionError("there was no time left to look at it")
-                size = _size(definition, _MOST_DEFINITION)
+                size = size_of(definition, _MOST_DEFINITION)
                 if size > _MOST_DEFINITION:
                     raise DefinitionError(f"its definition has over {_MOST_DEFINITION:,} characters")
                 if size > room:
-                    raise DefinitionError(f"with it the list would have over {_MOST_LIST:,} characters")
+                    raise DefinitionError(f"with it the list would have over {MOST_LIST:,} characters")
                 room -= size
                 self._add(definition, built)
             except (DefinitionError, ValueError) as error:
@@ -208,21 +207,6 @@ def _check_schemas(definition: types.Tool) -> None:
         plain_schema(schema or {}, f"its {what}")
         if (size := len(json.dumps(schema))) > _MOST_SCHEMA:
             raise DefinitionError(f"its {what} has {size:,} characters of JSON; at most {_MOST_SCHEMA:,} are taken")
-
-
-def _size(value: object, most: int) -> int:
-    """The characters in a definition, counted no further than a little over `most`."""
-    found, waiting = 0, [value]
-    while waiting and found <= most:
-        value = waiting.pop()
-        found += len(value) if isinstance(value, str) else 1
-        if isinstance(value, Mapping):
-            waiting += [*value, *value.values()]
-        elif isinstance(value, list):
-            waiting += value
-        elif isinstance(value, BaseModel):
-            waiting += vars(value).values()
-    return found
 
 
 def without_doubles(servers: Iterable[Tools]) -> tuple[list[Tool], list[LeftOut]]:
