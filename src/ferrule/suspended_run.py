@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
+    Field,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
-    Tag,
     ValidationError,
     model_validator,
 )
@@ -48,6 +47,7 @@ class SavedCall(_Part):
 class SavedText(_Part):
     """A block of text."""
 
+    kind: Literal["text"] = "text"
     text: str
 
 
@@ -62,13 +62,7 @@ class SavedMedia(_Part):
     fetch: bool
 
 
-def _kind_of_block(value: object) -> str:
-    return "media" if isinstance(value, SavedMedia) or (isinstance(value, dict) and "kind" in value) else "text"
-
-
-SavedBlock: TypeAlias = Annotated[
-    Annotated[SavedText, Tag("text")] | Annotated[SavedMedia, Tag("media")], Discriminator(_kind_of_block)
-]
+SavedBlock: TypeAlias = Annotated[SavedText | SavedMedia, Field(discriminator="kind")]
 
 
 class SavedResult(_Part):
