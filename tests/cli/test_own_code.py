@@ -13,7 +13,7 @@ import pytest
 SCRIPT = [str(Path(sys.executable).with_name("ferrule"))]
 MODULE = [sys.executable, "-m", "ferrule"]
 BOUND = 60
-NOT_HERE = ("opentelemetry", "httptools", "uvloop", "numpy", "h2", "brotli", "zstandard", "email_validator")
+NOT_HERE = ("opentelemetry", "httptools", "uvloop", "numpy", "h2", "brotli", "zstandard", "email_validator", "org")
 """What libraries use where it is installed, besides the modules of Python for other systems."""
 OWN_TOOLS = """
 from pydantic import BaseModel
@@ -111,10 +111,15 @@ def test_a_command_runs_nothing_of_the_working_directory_that_was_not_named(fold
     assert said(folder, SCRIPT, *COMMANDS[command]) or command == "serve"
 
 
-@pytest.mark.parametrize("command", ["select", "call", "run"])
+@pytest.mark.parametrize("command", ["schema", "select", "call", "run"])
 def test_beside_tools_that_are_named_nothing_runs_but_what_they_import(folder: Path, command: str) -> None:
     words = ["call", "add", 'pair={"a": 1, "b": 2}'] if command == "call" else COMMANDS[command]
     assert said(folder, MODULE, *words, "--tools", "own_tools")
+
+
+@pytest.mark.parametrize("word", ["-mferrule", "-Bmferrule.cli"])
+def test_a_module_that_is_run_is_known_by_what_is_written_in_one_word_too(folder: Path, word: str) -> None:
+    assert "list_files" in said(folder, [sys.executable, word], "list")
 
 
 def test_an_isolated_tool_imports_what_lies_beside_it_and_its_worker_runs_nothing_else(folder: Path) -> None:

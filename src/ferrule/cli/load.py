@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ferrule.cli.usage import UsageError
-from ferrule.startup import load_plugins
+from ferrule.startup import load_what_looks_further
 
 
 def load_file(name: str) -> ModuleType:
@@ -93,7 +93,7 @@ def _spec_elsewhere(root: str) -> ModuleSpec | None:
 
 
 def _append(folder: str) -> None:
-    load_plugins()
+    load_what_looks_further()
     if folder not in sys.path:
         sys.path.append(folder)
 

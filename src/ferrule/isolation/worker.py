@@ -30,7 +30,7 @@ from ferrule.isolation.protocol import IN_WORKER, MOST_RECIPES, Connection, Kind
 from ferrule.isolation.recipes import make_tool
 from ferrule.isolation.remote_errors import describe
 from ferrule.isolation.transfer import Plain, pack
-from ferrule.startup import load_plugins
+from ferrule.startup import load_what_looks_further
 from ferrule.values.arguments import Arguments
 from ferrule.values.context import CURRENT
 
@@ -113,7 +113,7 @@ class Worker:
         if surroundings is not None:
             self._directory, path, environment = surroundings
             if path != sys.path:
-                load_plugins()  # of the path that the program had, before it put folders of its user's on it
+                load_what_looks_further()  # of the path that the program had, before it put folders of its user's on it
                 sys.path[:] = path
             for name in os.environ.keys() - environment.keys():
                 del os.environ[name]
