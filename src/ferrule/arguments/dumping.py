@@ -16,13 +16,7 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from pydantic_core import (
-    CoreConfig,
-    PydanticSerializationUnexpectedValue,
-    SchemaSerializer,
-    from_json,
-    to_json,
-)
+from pydantic_core import CoreConfig, PydanticSerializationUnexpectedValue, SchemaSerializer, from_json, to_json
 
 from ferrule.arguments.closing import (
     KEEPS,

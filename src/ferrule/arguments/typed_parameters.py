@@ -15,14 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import (
-    all_nodes,
-    direct,
-    root_fields,
-    spelled,
-    spelled_exactly,
-    stop_at_first,
-)
+from ferrule.arguments.closing import all_nodes, direct, root_fields, spelled, spelled_exactly, stop_at_first
 from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_TOLD, Ways, measured

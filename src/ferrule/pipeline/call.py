@@ -31,15 +31,7 @@ from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, question_of, resume
 from ferrule.pipeline.hooks import run_hooks
-from ferrule.pipeline.invoke import (
-    begin_attempt,
-    enter,
-    give_up,
-    invoke,
-    leave,
-    reject,
-    take_back,
-)
+from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypeAlias, TypedDict
 
 from ferrule.definition.toolset import SEARCH_TAG
 from ferrule.providers import Strict
-from ferrule.providers._api import (
-    Api,
-    End,
-    chosen,
-    ending,
-    foreign_problem,
-    no_state,
-    not_run_problem,
-    read_calls,
-)
+from ferrule.providers._api import Api, End, chosen, ending, foreign_problem, no_state, not_run_problem, read_calls
 from ferrule.providers._chat import choice_fields
 from ferrule.providers._plain import PLAIN_OPENAI
 from ferrule.providers._read import (
