@@ -145,6 +145,14 @@ def test_nothing_that_a_server_got_is_in_what_it_is_called_in_its_progress_and_i
     assert_clean(*(record.getMessage() for record in caplog.records if record.name.startswith("ferrule")))
 
 
+def test_the_token_of_a_user_who_calls_again_and_again_stays_hidden() -> None:
+    log = ServerLog("s")
+    for number in range(1_000):
+        log.hide(f"Bearer of-user-{number}-blue-horse")
+        log.hide("Bearer of-ann-blue-horse")
+    assert_clean(log.told("of-ann-blue-horse"), log.told("of-user-900-blue-horse"))
+
+
 TOKEN = "7f3k-blue-horse-9x"
 
 
