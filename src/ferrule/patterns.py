@@ -158,7 +158,7 @@ def _refused(text: str) -> PatternError:
     if _LOOKS_AWAY.search(text):
         return PatternError("it has look-around or a back-reference")
     return PatternError(
-        "it has too many states once its repetitions are written out: give them lower bounds, or none, as in a*"
+        "it has too many states once its repetitions are written out: repeat less often, or without a bound, as in a*"
     )
 
 

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from ferrule.arguments.repair import same_call
 from ferrule.definition.tool import Tool, wire_name
 from ferrule.errors import DefinitionError
-from ferrule.providers import Strict
+from ferrule.providers import WHERE_POSSIBLE, Strict
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, clean, jsonable, to_text
 from ferrule.values.json_text import Malformed, to_object
@@ -357,8 +357,9 @@ def _is_among(names: Collection[str], option: str, tools: Sequence[Tool]) -> Cal
     there = {name for tool in tools for name in (tool.name, tool.wire_name)}
     unknown = [name for name in names if name not in there]
     if unknown:
+        other = f"; strict={WHERE_POSSIBLE!r} means all that can be" if option == "strict" else ""
         raise DefinitionError(
-            f"{option}={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}"
+            f"{option}={unknown!r} names no tool of this toolset; it has {sorted(t.name for t in tools)}{other}"
         )
     listed = frozenset(names)
     return lambda tool: tool.name in listed or tool.wire_name in listed
