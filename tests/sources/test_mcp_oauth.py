@@ -262,6 +262,30 @@ def test_a_secret_is_sent_to_its_own_authorization_server_or_nowhere(way: str, t
     assert (server.forms, shown) == ([], [])
 
 
+@pytest.mark.parametrize(("scopes", "asked"), [(("read", "list"), "read list"), ((), "admin:all")])
+def test_no_server_has_a_person_asked_for_more_than_the_developer_has_named(
+    scopes: Any, asked: str, tmp_path: Path
+) -> None:
+    shown: list[str] = []
+
+    async def main(server: Hostile) -> None:
+        async with serving(server) as address:
+            origin = address.removesuffix("mcp")
+            server.names(address, origin)
+            server.gives(origin)
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=shown.append, scopes=scopes, timeout=0.01)
+            reach = Reach(address)
+            flow = await provider(address, auth, reach, nullcontext)
+            async with HttpClient({}, flow, reach, lambda secret: None) as client:
+                for status in (401, 403):
+                    challenge = 'Bearer error="insufficient_scope", scope="admin:all"'
+                    server.answers["/mcp"] = status, {"www-authenticate": challenge}, {}
+                    await client.post(address, json={})
+
+    go(main(Hostile()))
+    assert [parse_qs(urlsplit(url).query)["scope"] for url in shown] == [[asked]] * 2
+
+
 def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
     """A server whose token has ended says that another one gives them; nobody says yes there."""
 

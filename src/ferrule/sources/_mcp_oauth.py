@@ -49,7 +49,7 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
     receiver = _Receiver(settings.redirect_port or _port_of(known) or _free_port(), settings, reach, pause)
     if settings.client_id is not None:
         storage = _OfClient(storage, settings.client_id, settings, receiver.address)
-    metadata = OAuthClientMetadata(
+    metadata = (_WithScopes if settings.scopes else OAuthClientMetadata)(
         client_name=settings.client_name,
         redirect_uris=[AnyUrl(receiver.address)],
         grant_types=["authorization_code", "refresh_token"],
@@ -63,6 +63,15 @@ async def provider(url: str, settings: OAuth, reach: Reach, pause: Pause) -> OAu
     if isinstance(storage, _OfClient):
         storage.context = made.context
     return made
+
+
+class _WithScopes(OAuthClientMetadata):
+    """A client whose scopes stay those that the developer has named: the SDK puts those that the server says in their
+    place (mcp 2.3.0)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name != "scope":
+            super().__setattr__(name, value)
 
 
 class _Provider(OAuthClientProvider):
