@@ -400,6 +400,7 @@ def test_what_one_form_of_a_union_calls_text_is_judged_in_the_others(world: Path
     assert take({"kind": "shell", "code": "/etc/passwd"}).status == "denied"
     assert Taken(Python | None)({"kind": "python", "code": "/etc/passwd"}).success
     assert Taken(Text | None)("/etc/passwd").success
+    assert Taken(bytes | None)(b"\xff\xd8\xff").success  # "/9j/", as every JPEG in base64 begins
     assert Taken(Text | Path)("/etc/passwd").status == "denied"
 
 

@@ -84,6 +84,14 @@ def pid() -> int:
     return os.getpid()
 
 
+def length_of(data: bytes, more: bytes = b"abc") -> list[int]:
+    return [len(data), len(more)]
+
+
+async def gives_bytes(context: ToolContext) -> None:
+    await context.run("take", {"value": b"abcd"})
+
+
 def describe(item: Item, when: date) -> list[str]:
     return [type(item).__name__, item.name, type(when).__name__, when.isoformat()]
 

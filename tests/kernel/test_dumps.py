@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import uuid
 from collections import deque
@@ -64,7 +65,8 @@ OWN: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "duration": (timedelta, st.sampled_from(["P1D", "PT24H", "P1DT0.5S", "-PT1S", "P1W", "PT0S"])),
     "ip": (ipaddress.IPv6Address, st.ip_addresses(v=6).map(str)),
     "network": (ipaddress.IPv4Network, st.ip_addresses(v=4).map(lambda ip: f"{ip}/32")),
-    "bytes": (bytes, TEXT),
+    "bytes": (bytes, st.binary(max_size=8).map(lambda one: base64.b64encode(one).decode())),
+    "bytes as keys": (dict[bytes, int], st.just({"/w==": 1})),
     "bytes in base64": (InBase64, st.sampled_from([{"data": "aGk="}, {"data": "_w=="}, {"data": ""}])),
     "set": (set[int], st.lists(st.integers(0, 99), max_size=9)),
     "frozenset of text": (frozenset[str], st.lists(TEXT, max_size=9)),

@@ -362,7 +362,7 @@ EXACT: dict[str, tuple[Any, Any]] = {
     "anything": (Any, {"a": [1, None]}),
     "numbers": (list[int | float | bool | None], [1, 1.5, True, None]),
     "text": (Annotated[str, Field(pattern="a+", max_length=9)], "aa"),
-    "bytes": (bytes, "aa"),
+    "bytes": (bytes, "YWE="),
     "literals": (Literal["a", 1], 1),
     "a member": (Plain, "a"),
     "a model": (Inner, {"name": " A "}),

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import NESTED
+from ferrule.values.encoded_bytes import NESTED, from_base64, says_itself, with_base64
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import check_finite, same
 
@@ -30,6 +30,10 @@ _GIVE_PYTHON = {"function-before", "function-wrap"}
 _WRITTEN_AS_OTHERS = {"set", "frozenset", "tuple", "decimal", "uuid", "bytes", "timedelta", "url", "multi-host-url"}
 """What JSON writes as a list or a string, which strict Python mode does not take for it."""
 _ITERATED = {"list", "tuple", "set", "frozenset", "dict"}
+_READ_AS_BELOW = {"union", "tagged-union", "nullable", "default", "function-after", "custom-error"}
+"""What reads a string as what is below it does."""
+_NO_STRING = {"none", "bool", "int", "float", "dict", "model", "dataclass", "typed-dict"}
+"""What JSON does not write as a string, beside what has items."""
 _PLAIN = {"int", "str", "bool", "none", "literal"}
 _WRITTEN = {
     "datetime": (":", "a date and time, such as 2026-03-01T12:30:00Z"),
@@ -62,24 +66,26 @@ def close(schema: CoreSchema) -> CoreSchema:
     Raises:
         DefinitionError: for an alias that is no plain name.
     """
-    return _closed(schema, None, False)  # type: ignore[no-any-return]
+    return _closed(schema, None, False, False)  # type: ignore[no-any-return]
 
 
-def _closed(node: object, extra: str | None, read: bool) -> Any:
-    """The copy of a node; `read` where code of an author's may give it Python values that it has read of the JSON."""
+def _closed(node: object, extra: str | None, read: bool, own: bool) -> Any:
+    """The copy of a node; `read` where code of an author's may give it Python values that it has read of the JSON, and
+    `own` where an author says how bytes are written."""
     if isinstance(node, list | tuple):
-        return type(node)(_closed(item, extra, read) for item in node)
+        return type(node)(_closed(item, extra, read, own) for item in node)
     if not isinstance(node, dict):
         return node
     kind = node.get("type")
     if not isinstance(kind, str):
-        return {key: _closed(item, extra, read) for key, item in node.items()}
+        return {key: _closed(item, extra, read, own) for key, item in node.items()}
+    own = says_itself(node, own)
     config = node.get("config") or {}
     if kind in _CONFIGURED:
-        own = kind == "model" or getattr(node.get("cls"), "__pydantic_config__", None)
-        extra = config.get("extra_fields_behavior") if own else None  # else it is that of the model which it is in
+        alone = kind == "model" or getattr(node.get("cls"), "__pydantic_config__", None)
+        extra = config.get("extra_fields_behavior") if alone else None  # else it is that of the model which it is in
     inner = read or kind in _GIVE_PYTHON
-    copy = {key: _closed(value, extra, inner) if key in NESTED else value for key, value in node.items()}
+    copy = {key: _closed(value, extra, inner, own) if key in NESTED else value for key, value in node.items()}
     if config or kind in _CONFIGURED:  # those do not pass on the configuration that they are given
         by_name = {"validate_by_name": False, "validate_by_alias": True} if config.get("validate_by_name") else {}
         copy["config"] = {**config, "strict": True, **by_name}
@@ -100,6 +106,8 @@ def _closed(node: object, extra: str | None, read: bool) -> Any:
     if node.get("custom_init") and "extras_keys_schema" in copy["schema"]:
         whose = f"{node['cls'].__name__} takes further keys by its own __init__"
         raise DefinitionError(f"{whose}, and has a field with an alias: give the field that name")
+    if kind == "bytes" and not own:
+        return _from_text(copy)
     replace = _REPLACED.get(kind)
     return copy if replace is None else replace(copy)
 
@@ -165,6 +173,49 @@ def _before(node: CoreSchema, function: Callable[[Any], Any]) -> CoreSchema:
     return {**ref, **own, "metadata": {"ferrule": KEEPS}}
 
 
+def _from_text(node: CoreSchema) -> CoreSchema:
+    """Bytes that are read from base64."""
+    written = with_base64(node)
+    serialization = written.pop("serialization")
+    return {**_before(written, from_base64), "serialization": serialization}
+
+
+def _first_function(node: CoreSchema) -> Any:
+    return node["function"]["function"] if node["type"] == "function-before" else None
+
+
+def read_from_base64(nodes: Iterable[CoreSchema]) -> list[bool]:
+    """Of all bytes among these nodes whether they are."""
+    found = {id(node["schema"]) for node in nodes if _first_function(node) is from_base64}
+    return [id(node) in found for node in nodes if node["type"] == "bytes"]
+
+
+def is_either(union: CoreSchema, nodes: Iterable[CoreSchema]) -> bool:
+    """Whether a string may be bytes in base64 or something else for a union of these nodes: nobody could tell which."""
+    referred = {node["ref"]: node for node in nodes if "ref" in node}
+    return len(set(_read_of_string(union, referred))) > 1
+
+
+def _read_of_string(node: CoreSchema, referred: Mapping[str, CoreSchema]) -> Iterator[bool]:
+    """Of each that a string may be for a node whether it is bytes in base64."""
+    kind, before = node["type"], _first_function(node)
+    if before is from_base64:
+        yield True
+    elif kind == "definition-ref":
+        others = {ref: other for ref, other in referred.items() if ref != node["schema_ref"]}
+        yield from _read_of_string(referred[node["schema_ref"]], others) if len(others) < len(referred) else ()
+    elif kind in READ_AS:
+        yield from _read_of_string(node[READ_AS[kind]], referred)
+    elif kind in _READ_AS_BELOW or node.get("root_model") or (before and node["metadata"].get("ferrule") is KEEPS):
+        for below in nodes_below(node):
+            yield from _read_of_string(below, referred)
+    elif kind in {"literal", "enum"}:
+        values = [*node.get("expected", ()), *(member.value for member in node.get("members", ()))]
+        yield from {False for value in values if isinstance(value, str)}
+    elif kind not in _NO_STRING and "items_schema" not in node:
+        yield False
+
+
 def _finite(node: CoreSchema) -> CoreSchema:
     """What takes any JSON takes NaN and infinities from Pydantic, which are no JSON."""
     return _before(node, _only_finite)
@@ -228,9 +279,12 @@ def _default(node: CoreSchema) -> CoreSchema:
 def _exactly(node: CoreSchema, allowed: list[Any]) -> CoreSchema:
     """A node that takes no `true` for 1 and no `false` for 0, which Python calls equal; and for a member of an enum its
     value, for which strict JSON mode wants the member itself."""
+    values = [one.value if isinstance(one, Enum) else one for one in allowed]
+    for one in values:
+        if isinstance(one, bytes):
+            raise DefinitionError(f"{one!r} is no value that JSON has: take the text {one.decode(errors='replace')!r}")
     if not any(isinstance(one, Enum | int | float) for one in allowed):
         return node
-    values = [one.value if isinstance(one, Enum) else one for one in allowed]
     expected = " or ".join(map(repr, values))
 
     def exactly(value: object) -> Any:

@@ -30,6 +30,7 @@ from ferrule.arguments.closing import (
     root_fields,
     spelled,
 )
+from ferrule.values.encoded_bytes import is_secret, writer_of
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SECRET_STARS, dumps, same, unveiled
 
@@ -52,7 +53,6 @@ _TEXT_KEYS = frozenset({"type", "ref", "metadata", "strict", "pattern", "regex_e
 }
 """What may be said of a string that is kept as it is."""
 _REWRITING = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "coerce_numbers_to_str")
-_OF_SECRETS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
 _OF_SEQUENCE = ("pydantic._internal._serializers", "serialize_sequence_via_list")
 """What writes the list that any `Sequence` is read as."""
 _WAY_OUT = "give the type a PlainSerializer whose JSON its validator reads"
@@ -77,7 +77,7 @@ def is_exact(node: CoreSchema, config: Mapping[str, object] | None = None, *, da
 def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
     """Whether a node keeps what it reads, apart from the nodes in it."""
     kind = node["type"]
-    if kind not in _KEEPING or ("serialization" in node and _writer(node) != _OF_SEQUENCE):
+    if kind not in _KEEPING or ("serialization" in node and writer_of(node) != _OF_SEQUENCE):
         return False
     if kind == "str":
         return not any(node[key] for key in node.keys() - _TEXT_KEYS) and not any(map(config.get, _REWRITING))
@@ -92,12 +92,6 @@ def _keeps(node: CoreSchema, config: Mapping[str, object]) -> bool:
     if kind == "default":
         return _keeps_default(node)
     return not any(map(node.get, ("custom_init", "post_init"))) and node.get("extra_behavior") != "ignore"
-
-
-def _writer(node: CoreSchema) -> tuple[str | None, str | None]:
-    """The module and name of the function that writes the value of a node."""
-    function = node.get("serialization", {}).get("function")
-    return getattr(function, "__module__", None), getattr(function, "__name__", None)
 
 
 def _keeps_default(node: CoreSchema) -> bool:
@@ -232,7 +226,10 @@ def _for_writing(node: CoreSchema, *, checks: bool) -> CoreSchema:
         node["serialization_alias"] = node["validation_alias"]
     if "config" in node:
         node["config"] = _writing_config(node["config"])
-    if _writer(node) in _OF_SECRETS:
+    if writer_of(node) == _OF_SEQUENCE:
+        items = node["json_schema"].get("items_schema", {"type": "any"})
+        node["serialization"] = {**node["serialization"], "schema": items}
+    elif is_secret(node):
         node["serialization"] = {"type": "function-plain", "function": _sent_secret, "info_arg": True}
     elif is_plain and kind in {"set", "frozenset"}:
         node["serialization"] = {"type": "function-wrap", "function": _in_order}

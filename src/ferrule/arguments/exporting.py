@@ -9,9 +9,9 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticOmit, core_schema
 
-from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema, wire_names
+from ferrule.arguments.closing import MAKES_EMPTY, CoreSchema, all_nodes, read_from_base64, wire_names
 from ferrule.errors import DefinitionError
-from ferrule.values.encoded_bytes import with_base64
+from ferrule.values.encoded_bytes import in_base64, with_base64
 
 UNEXPORTABLE = (
     PydanticUserError,
@@ -33,9 +33,11 @@ class _Generator(GenerateJsonSchema):
 
     Attributes:
         closed: Whether it is for what a tool takes, of which every field is exported under its one name.
+        encoded: Of all bytes of that whether they are read from base64.
     """
 
     closed = False
+    encoded: list[bool] = []  # noqa: RUF012
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
@@ -87,6 +89,11 @@ class _Generator(GenerateJsonSchema):
         factory = schema.get("default_factory")
         if factory in MAKES_EMPTY:
             schema = {**schema, "default": factory()}
+        elif "default" in schema and self.closed:
+            nodes = all_nodes(schema)  # type: ignore[arg-type]
+            refers = any(node["type"] == "definition-ref" for node in nodes)
+            if any(encoded := self.encoded if refers else read_from_base64(nodes)):
+                schema = {**schema, "default": in_base64(schema["default"], plain=all(encoded))}
         return super().default_schema(schema)
 
     def encode_default(self, dft: object) -> object:
@@ -117,7 +124,7 @@ def json_schema(schema: CoreSchema) -> dict[str, Any]:
         DefinitionError: where a field is not exported under the name by which it is taken.
     """
     generator = _Generator(by_alias=True)
-    generator.closed = True
+    generator.closed, generator.encoded = True, read_from_base64(all_nodes(schema))
     exported = generator.generate(schema, mode="validation")
     _require_tags(exported, exported.get("$defs", {}))
     if "$ref" in exported:  # it refers to itself

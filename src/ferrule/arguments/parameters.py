@@ -46,6 +46,7 @@ class Parameters:
         keeps_digits: Whether a number may stand for a `Decimal`, which keeps more digits than a float.
         exact: Whether what was sent is judged; else the dump of the validated values, and what runs is made of that.
         inner_defaults: The defaults below the top level that validation fills in unseen, as Python writes them.
+        write: Writes Python objects that are given as arguments as JSON text; raises `ValueError` where there is none.
         quick: Strict validation of a text as it is; raises anything where it does not fit, or where `decode` has more
             to do.
     """
@@ -55,6 +56,7 @@ class Parameters:
     exact = True
     inner_defaults: tuple[str, ...] = ()
     quick: Callable[[str], Any]
+    write: Callable[[Any], str] = staticmethod(dumps)
 
     def __init__(
         self,
@@ -182,7 +184,7 @@ class Parameters:
             DefinitionError: where a value does not fit.
         """
         made = copy(self)
-        made.bound = freeze({**self.bound, **{name: loads(dumps(value)) for name, value in values.items()}})
+        made.bound = freeze({**self.bound, **{name: loads(self.write(value)) for name, value in values.items()}})
         made._hide(self.hidden | values.keys())
         made.quick = _not_as_it_is if made.hidden else self.quick
         return made
@@ -230,7 +232,7 @@ class Parameters:
 
     def _object(self, name: str, raw: str | JsonObject | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         try:
-            return to_object(raw, exact=self.keeps_digits)
+            return to_object(raw, exact=self.keeps_digits, write=self.write)
         except Malformed as malformed:
             error, reason = None, f": {malformed}"
         except Exception as broken:  # a mapping of the sender's own may raise anything when it is read

@@ -15,12 +15,22 @@ from pydantic import ValidationError
 from pydantic_core import CoreConfig, SchemaValidator, from_json
 
 from ferrule.arguments.argument_errors import MOST_ERRORS, ArgumentError, ArgumentErrors, from_pydantic
-from ferrule.arguments.closing import all_nodes, direct, root_fields, spelled, spelled_exactly, stop_at_first
+from ferrule.arguments.closing import (
+    all_nodes,
+    direct,
+    is_either,
+    read_from_base64,
+    root_fields,
+    spelled,
+    spelled_exactly,
+    stop_at_first,
+)
 from ferrule.arguments.dumping import Dump, NoJudgedForm, first_unlike, is_exact, rewritten_text
 from ferrule.arguments.parameters import Parameters
 from ferrule.arguments.ways import MOST_TOLD, Ways, measured
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Arguments
+from ferrule.values.encoded_bytes import dumps_in_base64
 from ferrule.values.frozen import JsonObject
 from ferrule.values.json_text import SECRET_STARS, SHORT, check_digits, check_repeated_keys, dumps, same
 
@@ -59,6 +69,9 @@ class TypedParameters(Parameters):
         if self.exact and dated:
             self._validator = _validator(spelled_exactly(core))
         _check_judgeable(nodes)
+        if any(encoded := read_from_base64(nodes)):
+            self.write = partial(dumps_in_base64, plain=all(encoded))
+            _check_bytes(nodes)
         if SECRET_STARS in dumps(self.schema):
             raise DefinitionError("a secret is a default, which guards would be shown: take it from context.secrets")
         fields = root_fields(core)
@@ -216,6 +229,21 @@ def _with_set(make: Callable[[str], Any], names: AbstractSet[str], text: str) ->
     made = make(text)
     made.__pydantic_fields_set__.update(names)
     return made
+
+
+def _check_bytes(nodes: list[dict[str, Any]]) -> None:
+    """Refuse bytes where a string may be something else, and beside what is written as the class of each object says,
+    and not as its declared type is read.
+
+    Raises:
+        DefinitionError: with the way out.
+    """
+    for node in nodes:
+        if node["type"] in {"union", "tagged-union"} and is_either(node, nodes):
+            raise DefinitionError("a string may be bytes in base64 or text, as in `str | bytes`: take one of both")
+        as_any = node.get("serialization", {}).get("type") == "any"
+        if as_any or (node.get("config") or {}).get("polymorphic_serialization"):
+            raise DefinitionError("bytes beside SerializeAsAny or polymorphic_serialization: take the declared types")
 
 
 def _check_judgeable(nodes: list[dict[str, Any]]) -> None:

@@ -63,7 +63,7 @@ def within(
         parameters: More names of parameters that are paths, at every depth.
         text: Names of parameters that hold text and no path, with all that is in them, at every depth; what the type
             says is a path stays one. Only where the tool's schema has the name: no key of a model's making is text. A
-            schema says the same of its own by `contentMediaType`.
+            schema says the same of its own by `contentMediaType`, or by `contentEncoding: base64`, as that of bytes is.
 
     Raises:
         DefinitionError: where a root or a name is none.
@@ -255,7 +255,8 @@ class _Judge:
             nodes = [node for found in below for node in found]
         forms = [form for form in forms_of(nodes, schema) if not _OF_OTHERS & form.keys()]
         of_text = [form for form in forms if "string" in form.get("type", "string")]
-        return bool(of_text) and all("contentMediaType" in form for form in of_text)
+        told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
+        return bool(of_text) and all(told)
 
     def remedy(self, place: Place) -> str:
         """What the program has to say where text is no path: the name nearest to it that the schema knows."""

@@ -21,7 +21,7 @@ from ferrule.executors.threads import in_own_thread
 from ferrule.isolation.protocol import Connection, Kind, Message
 from ferrule.isolation.remote_errors import describe, rebuild
 from ferrule.isolation.transfer import Transfer, pack, unpack
-from ferrule.values.json_text import dumps
+from ferrule.values.encoded_bytes import dumps_in_base64
 from ferrule.values.result import ToolResult
 
 Run: TypeAlias = Callable[[str, str], Awaitable[ToolResult]]
@@ -137,7 +137,7 @@ def _sendable(name: str, arguments: object) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     try:
-        return dumps(arguments)
+        return dumps_in_base64(arguments, plain=False)
     except Exception as error:
         raise ToolError(f"the arguments for {name!r} cannot be sent as JSON: {error}") from error
 

@@ -45,7 +45,6 @@ from ferrule.values.content import clean, cut, jsonable, sentence
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
 from ferrule.values.input import Answer, InputRequired
-from ferrule.values.json_text import dumps
 from ferrule.values.result import Status, ToolResult, keep_told
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def _own_form(plan: Plan, sent: ToolCall, parent: CallState | None) -> ToolCall:
     if call.raw is None or isinstance(call.raw, str):
         return call
     try:
-        text = dumps(call.raw)
+        text = plan.parameters.write(call.raw)
     except Exception:  # answered by `validate`
         return call
     return judged_call(call, Arguments(text))
@@ -392,7 +391,7 @@ def validate(plan: Plan, call: ToolCall, state: CallState) -> tuple[Any, str]:
     text: Any = call.raw
     try:
         if text.__class__ is not str:
-            text = dumps(text)
+            text = plan.parameters.write(text)
         if plan.max_input is None or len(text) <= plan.max_input:
             return plan.quick(text), text
     except Exception:  # `decode` says what is wrong, or repairs it

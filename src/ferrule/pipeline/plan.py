@@ -22,7 +22,6 @@ from ferrule.types import Coro, Guard, GuardFunction, Middleware, Next
 from ferrule.values.call import ToolCall
 from ferrule.values.context import UNSET, ContextFields, ToolContext, bound_context
 from ferrule.values.frozen import JsonObject
-from ferrule.values.json_text import dumps
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ class Plan:
             Invalid: with the text for the model.
         """
         try:
-            length = len(raw if isinstance(raw, str) else dumps(raw))
+            length = len(raw if isinstance(raw, str) else self.parameters.write(raw))
         except Exception:  # told by what reads them
             return
         if self.max_input is not None and length > self.max_input:

@@ -1,12 +1,18 @@
-"""Bytes in JSON: base64 (RFC 4648, section 4), unless their model says what else."""
+"""Bytes in JSON: base64 (RFC 4648, section 4), read and written, unless their author says what else."""
 
 from __future__ import annotations
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Generator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
-from pydantic_core import SchemaSerializer
+from pydantic_core import PydanticCustomError, SchemaSerializer
+
+from ferrule.values.json_text import dumps
 
 NESTED = frozenset(
     {"schema", "items_schema", "keys_schema", "values_schema", "extras_schema", "extras_keys_schema"}
@@ -16,6 +22,7 @@ NESTED = frozenset(
 """Under which keys of a node of Pydantic's core schema others are."""
 _HAS_CONFIG = {"model", "dataclass", "typed-dict"}
 _MAY_BE_BYTES = {"bytes", "any"}
+_OF_SECRETS = {("pydantic.types", "_serialize_secret"), ("pydantic.types", "_serialize_secret_field")}
 
 
 def as_base64(value: Any) -> str:
@@ -23,23 +30,66 @@ def as_base64(value: Any) -> str:
     return b64encode(value).decode()
 
 
-def with_base64(node: Any, own: bool = False) -> Any:
-    """A copy of a core schema that writes bytes as base64, where no model round them says how, by `ser_json_bytes` or
-    `val_json_bytes`, and no serializer writes them."""
+def from_base64(value: Any) -> Any:
+    """The bytes of a text as `as_base64` writes it, so that no two texts are the same bytes.
+
+    Raises:
+        PydanticCustomError: where it is none.
+    """
+    if isinstance(value, bytes | bytearray):  # of an author's validator
+        return value
+    try:
+        if as_base64(made := b64decode(value)) == value:
+            return made
+    except (TypeError, ValueError):
+        pass
+    raise PydanticCustomError("base64", "Input should be bytes in base64 (with + and /, padded by =)")
+
+
+def writer_of(node: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The module and name of the function that writes the value of a node."""
+    function = node.get("serialization", {}).get("function")
+    return getattr(function, "__module__", None), getattr(function, "__name__", None)
+
+
+def is_secret(node: Mapping[str, Any]) -> bool:
+    """Whether it is a secret of Pydantic's."""
+    return writer_of(node) in _OF_SECRETS
+
+
+def says_itself(node: Mapping[str, Any], own: bool) -> bool:
+    """Whether the author of a node says how bytes in it are written: by the `ser_json_bytes` or `val_json_bytes` of a
+    model, or by a serializer; `own` is what holds round it."""
+    if node["type"] in _HAS_CONFIG:  # which have that of nothing round them
+        config, methods = node.get("config") or {}, getattr(node.get("cls"), "__pydantic_decorators__", None)
+        serializers = methods is not None and methods.model_serializers
+        return bool(serializers or "ser_json_bytes" in config or "val_json_bytes" in config)
+    return own or ("serialization" in node and writer_of(node)[0] != "pydantic._internal._serializers")
+
+
+def with_base64(node: Any, own: bool = False, secrets: bool = False) -> Any:
+    """A copy of a core schema that writes bytes as base64, where their author does not say how.
+
+    Args:
+        secrets: Whether secrets are written in clear.
+    """
     if isinstance(node, list | tuple):
-        return type(node)(with_base64(item, own) for item in node)
+        return type(node)(with_base64(item, own, secrets) for item in node)
     if not isinstance(node, dict):
         return node
-    kind, config = node.get("type"), node.get("config") or {}
+    kind = node.get("type")
     if not isinstance(kind, str):
-        return {key: with_base64(item, own) for key, item in node.items()}
-    if kind in _HAS_CONFIG:  # which have that of nothing round them
-        own = "ser_json_bytes" in config or "val_json_bytes" in config
-    copy = {key: with_base64(item, own) if key in NESTED else item for key, item in node.items()}
+        return {key: with_base64(item, own, secrets) for key, item in node.items()}
+    own = says_itself(node, own)
+    copy = {key: with_base64(item, own, secrets) if key in NESTED else item for key, item in node.items()}
     if kind in _HAS_CONFIG and not own:  # for what nothing is said of
-        copy["config"] = {**config, "ser_json_bytes": "base64"}
-    if kind in _MAY_BE_BYTES and not own and "serialization" not in node:
+        copy["config"] = {**(node.get("config") or {}), "ser_json_bytes": "base64"}
+    if kind in _MAY_BE_BYTES and not own:
         copy["serialization"] = {"type": "function-wrap", "function": _written_bytes}
+    elif secrets and is_secret(node):
+        copy["serialization"] = {"type": "function-plain", "function": in_base64}
+    elif "schema" in (writing := node.get("serialization", {})):
+        copy["serialization"] = {**writing, "schema": with_base64(writing["schema"], own, secrets)}
     if kind == "bytes" and not own:
         metadata = node.get("metadata") or {}
         functions = metadata.get("pydantic_js_functions", ())
@@ -60,12 +110,14 @@ def _exported(node: Any, handler: Any) -> dict[str, Any]:
 
 
 @lru_cache(256)
-def serializer_of(kind: type) -> SchemaSerializer | None:
-    """What writes objects of a class that is Pydantic's; `None` where its own serializer does."""
-    core = kind.__dict__.get("__pydantic_core_schema__")
-    if not isinstance(core, dict) or not _has_bytes(core):
+def serializer_of(kind: type, secrets: bool = False) -> SchemaSerializer | None:
+    """What writes objects of a class that is Pydantic's, with its `secrets` in clear if so; `None` where its own
+    serializer does."""
+    core = getattr(kind, "__pydantic_core_schema__", None)
+    core = dict(core) if isinstance(core, Mapping) else None  # one that is built late is built here
+    if core is None or not _has_bytes(core):
         return None
-    return SchemaSerializer(with_base64(core), core.get("config"), _use_prebuilt=False)
+    return SchemaSerializer(with_base64(core, secrets=secrets), core.get("config"), _use_prebuilt=False)
 
 
 def _has_bytes(node: Any) -> bool:
@@ -73,3 +125,54 @@ def _has_bytes(node: Any) -> bool:
         below: Any = node.values() if "type" not in node else [item for key, item in node.items() if key in NESTED]
         return node.get("type") in _MAY_BE_BYTES or any(map(_has_bytes, below))
     return isinstance(node, list | tuple) and any(map(_has_bytes, node))
+
+
+# -- Python objects that are given as arguments ------------------------------------------------------------------------
+
+
+def in_base64(value: Any, plain: bool = True) -> Any:
+    """What `dumps` writes, with bytes in base64 but where their author says how, and secrets in clear.
+
+    Args:
+        plain: Whether bytes may stand there by themselves. In an object of a class of Pydantic's they always may.
+
+    Raises:
+        ValueError: for bytes that may not.
+    """
+    if isinstance(value, bytes | bytearray):
+        if value and not plain:
+            raise ValueError(
+                "bytes stand where nobody can tell how they are read: give the text, for instance in base64"
+            )
+        return as_base64(value)
+    if isinstance(value, Enum):
+        return in_base64(value.value, plain)
+    if isinstance(value, Mapping):
+        return {
+            in_base64(key, plain) if isinstance(key, bytes) else key: in_base64(item, plain)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple | set | frozenset | deque | Generator):
+        return [in_base64(item, plain) for item in value]
+    if hasattr(value, "get_secret_value"):
+        secret = value.get_secret_value()
+        return secret.decode() if isinstance(secret, bytes) else in_base64(secret, plain)
+    kind: Any = type(value)
+    if hasattr(kind, "__pydantic_serializer__"):
+        serializer = serializer_of(kind, True)
+        return value if serializer is None else serializer.to_python(value, mode="json", by_alias=True)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: in_base64(getattr(value, field.name), plain) for field in fields(value)}
+    return value
+
+
+def dumps_in_base64(value: Any, plain: bool = True) -> str:
+    """JSON text of arguments, as `in_base64` has them.
+
+    Raises:
+        ValueError: where something in it has no JSON form.
+    """
+    try:
+        return dumps(in_base64(value, plain))
+    except RecursionError:
+        raise ValueError("no JSON form: it nests too deep") from None

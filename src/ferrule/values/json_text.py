@@ -208,8 +208,11 @@ _REPAIRS: dict[str, Callable[[str], str]] = {
 """Each changes nothing that is JSON, the one that is named first comes first."""
 
 
-def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What came as plain data, with the repairs of the text itself that it took.
+def to_object(
+    raw: str | JsonObject | None, *, exact: bool = False, write: Callable[[Any], str] | None = None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What came as plain data, with the repairs of the text itself that it took; objects as `write` writes them, or
+    `dumps`.
 
     Raises:
         Malformed: where it is no JSON object, or where it must be `exact` and a number would lose digits.
@@ -218,7 +221,7 @@ def to_object(raw: str | JsonObject | None, *, exact: bool = False) -> tuple[dic
         return {}, ()
     if not isinstance(raw, str):
         try:
-            raw = dumps(raw)
+            raw = (write or dumps)(raw)
         except ValueError as error:
             raise Malformed(str(error)) from None
     if not raw.strip():
