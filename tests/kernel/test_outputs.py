@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from watched import Watch, go, plain, run
 
 from ferrule import Event, Runner, Text, Tool, ToolCall, ToolError, ToolResult, tool
+from ferrule.isolation.transfer import pack, unpack
 from ferrule.middleware import after
 from ferrule.values import content
 from ferrule.values.frozen import thaw
@@ -91,6 +92,7 @@ def test_bytes_in_a_value_are_base64_wherever_they_are(data: bytes) -> None:
         made = tool(returning(value, returns))
         result, _ = run(made, "give")
         assert (result.status, read(result.output)) == ("ok", data), (returns, result.error)
+        assert unpack(pack(value, "json"), "json") == result.output  # as a worker gives it
         assert '"contentEncoding": "base64"' in json.dumps(thaw(made.output.schema))
 
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, NotShowable, Text, as_output, clean
+from ferrule.values.content import Media, NotShowable, Text, clean, with_bytes_written
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -38,14 +38,12 @@ def pack(value: object, transfer: Transfer) -> bytes:
         ToolError: where it has no form in which it could be.
     """
     what = "what it returned"
-    if transfer == "json":
-        parts = (value.output, value.metadata) if isinstance(value, ToolResult) else (value,)
-        try:
-            for part in parts:
-                as_output(part)  # to write an iterator as JSON may have no end
-        except NotShowable as error:
-            raise ToolError(f"{what} is {error}") from None
-    return pickled(value, what) if transfer == "pickle" else json_bytes(_tagged(value), what)
+    if transfer == "pickle":
+        return pickled(value, what)
+    try:
+        return json_bytes(_tagged(value), what)
+    except NotShowable as error:
+        raise ToolError(f"{what} is {error}") from None
 
 
 def unpack(data: bytes, transfer: Transfer) -> object:
@@ -103,7 +101,11 @@ _OF_A_RESULT = ("output", "error", "metadata", "status", "executed", "call", "to
 
 
 def _tagged(value: object) -> Plain:
-    """What JSON alone would not bring back as it was says what it is: results, blocks, bytes, and lists of these."""
+    """What JSON alone would not bring back as it was says what it is: results, blocks, bytes, and lists of these.
+
+    Raises:
+        NotShowable: for an iterator, which it may have no end to write, and for too much.
+    """
     if isinstance(value, ToolResult):
         parts = {name: getattr(value, name) for name in _OF_A_RESULT} | {"content": value._content}
         return {"result": {name: _tagged(part) for name, part in parts.items()}}
@@ -120,7 +122,7 @@ def _tagged(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_tagged(item) for item in value]}
-    return {"value": value}
+    return {"value": with_bytes_written(value)}
 
 
 def _untagged(plain: Plain) -> Any:
