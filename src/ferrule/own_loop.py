@@ -18,6 +18,9 @@ _T = TypeVar("_T")
 log = logging.getLogger("ferrule")
 _LOOK_WHETHER_IT_RUNS = 1.0
 """Seconds after which who waits for a loop looks whether there still is one."""
+_MOST_LOOKS = 3
+"""So many in a row may find that it does not run: it has ended, without being closed, and perhaps its thread waits for
+this one. One that has just been made may not run yet."""
 
 
 class OwnLoop:
@@ -72,9 +75,12 @@ def wait(loop: asyncio.AbstractEventLoop, make: Callable[[], Coro[_T]]) -> _T:
         raise RuntimeError("run_sync would wait for the loop that it runs on: await runner.run(…) here")
     future = asyncio.run_coroutine_threadsafe(make(), loop)
     try:
+        idle = 0
         while not futures.wait((future,), _LOOK_WHETHER_IT_RUNS).done:
-            if loop.is_closed():  # what was handed to it in its last moment never begins
+            idle = 0 if loop.is_running() else idle + 1
+            if loop.is_closed() or idle == _MOST_LOOKS:  # what was handed to it in its last moment never begins
                 future.cancel()
+                break
         return future.result()
     except futures.CancelledError:
         raise RuntimeError("the event loop that the call was handed to ended before it did") from None

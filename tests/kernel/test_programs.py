@@ -26,6 +26,7 @@ from ferrule import (
     Toolset,
     ask,
     deny,
+    own_loop,
     tool,
 )
 
@@ -188,6 +189,29 @@ def test_who_waits_in_run_sync_is_told_where_the_loop_ends_before_the_call() -> 
     go(main())
     thread.join(BOUND)
     assert told
+
+
+def test_who_waits_in_run_sync_is_told_where_the_loop_stops_and_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_loop, "_LOOK_WHETHER_IT_RUNS", 0.05)
+    loop = asyncio.new_event_loop()
+    runner, _ = busy_runner()
+    threads = concurrent.futures.ThreadPoolExecutor()
+
+    async def main() -> concurrent.futures.Future[ToolResult]:
+        first = loop.create_task(runner.run("waits"))
+        await asyncio.sleep(0)
+        handed = threads.submit(runner.run_sync, "waits")
+        while len(probe.live_calls(runner)) < 2:
+            await asyncio.sleep(0)
+        first.cancel()
+        return handed
+
+    handed = loop.run_until_complete(main())
+    with pytest.raises(RuntimeError, match="ended before it did"):
+        handed.result(BOUND)
+    loop.run_until_complete(asyncio.sleep(0))
+    threads.shutdown()
+    loop.close()
 
 
 def test_a_thread_that_is_interrupted_while_it_waits_in_run_sync_cancels_its_call_alone() -> None:

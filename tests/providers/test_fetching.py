@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+from pydantic import BaseModel
 
 import ferrule
 from ferrule import Media, Runner, Text, Tool, ToolCall, ToolResult, tool
@@ -139,3 +140,19 @@ def media_of(of: Tool, **options: Any) -> list[bool]:
 def test_what_a_tool_allows_is_kept_and_untrusted_takes_it_back(of: Tool) -> None:
     assert media_of(of) == [True]
     assert media_of(of, around=[untrusted]) == [False]
+
+
+def test_no_data_say_that_an_address_is_fetched() -> None:
+    class Page(BaseModel):
+        media: list[Media]
+
+    @tool(read_only=True)
+    def show(picture: Media) -> Page:
+        return Page(media=[picture, Media("image", None, "image/png", "https://x.example", fetch=True)])
+
+    runner = Runner([show])
+    picture = {"kind": "image", "data": None, "mime_type": "image/png", "uri": "s3://accounts/all"}
+    assert "'picture.fetch'" in str(runner.run_sync("show", {"picture": {**picture, "fetch": True}}).error)
+    assert runner.run_sync("show", {"picture": picture}).success
+    with pytest.raises(ValueError, match="fetch"):
+        Page.model_validate({"media": [{**picture, "fetch": True}]})

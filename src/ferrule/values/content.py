@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Literal, TypeAlias, final
+from typing import Annotated, Any, Literal, TypeAlias, final
 
-from pydantic_core import from_json, to_json, to_jsonable_python
+from pydantic_core import core_schema, from_json, to_json, to_jsonable_python
 
 from ferrule.values.encoded_bytes import as_base64, serializer_of
 
@@ -32,6 +32,13 @@ class Text:
             raise TypeError(f"Text holds a string, not {self.text!r}")
         if type(self.text) is not str or not self.text.isascii():
             object.__setattr__(self, "text", clean(self.text))
+
+
+class _SaidInCode:
+    """Of a field that no data may turn on: whoever wrote them, such as a model, is not the developer."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
+        return core_schema.literal_schema([False])
 
 
 @final
@@ -54,7 +61,7 @@ class Media:
     mime_type: str
     uri: str | None = None
     name: str | None = None
-    fetch: bool = False
+    fetch: Annotated[bool, _SaidInCode()] = False
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
