@@ -149,6 +149,21 @@ def test_what_is_printable_neither_moves_the_cursor_nor_hides_anything() -> None
     hostile = "ask\x1b[8m \x9b8m\r\x08\x00\u202e\u200b\u2066\ud800"
     assert printable(hostile) == "ask\ufffd[8m \ufffd8m" + 7 * "\ufffd"
     assert printable("tea\tfür 2 €\n") == "tea\tfür 2 €\n"
+    assert printable("a\U000e0131\u3164\ufe0fb") == "a\ufffd\ufffd\ufffdb"
+    assert (
+        printable("\u2764\ufe0f 1\ufe0f\u20e3 \u0915\u093f e\u0301")
+        == "\u2764\ufe0f 1\ufe0f\u20e3 \u0915\u093f e\u0301"
+    )
+
+
+def test_what_no_terminal_shows_is_an_escape_wherever_it_stands_in_a_question() -> None:
+    unseen = [chr(code) for code in (0x034F, 0x115F, 0x3164, 0xFE00, 0xFE0F, 0xFFA0, 0xE0100, 0xE01EF)]
+    for one in unseen:
+        call = ToolCall("1", f"pay{one}", {f"to{one}": f"ann{one}", "more": [f"b{one}"]})
+        made = Question(call, ask(f"it{one}"), (), [f"pays{one}"], whole=True)
+        escape = one.encode("unicode_escape").decode()
+        assert one not in made.text and made.text.count(escape) == 6
+        assert one not in made.hint(f"n{one}", {"enum": [f"c{one}"], "title": f"t{one}"})
 
 
 def test_what_was_typed_before_the_question_is_no_answer(terminal: Terminal) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ferrule.approval.terminal import UNSEEN
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.decision import Decision
@@ -55,7 +56,7 @@ class Question:
             lines += self._argument_lines(arguments) if whole else self._argument_names(arguments)
         if decision.reason:
             lines.append(f"  {'because' if decision.schema is None else 'asked'}: {self._escaped(decision.reason)}")
-        self.text = "\n".join(lines) + "\n"
+        self.text = _seen("\n".join(lines)) + "\n"
 
     def hint(self, name: str, node: object) -> str:
         """What is asked for as one property: its name, and what its schema says of it."""
@@ -64,7 +65,7 @@ class Question:
         kind = " or ".join(map(str, choices)) if isinstance(choices, Sequence) else said.get("format", said.get("type"))
         about = said.get("description") or said.get("title")
         parts = [shown_name(name), f"({self._escaped(str(kind))})" if kind else "", self._escaped(str(about or ""))]
-        return " ".join(filter(None, parts))
+        return _seen(" ".join(filter(None, parts)))
 
     def _lines_beside(self, lines: Sequence[str]) -> list[str]:
         """A text of several lines, each marked, so that none is taken for a line of the question."""
@@ -113,6 +114,11 @@ class Question:
         self.has_more = True
         each = _MOST_CHARACTERS_SHOWN // 2
         return f"{written(text[:each])} … {len(text) - 2 * each} characters not shown … {written(text[-each:])}"
+
+
+def _seen(text: str) -> str:
+    """`text` with what no terminal shows as escapes."""
+    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown_name(name: str) -> str:
