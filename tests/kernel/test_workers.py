@@ -500,7 +500,7 @@ def test_what_went_to_a_group_or_session_of_its_own_ends_too(pool: WorkerPool, t
         if then == "waits":
             assert all(map(lives, pids))
             job.kill()
-        await asyncio.to_thread(until, lambda: not any(map(lives, pids)), 0.2)
+        await asyncio.to_thread(until, lambda: not any(map(lives, pids)))
         assert isinstance((await ended(job)).error, ToolTimeoutError if then == "waits" else WorkerDiedError)
 
     go(main())
@@ -627,7 +627,7 @@ def test_the_workers_of_a_worker_end_with_it(pool: WorkerPool, tmp_path: Path) -
         job, (inner,) = await started(pool, tools.has_an_isolated_call, tmp_path / "pid")
         assert job.pid != inner and lives(inner)
         job.kill()
-        await asyncio.to_thread(until, lambda: not lives(inner), 0.5)
+        await asyncio.to_thread(until, lambda: not lives(inner))
 
     go(main())
 
