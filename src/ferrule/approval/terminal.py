@@ -29,7 +29,19 @@ Default_Ignorable_Code_Point, but for what says behind a symbol or a key whether
 
 def reset() -> str:
     """`RESET`, for a terminal that reads such sequences: of one that does not, nothing can have been set."""
-    return "" if sys.platform == "win32" or os.environ.get("TERM") == "dumb" else RESET
+    return RESET if os.environ.get("TERM") != "dumb" and _reads_sequences() else ""
+
+
+def _reads_sequences() -> bool:
+    """A console of Windows does where something has turned it on, as many programs do for their colours."""
+    if sys.platform == "win32":  # pragma: no cover
+        import ctypes
+
+        # GetConsoleMode of standard output and standard error: ENABLE_VIRTUAL_TERMINAL_PROCESSING is 4.
+        kernel, mode = ctypes.windll.kernel32, ctypes.c_ulong()
+        found = (kernel.GetConsoleMode(kernel.GetStdHandle(which), ctypes.byref(mode)) for which in (-11, -12))
+        return any(has_mode and mode.value & 4 for has_mode in found)
+    return True
 
 
 def printable(text: str) -> str:
