@@ -34,14 +34,15 @@ def reset() -> str:
 
 def _reads_sequences() -> bool:
     """A console of Windows does where something has turned it on, as many programs do for their colours."""
+    reads: bool = True
     if sys.platform == "win32":  # pragma: no cover
         import ctypes
 
         # GetConsoleMode of standard output and standard error: ENABLE_VIRTUAL_TERMINAL_PROCESSING is 4.
         kernel, mode = ctypes.windll.kernel32, ctypes.c_ulong()
         found = (kernel.GetConsoleMode(kernel.GetStdHandle(which), ctypes.byref(mode)) for which in (-11, -12))
-        return any(has_mode and mode.value & 4 for has_mode in found)
-    return True
+        reads = any(has_mode and mode.value & 4 for has_mode in found)
+    return reads
 
 
 def printable(text: str) -> str:
