@@ -35,6 +35,8 @@ _MOST_BEGIN = 1_000
 Fate: TypeAlias = Literal["not sent", "broken", "forgotten"]
 _MOST_BODY, _MOST_BESIDE = 100_000_000, 1_000_000
 """Bytes, packed and unpacked: of an answer in JSON, and of all else but a stream of events, as OAuth's documents."""
+_MOST_A_TURN = 16_384
+"""Bytes of a body that are given in one turn of the loop: 64 KB unpack to 64 MB, with as many as 30 million events."""
 _LONGEST_BESIDE = 30.0
 """Seconds that a body may take that is no answer of the server's: OAuth's own requests have no time limit."""
 _SHOWN = {"http": "connection.connect_tcp.complete", "https": "connection.start_tls.complete"}
@@ -142,9 +144,13 @@ class HttpClient(httpx2.AsyncClient):
     async def _came(self, response: httpx2.Response) -> None:
         """Bound the body of a response, whoever reads it."""
         answers = self._mark in response.request.extensions and response.status_code == 200
+        most: tuple[float, float | None] = (_MOST_BESIDE, _LONGEST_BESIDE)
         if answers and _has_type(response, "text/event-stream"):
-            return  # each event of which the SDK bounds
-        most = (_MOST_BODY, None) if answers and _is_json(response) else (_MOST_BESIDE, _LONGEST_BESIDE)
+            if "content-encoding" not in response.headers:
+                return  # each event of which the SDK bounds
+            most = math.inf, None
+        elif answers and _is_json(response):
+            most = _MOST_BODY, None
         packed: Any = response.stream
         unpacked = httpx2.Response(
             response.status_code, headers=response.headers, stream=_Bounded(packed, packed.aclose, *most)
@@ -189,7 +195,7 @@ def _watching(reach: Reach, url: httpx2.URL) -> Callable[[str, dict[str, Any]], 
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response, of which no more is given than it may have.
+    """The body of a response, of which no more is given than it may have, and little at once.
 
     Args:
         most: Bytes.
@@ -197,7 +203,7 @@ class _Bounded(httpx2.AsyncByteStream):
     """
 
     def __init__(
-        self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], most: int, longest: float | None
+        self, body: AsyncIterable[bytes], close: Callable[[], Awaitable[None]], most: float, longest: float | None
     ) -> None:
         self._body, self._close, self._most, self._longest = body, close, most, longest
 
@@ -210,7 +216,10 @@ class _Bounded(httpx2.AsyncByteStream):
                 raise TooMuchError(f"its answer has more than {self._most:,} bytes")
             if until is not None and time() > until:
                 raise TooMuchError(f"its answer takes longer than {self._longest:g} s")
-            yield chunk
+            for begin in range(0, len(chunk), _MOST_A_TURN):
+                if begin:  # who reads events reads all of a chunk in one turn of the loop, and no deadline is looked at
+                    await asyncio.sleep(0)
+                yield chunk[begin : begin + _MOST_A_TURN]
 
     async def aclose(self) -> None:
         await self._close()
