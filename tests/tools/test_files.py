@@ -22,7 +22,7 @@ from ferrule.patterns import Pattern
 from ferrule.tools import files
 from ferrule.tools.files import _Document
 from ferrule.values.context import ToolContext
-from steps import peak
+from steps import calls, peak
 
 
 @pytest.fixture
@@ -297,6 +297,16 @@ def test_a_passage_must_occur_and_occur_once(root: Path) -> None:
         edit(root, path="a", old="", new="x")
     assert edit(root, path="a", old="x = 1", new="z", replace_all=True) == "replaced 2 times in 'a', at line 1"
     assert (root / "a").read_text() == "z\n    y = 2\nz\n"
+
+
+def test_what_comes_closest_is_looked_for_in_few_lines_of_many_that_are_alike(root: Path) -> None:
+    (root / "a.txt").write_text("\n".join(format(number * 7919, "064b") for number in range(200)))
+
+    def missed() -> None:
+        with pytest.raises(ValueError, match="comes closest"):
+            edit(root, path="a.txt", old=f"{100 * 7919:064b}2", new="")
+
+    assert calls(missed)["ratio"] <= 40
 
 
 def test_passages_that_overlap_are_not_one(root: Path) -> None:

@@ -16,7 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from heapq import merge
+from heapq import merge, nlargest
 from io import TextIOWrapper
 from itertools import islice
 from typing import Annotated, Any, BinaryIO, Final, NamedTuple
@@ -36,6 +36,7 @@ _MOST_BYTES: Final = 50_000_000  # what is read, and what is written, so that it
 _MOST_EDITED: Final = 5_000_000  # bytes, of which each step takes at most some hundredths of a second
 _MOST_REPLACED: Final = 1_000_000
 _MOST_LIKENED: Final = 500_000
+_MOST_IN_ORDER: Final = 20
 _PART: Final = 65_536
 _MOST_SEARCHED_BYTES: Final = 5_000_000
 _MOST_SEARCHED_FILES: Final = 20_000
@@ -377,9 +378,20 @@ def _nearest(text: str, wanted: str) -> str:
         return "it does with other blanks or line breaks: copy the indentation exactly"
     first = next((line.strip() for line in wanted.split("\n") if line.strip()), "")[:200]
     lines = {line.strip()[:200]: number for number, line in reversed(list(enumerate(text.split("\n", 2000)[:2000], 1)))}
-    for close in difflib.get_close_matches(first, lines, 1, 0.6):
-        return f"line {lines[close]} comes closest: {close!r}"
-    return "read the file first"
+    close = _closest(first, lines)
+    return "read the file first" if close is None else f"line {lines[close]} comes closest: {close!r}"
+
+
+def _closest(wanted: str, lines: Iterable[str]) -> str | None:
+    """The line that is most like `wanted`, of the few that have the most characters with it in common: to compare one
+    in order takes up to 10 ms."""
+    matcher = difflib.SequenceMatcher(b=wanted)
+
+    def in_common(line: str) -> float:
+        matcher.set_seq1(line)
+        return matcher.quick_ratio()
+
+    return next(iter(difflib.get_close_matches(wanted, nlargest(_MOST_IN_ORDER, lines, in_common), 1, 0.6)), None)
 
 
 class _Entry(NamedTuple):
