@@ -76,7 +76,9 @@ def full_folder(tmp_path_factory: pytest.TempPathFactory, loaded_first: set[str]
     metadata = tmp_path / "nobody-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: nobody\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[pydantic]\nnobody = plugin_of_nobody:plugin\n")
+    (metadata / "entry_points.txt").write_text(
+        "[pydantic]\nnobody = plugin_of_nobody:plugin\n[ferrule.selectors]\nnobody = plugin_of_nobody:best\n"
+    )
     (tmp_path / "own_tools.py").write_text(OWN_TOOLS)
     (tmp_path / "own_helper.py").write_text("def total(*numbers):\n    return sum(numbers)\n")
     (tmp_path / "own_late.py").write_text("NOTHING = 0\n")
@@ -139,6 +141,13 @@ def test_serving_http_imports_nothing_that_lies_beside_the_tools(folder: Path) -
             program.terminate()
     assert what_ran(folder) == ""
     assert "serving http://127.0.0.1:" in line
+
+
+def test_a_plug_in_of_the_folder_is_none_also_where_its_tools_are_named(folder: Path) -> None:
+    words = ["run", "Say it.", "--model", "scripted:own_steps.py", "--select", "nobody", "--tools", "own_tools.py"]
+    done = subprocess.run([*SCRIPT, *words], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert what_ran(folder) == ""
+    assert "there is no selector 'nobody'" in done.stderr
 
 
 def test_a_module_here_that_has_the_name_of_another_is_refused_with_both_places(folder: Path) -> None:

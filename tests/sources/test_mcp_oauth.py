@@ -203,7 +203,15 @@ class Hostile:
     def gives(self, own: str, token: Any = None) -> None:
         """Have it be an authorization server, which gives this token; without one it says no to whom it asks."""
         places = {f"{place}_endpoint": f"{own}{place}" for place in ("authorization", "token", "registration")}
-        self.answers["/.well-known/oauth-authorization-server"] = 200, {}, {"issuer": own, **places}
+        self.answers["/.well-known/oauth-authorization-server"] = (
+            200,
+            {},
+            {
+                "issuer": own,
+                "client_id_metadata_document_supported": True,
+                **places,
+            },
+        )
         self.answers["/registration"] = 201, {}, {"client_id": "registered", "redirect_uris": [own]}
         self.answers["/token"] = 200, {}, token or {"access_token": "x", "token_type": "Bearer"}
         self.says = "error" if token is None else "code"
@@ -295,7 +303,8 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
             token = {"access_token": "x", "token_type": "Bearer", "refresh_token": "of-the-giver", "expires_in": -60}
             giver.gives(issuer, token)
             server.names(address, issuer)
-            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), client_id="by-hand")
+            url = "https://me.example/client"  # by which every authorization server knows it
+            auth = mcp.OAuth(store=tmp_path / "tokens.json", open_browser=Person(), client_metadata_url=url)
             reach = Reach(address)
             flow = await provider(address, auth, reach, nullcontext)
             async with HttpClient({}, flow, reach, lambda secret: None) as client:
@@ -318,8 +327,11 @@ def test_a_refresh_token_goes_back_to_who_gave_it_alone(tmp_path: Path) -> None:
     ("given", "error"),
     [
         ({"client_secret": "s"}, "which is missing"),
-        ({"client_id": "a", "client_secret": "s"}, "name it by issuer"),
-        ({"client_id": "a", "client_metadata_url": "https://me.example/client"}, "not by both"),
+        ({"client_id": "a"}, "name it by issuer"),
+        (
+            {"client_id": "a", "issuer": "https://i.example", "client_metadata_url": "https://me.example/client"},
+            "by both",
+        ),
     ],
 )
 def test_a_client_that_cannot_be_meant_is_told(given: Any, error: str) -> None:

@@ -296,6 +296,33 @@ def test_events_that_were_packed_are_given_a_few_in_each_turn_of_the_loop() -> N
     assert sum(turns) == 200_000 and max(turns) <= 5_000
 
 
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"[" + b"[]," * 200_000 + b"[]]", 502),
+        (b'{"a":1,' * 100_000 + b'"a":1' + b"}" * 100_000, 502),
+        (b'"' + rb"1,2,\"[3]\"\n" * 100_000 + b'"', 200),
+        (b'"' + rb"\"[" * 300_000, 200),
+    ],
+    ids=["lists", "objects", "a table in a text", "a text without an end"],
+)
+def test_an_answer_has_no_more_values_than_can_be_read_in_one_turn_of_the_loop(value: bytes, status: int) -> None:
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b'{"result":' + value + b"}"})
+
+    async def main() -> httpx2.Response:
+        async with serving(answers) as address:
+            async with HttpClient({}, None, Reach(address), lambda secret: None) as client:
+                return await client.post(address, json={})
+
+    response = go(main())
+    assert response.status_code == status
+    assert ("more than 200,000 values" in response.text) == (status == 502)
+
+
 class Twice(httpx2.Auth):
     """Tries again where it was refused."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 
+from ferrule import startup
 from ferrule.errors import DefinitionError
 from ferrule.selection._checks import did_you_mean
 from ferrule.selection.by_budget import by_budget
@@ -24,8 +25,9 @@ def named(text: str) -> ToolSelector:
 
     Args:
         text: `keyword` or `keyword:LIMIT`, `pinned:NAMES` with commas between them, `by_budget:TOKENS`; the name of an
-            entry point of the group `ferrule.selectors`; or `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a
-            selector, or what makes one when it is called without arguments. Nothing else is imported.
+            entry point of the group `ferrule.selectors`, where the path of imports led when Ferrule was imported; or
+            `MODULE:ATTRIBUTE`. An entry point, and an attribute, is a selector, or what makes one when it is called
+            without arguments. Nothing else is imported.
 
     Raises:
         DefinitionError: for a name that nobody has, which names the nearest; a number that is none; what cannot be
@@ -77,7 +79,9 @@ _NEED_CODE = ("chain", "embedding", "hybrid")
 
 
 def _plug_in(name: str) -> object:
-    points = tuple(entry_points(group=_GROUP))
+    # What was put on the path since is the user's own, and a model may write its metadata.
+    installed = {about.name: about for about in reversed([*distributions(path=[*startup.IMPORT_PATH])])}
+    points = [point for about in installed.values() for point in about.entry_points if point.group == _GROUP]
     found = [point for point in points if point.name == name]
     if not found:
         known = [*_BUILT_IN, *sorted({point.name for point in points})]

@@ -109,10 +109,10 @@ class OAuth:
         scopes: What is asked for; left out, what the server says.
         client_name: As the authorization server shows it.
         client_metadata_url: Where this client describes itself, for servers that read it instead of registering.
-        client_id: Of a client that was registered with the authorization server by hand, which is then not asked to.
+        client_id: Of a client that was registered by hand with the authorization server that `issuer` names.
         client_secret: What it proves that it is that client by, where it was given one.
-        issuer: The authorization server that `client_id` is of, as that names itself: an MCP server that names another
-            one gets no secret there. Needed with `client_secret`.
+        issuer: The authorization server that `client_id` is of, as that names itself: of an MCP server that names
+            another one, nobody is asked there.
         redirect_port: The port of this machine to which the answer comes, where one was registered: its address is
             `http://127.0.0.1:<port>/callback`. Left out, one that is free.
         open_browser: Shows a person the address, a function or a coroutine function of it; left out, the browser is
@@ -137,8 +137,8 @@ class OAuth:
             raise DefinitionError("store= is a path, or a TokenStorage with get_tokens and set_tokens")
         if self.client_secret is not None and self.client_id is None:
             raise DefinitionError("client_secret= is of a client_id=, which is missing")
-        if self.client_secret is not None and self.issuer is None:
-            raise DefinitionError("client_secret= goes to one authorization server: name it by issuer='https://…'")
+        if self.client_id is not None and self.issuer is None:
+            raise DefinitionError("client_id= is of one authorization server: name it by issuer='https://…'")
         if self.client_id is not None and self.client_metadata_url is not None:
             raise DefinitionError("a client is known by client_id= or by client_metadata_url=, not by both")
 

@@ -656,7 +656,7 @@ def _syntax_error(text: str) -> str:
     try:
         SchemaValidator(core_schema.str_schema(pattern=text, regex_engine="rust-regex"))
     except SchemaError as error:
-        return " ".join(str(error).split())[:300]
+        return " ".join(str(error).partition("SchemaError:")[2].split())[:300]
     return "it has an escape or a repetition that is none in JavaScript"
 
 
