@@ -202,6 +202,12 @@ class Notes:
     """Methods as tools."""
 
     @tool
+    async def bare(self, word: str, context: ToolContext) -> int:
+        """A context whose dependencies are not read."""
+        assert_type(context.deps, object)
+        return len(word)
+
+    @tool
     async def look(self, words: list[str], context: ToolContext[Database]) -> int:
         """The context of a method, not in the first place."""
         return len(words) + len(context.deps.rows)
@@ -527,6 +533,7 @@ async def signatures() -> None:
     assert_type(await second("a.txt", lines=3), str)
     assert_type(await by_keyword("a.txt"), int)
     assert_type(await Notes().look(words=["a"]), int)
+    assert_type(await Notes().bare(word="a"), int)
     await fourth("a.txt", 3, deep=True)
     await sixth("a.txt", 3, True, [], note="")
     Runner([second], clock=Sundial())

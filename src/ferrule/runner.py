@@ -251,9 +251,9 @@ class Runner:
     def run(
         self,
         call: ToolCall | str,
-        given: JsonObject | str | ToolContext | None = None,
+        given: JsonObject | str | ToolContext[Any] | None = None,
         /,
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         **options: Unpack[CallOptions],
     ) -> Coro[ToolResult]:
         """Run one call: `run(call, context)` or `run("name", {...}, context)`; await the result.
@@ -290,9 +290,9 @@ class Runner:
     def run_sync(
         self,
         call: ToolCall | str,
-        given: JsonObject | str | ToolContext | None = None,
+        given: JsonObject | str | ToolContext[Any] | None = None,
         /,
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         **options: Unpack[CallOptions],
     ) -> ToolResult:
         """`run` for programs without a loop: the runner has a loop in a thread of its own. Where it is busy on another
@@ -307,7 +307,7 @@ class Runner:
     def run_all_sync(
         self,
         calls: Iterable[ToolCall],
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         *,
         offered: Toolset | None = None,
         **given: Unpack[ContextOptions],
@@ -323,7 +323,7 @@ class Runner:
     async def run_all(
         self,
         calls: Iterable[ToolCall],
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         *,
         offered: Toolset | None = None,
         **given: Unpack[ContextOptions],
@@ -338,7 +338,7 @@ class Runner:
     def batch(
         self,
         calls: Iterable[ToolCall],
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         *,
         observers: Iterable[Observer] = (),
         offered: Toolset | None = None,
@@ -365,7 +365,7 @@ class Runner:
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
     async def decide(
-        self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
+        self, call: ToolCall, context: ToolContext[Any] | None = None, **given: Unpack[ContextOptions]
     ) -> Decision:
         """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
         try:
@@ -382,7 +382,7 @@ class Runner:
         return decision if state.call is validated else allow(state.told.arguments)
 
     async def explain(
-        self, call: ToolCall, context: ToolContext | None = None, **given: Unpack[ContextOptions]
+        self, call: ToolCall, context: ToolContext[Any] | None = None, **given: Unpack[ContextOptions]
     ) -> list[Decision]:
         """What each guard says of the call as it was sent, with its reason and its `rule`, the runner's guards first;
         of a call that is unknown or invalid the one deny. What comes of it all is said by `decide`."""
@@ -394,7 +394,7 @@ class Runner:
         state.task = None
         return said
 
-    def _validated(self, who: str, call: ToolCall, context: ToolContext | None, given: ContextOptions) -> LiveCall:
+    def _validated(self, who: str, call: ToolCall, context: ToolContext[Any] | None, given: ContextOptions) -> LiveCall:
         """The call as guards see it.
 
         Raises:
@@ -430,7 +430,7 @@ class Runner:
         self,
         record: Mapping[str, object],
         answer: Decision | bool,
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         *,
         by: str | None = None,
         deps: object = None,

@@ -25,10 +25,10 @@ Coro: TypeAlias = Coroutine[Any, Any, _T]
 Verdict: TypeAlias = Decision | Mapping[str, object] | None
 """What a guard says: a decision, changed arguments, or nothing. See docs/guards.md."""
 
-GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext], Verdict | Awaitable[Verdict]]
+GuardFunction: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Verdict | Awaitable[Verdict]]
 """A guard as a function of the call and its context, sync or async. See docs/guards.md."""
 
-ChecksCall: TypeAlias = Callable[[ToolCall, ToolContext], Verdict | bool | Awaitable[Verdict | bool]]
+ChecksCall: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Verdict | bool | Awaitable[Verdict | bool]]
 """It gets the call and its context, as a guard that is a function does. See docs/guards.md."""
 
 ChecksHandler: TypeAlias = (
@@ -60,13 +60,13 @@ Guard: TypeAlias = GuardFunction | GuardObject
 """May this call run? A function of call and context, or an object with `check`. Breaking means deny.
 See docs/guards.md."""
 
-Next: TypeAlias = Callable[[ToolCall, ToolContext], Awaitable[ToolResult]]
+Next: TypeAlias = Callable[[ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
 """What a middleware goes round. See docs/middleware.md."""
 
-Middleware: TypeAlias = Callable[[ToolCall, ToolContext, Next], Awaitable[ToolResult]]
+Middleware: TypeAlias = Callable[[ToolCall, ToolContext[Any], Next], Awaitable[ToolResult]]
 """Goes round a call; the first in a list is the outermost. See docs/middleware.md."""
 
-Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Decision | bool | Awaitable[Decision | bool]]
+Approver: TypeAlias = Callable[[ToolCall, Decision, ToolContext[Any]], Decision | bool | Awaitable[Decision | bool]]
 """Answers an ask: `allow(…)` or `True` allows, `ask(…)` suspends, everything else denies. See docs/approvals.md."""
 
 Observer: TypeAlias = Callable[[Event], object]

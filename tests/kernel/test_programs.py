@@ -216,10 +216,10 @@ def test_who_waits_in_run_sync_is_told_where_the_loop_stops_and_is_not_closed(mo
 
 def test_a_thread_that_is_interrupted_while_it_waits_in_run_sync_cancels_its_call_alone() -> None:
     program = """
-import asyncio, os, signal, threading
+import asyncio, os, signal, sys, threading
 from ferrule import Runner, tool
 
-begun, ended = threading.Event(), asyncio.Event()
+main, begun, ended = threading.get_ident(), threading.Event(), asyncio.Event()
 found = []
 
 @tool(read_only=True)
@@ -230,6 +230,8 @@ async def first() -> str:
 
 @tool(read_only=True)
 async def second() -> None:
+    while (code := sys._current_frames()[main].f_code).co_name != "wait" or "threading" not in code.co_filename:
+        await asyncio.sleep(0)
     os.kill(os.getpid(), signal.SIGINT)
     try:
         await asyncio.Event().wait()

@@ -99,6 +99,7 @@ def test_the_files_of_the_usual_clients_are_read_as_what_they_are(
                 "envFile": "${workspaceFolder}/.env",
                 "env": {"C": "${input:key}", "D": "${input:place}", "E": "${env:WORD}", "F": "${workspaceFolder}"},
                 "gallery": True,
+                "dev": {"watch": "src/**/*.py"},
             }
         },
     }

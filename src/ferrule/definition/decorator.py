@@ -24,29 +24,29 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Async: TypeAlias = Coroutine[object, object, T]
-Leading: TypeAlias = Callable[Concatenate[ToolContext, Q], T]
+Leading: TypeAlias = Callable[Concatenate[ToolContext[Any], Q], T]
 
 
 class ByName(Protocol[T_co]):
     """A function that takes the context by name alone, as pyright finds it; mypy finds it beside one other, or two."""
 
-    def __call__(self, *others: Any, context: ToolContext, **named: Any) -> T_co: ...
+    def __call__(self, *others: Any, context: ToolContext[Any], **named: Any) -> T_co: ...
 
 
 class OneAndContext(Protocol[T_co]):
-    def __call__(self, a: Any, /, *, context: ToolContext) -> T_co: ...
+    def __call__(self, a: Any, /, *, context: ToolContext[Any]) -> T_co: ...
 
 
 class TwoAndContext(Protocol[T_co]):
-    def __call__(self, a: Any, b: Any, /, *, context: ToolContext) -> T_co: ...
+    def __call__(self, a: Any, b: Any, /, *, context: ToolContext[Any]) -> T_co: ...
 
 
 Placed: TypeAlias = (
-    Callable[Concatenate[Any, ToolContext, ...], T]
-    | Callable[Concatenate[Any, Any, ToolContext, ...], T]
-    | Callable[Concatenate[Any, Any, Any, ToolContext, ...], T]
-    | Callable[Concatenate[Any, Any, Any, Any, ToolContext, ...], T]
-    | Callable[Concatenate[Any, Any, Any, Any, Any, ToolContext, ...], T]
+    Callable[Concatenate[Any, ToolContext[Any], ...], T]
+    | Callable[Concatenate[Any, Any, ToolContext[Any], ...], T]
+    | Callable[Concatenate[Any, Any, Any, ToolContext[Any], ...], T]
+    | Callable[Concatenate[Any, Any, Any, Any, ToolContext[Any], ...], T]
+    | Callable[Concatenate[Any, Any, Any, Any, Any, ToolContext[Any], ...], T]
 )
 """What takes the context in the second to the sixth place."""
 Keyword: TypeAlias = ByName[T] | OneAndContext[T] | TwoAndContext[T]
@@ -71,8 +71,7 @@ class ToolDecorator(Protocol):
 
     What an async generator yields together is not told to type checkers, nor what the parameters of a function with
     `args_model` or `input_schema` are. Where the first parameter takes anything, nobody can tell whether it is the
-    context, and the tool is a plain `Tool`. mypy takes a bare `ToolContext` for such a parameter too (it is a
-    `ToolContext`).
+    context, and the tool is a plain `Tool`.
     """
 
     @overload

@@ -281,7 +281,7 @@ class Tool(Generic[P, R_co]):
     def run(
         self,
         arguments: JsonObject | str | None = None,
-        context: ToolContext | None = None,
+        context: ToolContext[Any] | None = None,
         **options: Unpack[RunOptions],
     ) -> Coroutine[object, object, ToolResult]:
         """Run it by itself, the whole way of a call, for its result: `await some_tool.run({...}, deps=database)`.

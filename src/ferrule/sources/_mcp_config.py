@@ -22,7 +22,7 @@ _LISTS = ("mcpServers", "servers")
 _KEYS_OF_KIND = {"stdio": {"command", "args", "env", "cwd"}, "http": {"url", "headers"}}
 _KEYS_OF_FILES = {"stdio": {"envFile"}, "http": set[str]()}
 _APPROVED = ("autoApprove", "alwaysAllow")
-_SAYS_NOTHING = {"timeout", "gallery", "version", "description", "alwaysLoad"}
+_SAYS_NOTHING = {"timeout", "dev", "gallery", "version", "description", "alwaysLoad"}
 """What the clients write for themselves. A `timeout` is in seconds in one and in milliseconds in another."""
 _KEYS_OF_BOTH = {"type", "disabled", *_APPROVED, *_SAYS_NOTHING}
 _TYPES = {"stdio": "stdio", "http": "http", "streamable-http": "http", "streamableHttp": "http", "sse": "http"}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
     from ferrule.scheduling.clock import Clock
 
-Deps = TypeVar("Deps", default=Any)
+Deps = TypeVar("Deps", covariant=True, default=object)
 UNSET: Any = type("Unset", (), {"__repr__": lambda self: "<not given>"})()
 _EMPTY: Mapping[str, Any] = FrozenDict()
 
