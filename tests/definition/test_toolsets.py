@@ -11,6 +11,7 @@ import random
 import re
 import sqlite3
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -103,15 +104,20 @@ def test_the_same_goes_for_instances_and_classes() -> None:
 # what is written in C
 
 
-def database() -> sqlite3.Connection:
-    return sqlite3.connect(":memory:", check_same_thread=False)
+DATABASE = sqlite3.connect(":memory:", check_same_thread=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed_at_the_end() -> Iterator[None]:
+    yield
+    DATABASE.close()
 
 
 @pytest.mark.parametrize(
     ("thing", "some"),
     [
-        (database(), {"executescript", "commit", "serialize"}),
-        (database().cursor(), {"fetchone", "fetchmany", "fetchall"}),
+        (DATABASE, {"executescript", "commit", "serialize"}),
+        (DATABASE.cursor(), {"fetchone", "fetchmany", "fetchall"}),
         (re.compile("a"), {"match", "sub", "findall"}),
         (io.StringIO(), {"read", "write"}),
         (random.Random(), {"randint", "getrandbits"}),
@@ -136,7 +142,7 @@ def test_what_is_written_in_c_is_found_and_each_that_cannot_be_a_tool_is_told(
 
 def test_what_has_no_signature_is_named_with_what_to_do() -> None:
     with pytest.raises(DefinitionError, match=r"execute: .*it has no signature that Python can read; wrap it in a"):
-        Toolset.of(database())
+        Toolset.of(DATABASE)
 
 
 def test_what_is_written_in_c_is_given_by_position_what_it_takes_no_other_way() -> None:
@@ -200,10 +206,10 @@ def test_what_a_built_in_base_brings_is_no_tool_of_the_class_and_nothing_is_read
 
 @pytest.mark.parametrize("prefix", ["", "db_"])
 def test_those_that_only_read_are_named_by_what_they_are_called_there(prefix: str) -> None:
-    tools = Toolset.of(database().cursor(), prefix, skip=True, read_only={"fetch*"})
+    tools = Toolset.of(DATABASE.cursor(), prefix, skip=True, read_only={"fetch*"})
     reading = [one.name.removeprefix(prefix) for one in tools if one.read_only]
     assert reading == ["fetchall", "fetchmany", "fetchone"]
-    assert len(tools) > 3 and not any(one.read_only for one in Toolset.of(database().cursor(), skip=True))
+    assert len(tools) > 3 and not any(one.read_only for one in Toolset.of(DATABASE.cursor(), skip=True))
 
 
 def test_a_tool_that_says_so_itself_stays_one_that_only_reads(module: types.ModuleType) -> None:
@@ -218,7 +224,7 @@ def test_a_tool_that_says_so_itself_stays_one_that_only_reads(module: types.Modu
 )
 def test_names_of_those_that_only_read_which_are_none_are_a_mistake(read_only: Any, reason: str) -> None:
     with pytest.raises(DefinitionError, match=reason):
-        Toolset.of(database().cursor(), skip=True, read_only=read_only)
+        Toolset.of(DATABASE.cursor(), skip=True, read_only=read_only)
 
 
 # the name of a handler class

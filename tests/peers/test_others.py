@@ -50,7 +50,10 @@ def test_server_everything_is_used_with_all_that_its_tools_give() -> None:
         events: list[Event] = []
         servers = tools_of("server-everything")
         async with servers as tools:
-            assert not servers.left_out and servers.status["server-everything"].protocol == "2025-11-25"
+            assert [(one.tool, one.reason.partition(",")[0]) for one in servers.left_out] == [
+                ("simulate-research-query", "it runs as a task alone (execution.taskSupport)")
+            ]
+            assert servers.status["server-everything"].protocol == "2025-11-25"
             runner = Runner(tools, approve=fill_in, observers=[events.append])
 
             async def run(name: str, **arguments: Any) -> ToolResult:
