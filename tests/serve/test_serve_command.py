@@ -320,6 +320,7 @@ def test_over_http_a_signal_lets_what_runs_end(folder: Path, number: int, code: 
             assert process.stderr
             url = await address_of(process)
             async with Client(streamable_http_client(url), mode=era) as client:
+                await client.list_tools()  # else it asks for them after the call, when no connection is taken any more
                 held = asyncio.ensure_future(client.call_tool("hold"))
                 await appeared(folder / "entered")
                 process.send_signal(number)
