@@ -14,15 +14,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import PurePath
 from types import TracebackType
 from typing import IO, Any, Final, Literal, TypeAlias
 
+from ferrule.errors import DefinitionError
+
 Kind: TypeAlias = Literal["file", "directory", "link", "other"]
 """What is at a path. See docs/guards.md#paths."""
+
+PATH_NAMES: Final = frozenset(
+    {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames"}
+    | {"dir", "dirs", "dirname", "directory", "directories", "folder", "folders", "cwd", "workdir"}
+)
+"""The names of paths. A parameter has one of these names where its last word, or its last two, are one: `output_path`,
+`fileName2`. See docs/guards.md#paths."""
+_WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_MOST_DIRECTORIES = 1000
 
 _HOLDS_DIRECTORIES: Final = (
     {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
@@ -40,6 +53,13 @@ _NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 _MOST_LINKS: Final = 40
 LONGEST: Final = 32_767
 """Characters that a path has at most on any system (Windows; 4,096 on Linux). See docs/guards.md#paths."""
+
+
+@lru_cache(maxsize=1024)
+def has_name_of(name: str, names: frozenset[str]) -> bool:
+    """Whether the last word of a parameter's name, or its last two, are one of `names`. See docs/guards.md#paths."""
+    words = [word.lower() for word in _WORD_OF_NAME.findall(name)[-2:]]
+    return bool(words) and (words[-1] in names or "".join(words) in names)
 
 
 class SymbolicLinkError(OSError):
@@ -141,6 +161,81 @@ def contains(root: str, path: str) -> bool:
         return path.startswith("/") and ".." not in path.split("/") and f"{path}/".startswith(f"{root.rstrip('/')}/")
     inner = PurePath(path)  # pragma: no cover
     return ".." not in inner.parts and inner.is_absolute() and inner.is_relative_to(PurePath(root))  # pragma: no cover
+
+
+class Roots:
+    """Folders or files that may be reached, fixed when this is made: no link that is put there later moves them.
+    See docs/guards.md#paths.
+
+    Args:
+        roots: As text or as paths, with `~` for the home directory; the working directory where there are none.
+            Relative ones start at the working directory of the call where it has one, and else where the program was
+            when this was made.
+        of: What they are given to, for errors.
+
+    Attributes:
+        given: The roots as they were given.
+
+    Raises:
+        DefinitionError: where one is no path, or cannot be looked up.
+    """
+
+    def __init__(self, *roots: str | os.PathLike[str], of: str = "within(…)") -> None:
+        self.given = tuple(os.fspath(root) if isinstance(root, os.PathLike) else root for root in roots)
+        self._written = tuple(_root_text(root, of) for root in self.given) or (".",)
+        try:
+            self._made_in = os.getcwd()
+            self._fixed = [real(root, self._made_in) for root in self._written]
+        except (OSError, ValueError) as error:
+            raise DefinitionError(f"{of}: {error}") from None
+        self._seen_from = lru_cache(maxsize=_MOST_DIRECTORIES)(self._look_up)
+
+    def base(self, working_directory: str | None) -> str:
+        """Where relative paths start in a call that was given this working directory."""
+        return self._made_in if working_directory is None else os.path.join(self._made_in, working_directory)
+
+    def seen_from(self, working_directory: str | None) -> list[str]:
+        """The canonical paths of the roots for such a call.
+
+        Raises:
+            OSError, ValueError: where one cannot be looked up.
+        """
+        return self._fixed if working_directory is None else self._seen_from(self.base(working_directory))
+
+    def _look_up(self, base: str) -> list[str]:
+        known = zip(self._written, self._fixed, strict=True)
+        return [root if os.path.isabs(text) else real(text, base) for text, root in known]
+
+    def hold(self, path: str, working_directory: str | None) -> bool:
+        """Whether what `path` names is one of the roots, or lies below one.
+
+        Raises:
+            OSError, ValueError: where it cannot be told what it names; see `real`.
+        """
+        found = real(path, self.base(working_directory))
+        return any(contains(root, found) for root in self.seen_from(working_directory))
+
+    def cover(self, other: Roots) -> bool:
+        """Whether all that `other` holds is held too, from wherever it is seen; a relative root is compared as it is
+        written."""
+        mine, theirs = (list(zip(one._written, one._fixed, strict=True)) for one in (self, other))
+        return all(any(_covers_root(root, inner) for root in mine) for inner in theirs)
+
+
+def _covers_root(root: tuple[str, str], inner: tuple[str, str]) -> bool:
+    """Of two roots as they are written and as they were looked up."""
+    if os.path.isabs(root[0]) and os.path.isabs(inner[0]):
+        return contains(root[1], inner[1])
+    return root == inner
+
+
+def _root_text(root: object, of: str) -> str:
+    if not isinstance(root, str) or not root or "\0" in root:
+        raise DefinitionError(f"{of} takes folders, as text or as paths, not {root!r}")
+    expanded = os.path.expanduser(root)
+    if expanded.startswith("~"):
+        raise DefinitionError(f"{of}: there is no such home directory as in {root!r}")
+    return expanded
 
 
 def _quoted(path: str) -> str:

@@ -9,25 +9,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 from ferrule.arguments.schema_walk import forms_of, of_item, of_property
 from ferrule.errors import DefinitionError
-from ferrule.paths import contains, real
+from ferrule.paths import PATH_NAMES, Roots, contains, has_name_of, real
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
-PATH_NAMES: Final = frozenset(
-    {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames"}
-    | {"dir", "dirs", "dirname", "directory", "directories", "folder", "folders", "cwd", "workdir"}
-)
-"""The names of paths. A parameter has one of these names where its last word, or its last two, are one: `output_path`,
-`fileName2`. See docs/guards.md#paths."""
-
-_WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = re.compile(r"file:", re.IGNORECASE)
 _QUOTES_AND_BLANKS = "'\"` \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -40,7 +31,6 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
 _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
 _OF_OTHERS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 _QUOTE_LENGTH = 120
-_MOST_DIRECTORIES = 1000
 
 
 def within(
@@ -68,21 +58,15 @@ def within(
     Raises:
         DefinitionError: where a root or a name is none.
     """
-    written = tuple(_root_text(root) for root in roots) or (".",)
+    fixed = Roots(*roots)
     paths, texts = _given_names("parameters", parameters), _given_names("text", text)
     if both := paths & texts:
         raise DefinitionError(f"within(…): {sorted(both)} cannot be in `parameters` and in `text`")
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
-    made_in, fixed = _fixed(written)
-
-    @lru_cache(maxsize=_MOST_DIRECTORIES)
-    def roots_from(base: str) -> list[str]:
-        return [root if os.path.isabs(text) else real(text, base) for text, root in zip(written, fixed, strict=True)]
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
         given = context.fields.working_directory
-        base = made_in if given is None else os.path.join(made_in, given)
-        judge = _Judge(fixed if given is None else roots_from(base), base, allowed, paths, texts, call, context)
+        judge = _Judge(fixed.seen_from(given), fixed.base(given), allowed, paths, texts, call, context)
         try:
             arguments = judge.mapping(call.arguments, (), named=False, is_text=False)
         except _Outside as refusal:
@@ -93,36 +77,11 @@ def within(
     return guard
 
 
-def _fixed(roots: Iterable[str]) -> tuple[str, list[str]]:
-    """Where the program is, and the roots seen from there."""
-    try:
-        here = os.getcwd()
-        return here, [real(root, here) for root in roots]
-    except (OSError, ValueError) as error:
-        raise DefinitionError(f"within(…): {error}") from None
-
-
-def _root_text(root: Any) -> str:
-    text = os.fspath(root) if isinstance(root, str | os.PathLike) else None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise DefinitionError(f"within(…) takes folders, as text or as paths, not {root!r}")
-    expanded = os.path.expanduser(text)
-    if expanded.startswith("~"):
-        raise DefinitionError(f"within({text!r}): there is no such home directory")
-    return expanded
-
-
 def _given_names(option: str, given: Any) -> frozenset[str]:
     names = () if isinstance(given, str) else tuple(given)
     if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
         raise DefinitionError(f"within({option}=…) takes names such as ('path', 'target'), not {given!r}")
     return frozenset(names)
-
-
-@lru_cache(maxsize=1024)
-def _is_path_name(name: str) -> bool:
-    words = [word.lower() for word in _WORD_OF_NAME.findall(name)[-2:]]
-    return bool(words) and (words[-1] in PATH_NAMES or "".join(words) in PATH_NAMES)
 
 
 class _Outside(Exception):
@@ -174,7 +133,7 @@ class _Judge:
             if name in judged:
                 raise _Outside(inner, f"two keys of {_place_text(place)} are one path: {key[:_QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
-            below = not (text or is_path) and (key in self.paths or _is_path_name(key))
+            below = not (text or is_path) and (key in self.paths or has_name_of(key, PATH_NAMES))
             # What the program itself fills in is judged where it is known to be a path, and not for how it reads.
             judged[name] = self.value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
         return judged
