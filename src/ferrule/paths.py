@@ -275,6 +275,10 @@ class Directory:
     def _full(self, name: str) -> str:
         return os.path.join(self.path, name)
 
+    def stat_itself(self) -> os.stat_result:
+        """What this directory is."""
+        return os.stat(self.path if self._fd is None else self._fd)
+
     def stat(self, name: str) -> os.stat_result:
         """What `name` is; a link is a link.
 
@@ -365,11 +369,12 @@ class Directory:
         finally:
             os.close(fd)
 
-    def write(self, name: str, data: bytes, *, expected: os.stat_result | None = None) -> bool:
+    def write(self, name: str, data: bytes, *, expected: os.stat_result | None = None, mode: int = 0o666) -> bool:
         """Put `data` in the place of the file `name`, all at once, keeping its mode; whether it is a new file.
 
         Args:
             expected: What the file was when it was read; where it has changed since, it stays as it is.
+            mode: The rights of a new file.
 
         Raises:
             SymbolicLinkError: where it is a link.
@@ -379,7 +384,7 @@ class Directory:
         self._unchanged(name, before, expected)
         temporary = f".ferrule-{secrets.token_hex(8)}.tmp"
         try:
-            fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if before is None else 0o600)
+            fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode if before is None else 0o600)
         except PermissionError:
             raise PermissionError(f"no file can be made in {_quoted(self.path)}: Permission denied") from None
         try:

@@ -1,0 +1,317 @@
+"""Where programs keep what several may change at once: values by key, changed by compare-and-set.
+
+`Memory` is for one process, `SealedFile` for all processes of one user on one machine. A store of your own, such as a
+table of a database, has the three methods of `Store`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from ferrule.errors import DefinitionError, FerruleError
+from ferrule.paths import Directory, contains, open_directory, real
+
+try:
+    import fcntl as _fcntl
+except ImportError:  # pragma: no cover
+    fcntl: Any = None
+else:
+    fcntl = _fcntl
+
+JsonValue: TypeAlias = Any
+"""A value that JSON can write; `None` where there is none. See docs/approvals.md#what-is-kept-between-calls."""
+
+KEY_BYTES = 32
+"""How long the key of a seal is at least. See docs/approvals.md#what-is-kept-between-calls."""
+_LOCK_SECONDS = 10.0
+_LOOK_AGAIN_AFTER = 0.005
+_FOR_OTHERS = 0o077
+
+
+class StoreError(FerruleError):
+    """What is kept cannot be read or changed, or is not what was written. See
+    docs/approvals.md#what-is-kept-between-calls."""
+
+
+class Store(Protocol):
+    """Values by key. Its methods may be called from any thread, and may block. See
+    docs/approvals.md#what-is-kept-between-calls."""
+
+    def get(self, key: str) -> JsonValue:
+        """The value, or `None`."""
+        ...
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, in one step for all who share the store; whether `old` was there. `None` is
+        what is not there: as `old` it makes a value, as `new` it takes it away."""
+        ...
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin so, in order."""
+        ...
+
+
+class Memory:
+    """A store in the memory of this process. See docs/approvals.md#what-is-kept-between-calls."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> JsonValue:
+        """A copy of the value, or `None`."""
+        return json.loads(self._texts.get(key, "null"))
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`; whether `old` was there."""
+        with self._lock:
+            return _compare_and_set(self._texts, key, old, new)
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin so, in order."""
+        with self._lock:
+            return sorted(key for key in self._texts if key.startswith(prefix))
+
+
+def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
+    if texts.get(key, "null") != _json_text(old):
+        return False
+    if new is None:
+        texts.pop(key, None)
+    else:
+        texts[key] = _json_text(new)
+    return True
+
+
+def _json_text(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+class SealedFile:
+    """A store in one file, which nobody changes without its key. See docs/approvals.md#what-is-kept-between-calls.
+
+    The file is made with mode 0600, in a folder with mode 0700 where that is missing, and replaced as a whole, one
+    process after the other. It is read anew each time.
+
+    Args:
+        path: The file. It lies outside of the working directory and of `apart_from`, it is no link, nobody else may
+            read it or write to its folder.
+        key: What seals it, by an HMAC over all of it: at least 32 bytes, which are kept elsewhere.
+        apart_from: The folders that tools may reach, such as the roots of a `within`.
+
+    Raises:
+        DefinitionError: for a key that is too short.
+        StoreError: where the file may not lie there, or what is in it was not written with this key.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], key: bytes, *, apart_from: Iterable[str | os.PathLike[str]] = ()
+    ) -> None:
+        given: Any = key
+        if not isinstance(given, bytes) or len(given) < KEY_BYTES:
+            raise DefinitionError(
+                f"the key of a sealed file is at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) "
+                "made once and kept elsewhere"
+            )
+        self._path = private_place(path, apart_from)
+        self._key = key
+        self._lock = threading.Lock()
+        self._noting = threading.Lock()
+        self._newest = 0  # how often what was read so far had been written: an older copy was so fewer times
+        self._read()
+
+    @property
+    def path(self) -> str:
+        """Where the file is, or will be."""
+        return self._path
+
+    def get(self, key: str) -> JsonValue:
+        """The value, or `None`.
+
+        Raises:
+            StoreError: where the file cannot be read, or is not as it was written.
+        """
+        return json.loads(self._read()[0].get(key, "null"))
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
+
+        Raises:
+            StoreError: where the file cannot be read or written, or is not as it was written.
+        """
+        with self._alone():
+            texts, writes = self._read()
+            done = _compare_and_set(texts, key, old, new)
+            if done:
+                self._write(texts, writes + 1)
+            return done
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """The keys that begin so, in order.
+
+        Raises:
+            StoreError: where the file cannot be read, or is not as it was written.
+        """
+        return sorted(key for key in self._read()[0] if key.startswith(prefix))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        folder, name = os.path.split(self._path)
+        ends = time.monotonic() + _LOCK_SECONDS
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):
+            raise StoreError(f"{self._path!r} was not changed: it is in use for {_LOCK_SECONDS:.0f} s already")
+        try:
+            with _as_store_errors(self._path):
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                with _private_folder(folder) as directory:
+                    descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                while not _locked(descriptor):
+                    if time.monotonic() > ends:
+                        raise StoreError(f"{self._path!r} was not changed: another process keeps it locked")
+                    time.sleep(_LOOK_AGAIN_AFTER)
+                yield
+            finally:
+                os.close(descriptor)
+        finally:
+            self._lock.release()
+
+    def _read(self) -> tuple[dict[str, str], int]:
+        """The values as JSON texts, and how often the file was written; its seal is right."""
+        newest = self._newest
+        try:
+            found = json.loads(read_private(self._path))
+            sealed, seal = found["sealed"], str(found["seal"])
+            texts = {key: _json_text(value) for key, value in sealed["values"].items()}
+            writes = int(sealed["writes"])
+        except FileNotFoundError:
+            if newest:
+                raise StoreError(f"{self._path!r} is gone, which was there before") from None
+            return {}, 0
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreError(f"{self._path!r} is no sealed file ({type(error).__name__})") from None
+        if not self._is_seal(seal, sealed):
+            raise StoreError(
+                f"what is in {self._path!r} was not sealed with this key, or was changed since: nothing in it is "
+                "believed. Give the key that it was made with, or move the file away to begin anew"
+            )
+        if writes < newest:
+            raise StoreError(f"{self._path!r} is older than what was read before: an earlier copy was put there")
+        self._note(writes)
+        return texts, writes
+
+    def _note(self, writes: int) -> None:
+        with self._noting:
+            self._newest = max(self._newest, writes)
+
+    def _write(self, texts: Mapping[str, str], writes: int) -> None:
+        values = {key: json.loads(text) for key, text in texts.items()}
+        sealed = {"version": 1, "writes": writes, "values": values}
+        data = json.dumps({"seal": self._seal(sealed), "sealed": sealed}, indent=1).encode()
+        folder, name = os.path.split(self._path)
+        with _as_store_errors(self._path), _private_folder(folder) as directory:
+            directory.write(name, data, mode=0o600)
+        self._note(writes)
+
+    def _is_seal(self, seal: str, sealed: object) -> bool:
+        from hmac import compare_digest  # loads OpenSSL
+
+        return compare_digest(seal.encode("utf-8", "replace"), self._seal(sealed).encode())
+
+    def _seal(self, sealed: object) -> str:
+        from hmac import digest
+
+        about = f"ferrule store {os.path.basename(self._path)} {_json_text(sealed)}"
+        return digest(self._key, about.encode(), "sha256").hex()
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether this is now the one that holds the lock, which ends when the descriptor is closed."""
+    try:
+        if fcntl is None:  # pragma: no cover
+            import msvcrt
+
+            locking: Callable[..., object] = getattr(msvcrt, "locking")  # noqa: B009  # of Windows alone
+            locking(descriptor, 2, 1)  # LK_NBLCK
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _as_store_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{path!r} cannot be kept: {error.strerror or error}") from None
+
+
+# -- files that are a person's own -------------------------------------------------------------------------------------
+
+
+def private_place(path: str | os.PathLike[str], apart_from: Iterable[str | os.PathLike[str]] = ()) -> str:
+    """The real path of a file that no tool may reach: outside of the working directory and of `apart_from`. A link in
+    its last part stays one, and is not followed. See docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: where it lies inside, or cannot be a path.
+    """
+    written = os.path.expanduser(os.fspath(path))
+    try:
+        folder, name = os.path.split(os.path.abspath(written))
+        place = os.path.join(real(folder, "."), name)
+        roots = [(os.fspath(root), real(os.path.expanduser(os.fspath(root)), ".")) for root in apart_from]
+        roots.append(("the working directory", real(".", ".")))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{written!r} cannot be kept to: {error}") from None
+    for root_name, root in roots:
+        if contains(root, place):
+            where = root if root == root_name else f"{root_name} ({root})"
+            raise StoreError(f"{place!r} lies inside {where}, where tools may reach it: keep it elsewhere")
+    return place
+
+
+def read_private(place: str) -> bytes:
+    """What is in the file at exactly this canonical path, which is its owner's alone. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        StoreError: where it is a link or has several names, somebody else owns it or may read or write it, or others
+            may write to its folder.
+    """
+    folder, name = os.path.split(place)
+    try:
+        with _private_folder(folder) as directory, os.fdopen(directory.open(name, hard_links=False), "rb") as file:
+            _check_private(place, os.fstat(file.fileno()), _FOR_OTHERS)
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{place!r} is not read: {error}") from None
+
+
+@contextlib.contextmanager
+def _private_folder(folder: str) -> Iterator[Directory]:
+    with open_directory(folder) as directory:
+        _check_private(folder, directory.stat_itself(), 0o022)
+        yield directory
+
+
+def _check_private(place: str, found: os.stat_result, others: int) -> None:
+    if os.name == "nt":  # pragma: no cover
+        return
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise StoreError(f"{place!r} belongs to another user")
+    if stat.S_IMODE(found.st_mode) & others:
+        right = "0700" if stat.S_ISDIR(found.st_mode) else "0600"
+        raise StoreError(f"others may write to {place!r}, or read it: chmod {right} {place}")
