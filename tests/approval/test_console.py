@@ -22,6 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import Runner
+from ferrule.approval import asked as asked_module
 from ferrule.approval import console, printable
 from ferrule.approval.preview import preview_lines
 from ferrule.approval.question import Question
@@ -501,7 +502,7 @@ def test_where_a_preview_breaks_the_arguments_are_shown_and_it_says_so(
 
 
 def test_a_preview_that_does_not_end_is_not_waited_for(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ferrule.approval.console"], "_PREVIEW_SECONDS", 0.2)
+    monkeypatch.setattr(asked_module, "PREVIEW_SECONDS", 0.2)
     opened = threading.Event()
     try:
         context = with_preview(lambda arguments: str(opened.wait(BOUND)))
@@ -514,7 +515,7 @@ def test_a_preview_that_does_not_end_is_not_waited_for(terminal: Terminal, monke
 def test_a_question_that_is_cancelled_during_its_preview_lets_the_next_one_be_asked(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["ferrule.approval.console"], "_PREVIEW_SECONDS", 10 * BOUND)
+    monkeypatch.setattr(asked_module, "PREVIEW_SECONDS", 10 * BOUND)
     began, opened = threading.Event(), threading.Event()
 
     def preview(arguments: Any) -> str:

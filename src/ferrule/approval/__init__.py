@@ -10,7 +10,21 @@ suspends it, and everything else, breaking too, denies. The smallest one of your
 
 from __future__ import annotations
 
+from ferrule.approval.asked import Answer, Asked, AskedApprover
 from ferrule.approval.console import console
+from ferrule.approval.offer import Offer
+from ferrule.approval.preview import NoPreview, preview_lines
+from ferrule.approval.question import Question
 from ferrule.approval.terminal import printable
 
-__all__ = ["console", "printable"]
+__all__ = [
+    "Answer",
+    "Asked",
+    "AskedApprover",
+    "NoPreview",
+    "Offer",
+    "Question",
+    "console",
+    "preview_lines",
+    "printable",
+]

@@ -11,21 +11,17 @@ import select
 import shutil
 import sys
 import threading
-import time
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import copy_context
-from typing import Any, TextIO, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
 
-from ferrule.approval.preview import NoPreview, preview_lines
+from ferrule.approval.asked import Answer, Asked
 from ferrule.approval.question import Question, shown_name
 from ferrule.approval.terminal import reset
-from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, in_own_thread
-from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, allow, deny
+from ferrule.values.decision import Decision, allow
 
 try:
     import termios as _termios
@@ -34,21 +30,39 @@ except ImportError:  # pragma: no cover
 else:
     termios = _termios
 
-ConsoleApprover: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Any]
-
 # A terminal belongs to the process and not to a loop, so one lock of threads is for all loops.
 _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
-_PREVIEW_SECONDS = 10.0
 _GOES_ON = "    ┆ "
-Preview: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 
 class _Stopped(Exception):
     """The question is no longer of interest."""
 
 
-def console(input: TextIO | None = None, output: TextIO | None = None) -> ConsoleApprover:
+class Console:
+    """What `console` makes."""
+
+    def __init__(self, input: TextIO | None, output: TextIO | None, by: str | None) -> None:
+        self.input = input
+        self.output = output
+        self.by = by
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return (await self.answer(Asked.of(call, decision, context))).decision
+
+    async def answer(self, asked: Asked) -> Answer:
+        """What the person says; its preview is made when it is this question's turn."""
+        source: TextIO | None = self.input or sys.stdin
+        shown: TextIO | None = self.output or sys.stderr
+        if source is None or shown is None or not _is_terminal(source):
+            return asked.no("nobody is there to ask: the standard input is not a terminal")
+        if not _is_terminal(shown):
+            return asked.no("nobody would see the question: the standard error is not a terminal")
+        return await _answer_in(_Dialogue(asked, source, shown, self.by))
+
+
+def console(input: TextIO | None = None, output: TextIO | None = None, *, by: str | None = None) -> Console:
     """An approver that shows the call on the terminal and asks y/N; all but a plain yes denies. See docs/approvals.md.
 
     What is long is cut, and `m` shows the whole of it and asks again. Where the tool has a `preview`, what that says is
@@ -64,21 +78,9 @@ def console(input: TextIO | None = None, output: TextIO | None = None) -> Consol
     Args:
         input: Where the answer is read; standard input where it is left out.
         output: Where the question is shown; standard error where it is left out.
+        by: Who is at the terminal, for the record of what was allowed.
     """
-
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
-        source: TextIO | None = input or sys.stdin
-        shown: TextIO | None = output or sys.stderr
-        if source is None or shown is None or not _is_terminal(source):
-            return deny("nobody is there to ask: the standard input is not a terminal")
-        if not _is_terminal(shown):
-            return deny("nobody would see the question: the standard error is not a terminal")
-        tool = getattr(context, "tool", None)
-        hidden = (*getattr(tool, "hidden", ()), *((decision.into,) if decision.into else ()))
-        dialogue = _Dialogue(call, decision, hidden, getattr(tool, "preview", None), source, shown)
-        return await _answer_in(dialogue)
-
-    return approve
+    return Console(input, output, by)
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -88,7 +90,7 @@ def _is_terminal(stream: TextIO) -> bool:
         return False
 
 
-async def _answer_in(dialogue: _Dialogue) -> Decision:
+async def _answer_in(dialogue: _Dialogue) -> Answer:
     """What the person says, asked in a thread that does not keep the program from ending."""
     asking = in_own_thread(dialogue.put)
     try:
@@ -98,94 +100,59 @@ async def _answer_in(dialogue: _Dialogue) -> Decision:
         # The program may end next, and would leave a terminal behind that shows nothing that is typed.
         dialogue.ended.wait(5 * _LOOK_AGAIN)
     if isinstance(answer, Raised):
-        return deny(f"the question could not be asked ({type(answer.error).__name__})")
+        return dialogue.asked.no(f"the question could not be asked ({type(answer.error).__name__})")
     return answer  # type: ignore[no-any-return]
 
 
 class _Dialogue:
     """One question to the person at the terminal, from its text to its answer."""
 
-    def __init__(
-        self,
-        call: ToolCall,
-        decision: Decision,
-        hidden: tuple[str, ...],
-        preview: Preview | None,
-        source: TextIO,
-        shown: TextIO,
-    ) -> None:
-        self.call = call
-        self.decision = decision
-        self.hidden = hidden
-        self.preview = preview
+    def __init__(self, asked: Asked, source: TextIO, shown: TextIO, by: str | None) -> None:
+        self.asked = asked
         self.source = source
         self.shown = shown
+        self.by = by
         self.stopped = threading.Event()
         self.ended = threading.Event()
 
-    def put(self) -> Decision:
+    def put(self) -> Answer:
         try:
             return self._put_in_turn()
         finally:
             self.ended.set()
 
-    def _put_in_turn(self) -> Decision:
+    def _put_in_turn(self) -> Answer:
         while not _ONE_AT_A_TIME.acquire(timeout=_LOOK_AGAIN):
             self._go_on()
         try:
             self._go_on()
-            into, preview = self.decision.into, self._previewed()
-            if isinstance(preview, ToolError):
-                return deny(str(preview))
-            if self.decision.schema is not None and self.decision.schema.get("properties"):
-                return self._object(self.decision.schema, preview)
-            return self._yes_or_no(preview) if into is None else self._value(into, preview)
+            asked = self.asked.previewed(self._go_on)
+            if asked.problem is not None:
+                return asked.no(asked.problem)
+            into, schema = asked.decision.into, asked.decision.schema
+            if schema is not None and schema.get("properties"):
+                return self._object(schema, asked)
+            return self._yes_or_no(asked) if into is None else self._value(into, asked)
         except _Stopped:
             self._say("\n[no longer asked]\n")
             raise
         finally:
             _ONE_AT_A_TIME.release()
 
-    def _previewed(self) -> list[str] | str | ToolError | None:
-        """What the tool's preview says, made now, when it is this question's turn; or why there is none; or why the
-        call cannot work."""
-        make = self.preview
-        if make is None:
-            return None
-        found: list[list[str] | str | ToolError] = []
-
-        def look() -> None:
-            try:
-                found.append(preview_lines(make(starred(self.call.arguments, self.hidden))))
-            except NoPreview as error:
-                found.append(str(error))
-            except ToolError as error:
-                found.append(error)
-            except BaseException as error:  # a `SystemExit` of the tool's, too
-                found.append(f"it broke ({type(error).__name__})")
-
-        thread = threading.Thread(target=copy_context().run, args=(look,), name="ferrule-preview", daemon=True)
-        thread.start()
-        ends = time.monotonic() + _PREVIEW_SECONDS
-        while thread.is_alive() and time.monotonic() < ends:
-            thread.join(_LOOK_AGAIN)
-            self._go_on()
-        return found[0] if found else f"it takes longer than {_PREVIEW_SECONDS:.0f} s"
-
-    def _yes_or_no(self, preview: list[str] | str | None) -> Decision:
-        question = self._asked(preview)
+    def _yes_or_no(self, asked: Asked) -> Answer:
+        question = self._show_question(asked)
         while True:
             answer = self._answer(f"Allow it? [y/N{', m for the whole' if question.has_more else ''}] ")
             if answer in {"y", "yes"}:
-                return allow()
+                return asked.yes(by=self.by)
             if answer is None:
-                return deny("the question was left without an answer")
+                return asked.no("the question was left without an answer")
             if answer not in {"m", "more"}:
-                return deny("the person who was asked said no")
-            question = self._asked(preview, whole=True)
+                return asked.no()
+            question = self._show_question(asked, whole=True)
 
-    def _asked(self, preview: list[str] | str | None, *, whole: bool = False) -> Question:
-        question = Question(self.call, self.decision, self.hidden, preview, whole=whole)
+    def _show_question(self, asked: Asked, *, whole: bool = False) -> Question:
+        question = asked.question(whole=whole)
         self._say(reset())
         self._show(question.text)
         return question
@@ -198,9 +165,9 @@ class _Dialogue:
             self._say("\n")
         return None if line is None else line.strip().lower()
 
-    def _value(self, into: str, preview: list[str] | str | None) -> Decision:
-        if self._asked(preview).has_more and self._answer("Show the whole? [m/N] ") in {"m", "more"}:
-            self._asked(preview, whole=True)
+    def _value(self, into: str, asked: Asked) -> Answer:
+        if self._show_question(asked).has_more and self._answer("Show the whole? [m/N] ") in {"m", "more"}:
+            self._show_question(asked, whole=True)
         prompt = f"{shown_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
             line: str | None = getpass.getpass(prompt, self.shown)
@@ -212,12 +179,12 @@ class _Dialogue:
             self._say("\n")
         value = (line or "").rstrip("\r\n")
         if not value:
-            return deny(f"nobody gave a value for {shown_name(into)}")
-        return allow(arguments={**self.call.arguments, into: value})
+            return asked.no(f"nobody gave a value for {shown_name(into)}")
+        return asked.answered(allow({**asked.call.arguments, into: value}), self.by)
 
-    def _object(self, schema: Mapping[str, Any], preview: list[str] | str | None) -> Decision:
+    def _object(self, schema: Mapping[str, Any], asked: Asked) -> Answer:
         """What is typed for one property after another."""
-        question = self._asked(preview)
+        question = self._show_question(asked)
         given: dict[str, Any] = {}
         for name, node in schema["properties"].items():
             self._forget_what_was_typed()
@@ -225,12 +192,12 @@ class _Dialogue:
             line = self._line()
             if line is None:
                 self._say("\n")
-                return deny("the question was left without an answer")
+                return asked.no("the question was left without an answer")
             if text := line.strip():
                 given[name] = _json_or_text(text, node)
             elif name in schema.get("required", ()):
-                return deny(f"nobody gave a value for {shown_name(name)}")
-        return allow(given)
+                return asked.no(f"nobody gave a value for {shown_name(name)}")
+        return asked.answered(allow(given), self.by)
 
     def _line(self) -> str | None:
         """The line that is typed now, or `None` at the end of input."""

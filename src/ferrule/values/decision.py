@@ -7,7 +7,7 @@ from typing import Literal, NoReturn, final
 
 from ferrule.errors import DefinitionError
 from ferrule.values.content import text_of
-from ferrule.values.frozen import JsonObject
+from ferrule.values.frozen import FrozenDict, JsonObject
 
 
 @final
@@ -63,11 +63,14 @@ class Diff:
         before: The text as it is; empty for what is new.
         after: The text as it would be.
         name: Of what it is, such as a path.
+        binds: Values for private parameters of the tool, such as a digest of what `before` was read from: who is
+            shown this and says yes gives them with it, so that the handler can refuse where it is not so any more.
     """
 
     before: str
     after: str
     name: str = ""
+    binds: JsonObject = field(default_factory=FrozenDict, hash=False)
 
 
 def allow(arguments: JsonObject | None = None, *, by: str | None = None) -> Decision:

@@ -1,0 +1,221 @@
+"""What a person is asked, and what may be answered: an `Asked` is shown, and an `Answer` comes back.
+
+Every approver of this folder is an object that is called as any approver is, `(call, decision, context)`, and has
+`answer(asked)` beside it, which takes offers for "always", and says which one was chosen.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ferrule.approval.preview import NoPreview, preview_lines
+from ferrule.approval.question import Question
+from ferrule.errors import ToolError
+from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.values.arguments import starred
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, Diff, allow, deny
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
+from ferrule.values.json_text import same
+
+if TYPE_CHECKING:
+    from ferrule.approval.offer import Offer
+
+PREVIEW_SECONDS = 10.0
+_LOOK_AGAIN = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a person has said to an `Asked`.
+
+    Attributes:
+        decision: `allow(…)`, `deny(…)`, or `ask(…)` for "not now".
+        offer: The offer that was chosen, as it was narrowed; `None` for this once.
+    """
+
+    decision: Decision
+    offer: Offer | None = None
+
+
+class AskedApprover(Protocol):
+    """An approver that may be asked with offers, as those of `ferrule.approval` may. See docs/approvals.md."""
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision: ...
+
+    async def answer(self, asked: Asked) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question: a call, the decision that asks, and all that a person is shown of them. See docs/approvals.md.
+
+    Attributes:
+        call: What would run, with stars for what is hidden.
+        decision: What asks: its `reason`, `rule`, `into` and `schema`.
+        context: For whom.
+        offers: What may be chosen for "always"; the first is numbered 1.
+        tool: What the tool is, with its `preview` and its `hidden` parameters; `None` where that is not known.
+        preview: What the call would do, as lines; a text that says why that cannot be told; `None` for a tool without
+            a preview, and before `previewed()`.
+        binds: Values for private parameters of the tool that hold the call to what was shown.
+        problem: Why the call cannot work, so that nobody has to be asked.
+        edited: Whether a person has changed the arguments.
+    """
+
+    call: ToolCall
+    decision: Decision
+    context: ToolContext
+    offers: tuple[Offer, ...] = ()
+    tool: Any = None
+    preview: tuple[str, ...] | str | None = None
+    binds: JsonObject = field(default_factory=FrozenDict)
+    problem: str | None = None
+    edited: bool = False
+
+    @classmethod
+    def of(cls, call: ToolCall, decision: Decision, context: ToolContext, offers: tuple[Offer, ...] = ()) -> Asked:
+        """The question that an approver is given, without its preview."""
+        return cls(call, decision, context, offers, getattr(context, "tool", None))
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The names of the arguments that are shown as stars."""
+        into = self.decision.into
+        return (*getattr(self.tool, "hidden", ()), *((into,) if into else ()))
+
+    @property
+    def arguments(self) -> JsonObject:
+        """The arguments as they are shown."""
+        return starred(self.call.arguments, self.hidden)
+
+    def question(self, *, whole: bool = False) -> Question:
+        """The question as it is written for a terminal; what is long is cut, or not."""
+        return Question(self.call, self.decision, self.hidden, self.preview, whole=whole)
+
+    @property
+    def text(self) -> str:
+        """The whole question, as lines."""
+        return self.question(whole=True).text
+
+    @property
+    def digest(self) -> str:
+        """Of all that is shown, and of what the preview was compared with: SHA-256, as 64 hexadecimal digits."""
+        from hashlib import sha256  # loads OpenSSL, which most programs never need
+
+        shown = {
+            "name": self.call.name,
+            "arguments": thaw(self.arguments),
+            "reason": self.decision.reason,
+            "rule": self.decision.rule,
+            "into": self.decision.into,
+            "schema": thaw(self.decision.schema),
+            "session": self.context.session,
+            "principal": self.context.principal,
+            "preview": self.preview,
+            "binds": thaw(self.binds),
+        }
+        return sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
+
+    def previewed(self, meanwhile: Callable[[], object] = lambda: None) -> Asked:
+        """The same with what the tool's preview says now; `meanwhile` is called while it is waited for, and may raise.
+
+        A preview that breaks, or takes longer than 10 s, is none, and the question says so.
+        """
+        make = getattr(self.tool, "preview", None)
+        if make is None or self.decision.schema is not None:
+            return self
+        found: list[object] = []
+
+        def look() -> None:
+            try:
+                found.append(make(self.arguments))
+            except BaseException as error:  # a `SystemExit` of the tool's, too
+                found.append(Raised(error))
+
+        thread = threading.Thread(target=copy_context().run, args=(look,), name="ferrule-preview", daemon=True)
+        thread.start()
+        ends = time.monotonic() + PREVIEW_SECONDS
+        while thread.is_alive() and time.monotonic() < ends:
+            thread.join(_LOOK_AGAIN)
+            meanwhile()
+        return self._with_preview(found[0] if found else TimeoutError)
+
+    def _with_preview(self, given: object) -> Asked:
+        preview: tuple[str, ...] | str
+        binds: JsonObject = FrozenDict()
+        problem = None
+        if given is TimeoutError:
+            preview = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
+        elif isinstance(given, Raised):
+            preview = f"it broke ({type(given.error).__name__})"
+            problem = str(given.error) if isinstance(given.error, ToolError) else None
+        else:
+            try:
+                preview = tuple(preview_lines(given))
+                binds = self._binds_of(given)
+            except NoPreview as error:
+                preview = str(error)
+        return replace(self, preview=preview, binds=binds, problem=problem)
+
+    def _binds_of(self, given: object) -> JsonObject:
+        binds: JsonObject = freeze(given.binds) if isinstance(given, Diff) else FrozenDict()
+        if others := sorted(binds.keys() - set(getattr(self.tool, "hidden", ()))):
+            raise NoPreview(f"it binds {', '.join(others)}, and only what is private can be bound")
+        return binds
+
+    def with_arguments(self, arguments: Mapping[str, Any]) -> Asked:
+        """The question about the call with other arguments, as a person wants them, with what is on disk now.
+
+        It has no offers: what is allowed for always is what the model asked for.
+        """
+        changed = replace(self, call=self.call.replace(arguments=freeze(dict(arguments))), offers=(), edited=True)
+        return changed.previewed()
+
+    def yes(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
+        """The call may run as it is shown, and nothing else: with the arguments that a person has changed, and with
+        what its preview was compared with."""
+        changed = self.edited or self.binds
+        return Answer(allow({**self.call.arguments, **self.binds} if changed else None, by=by), offer)
+
+    def no(self, reason: str = "the person who was asked said no") -> Answer:
+        """The call may not run; the model reads the reason."""
+        return Answer(deny(reason))
+
+    def answered(self, given: object, by: str | None = None) -> Answer:
+        """What somebody has said, as an answer to what was shown: an `Answer`, a `Decision`, or `True`; everything else
+        is a no."""
+        if given is True:
+            return self.yes(by=by)
+        answer = given if isinstance(given, Answer) else Answer(given) if isinstance(given, Decision) else self.no()
+        decision = answer.decision
+        if decision.kind != "allow":
+            return answer
+        return replace(answer, decision=replace(self._bound(decision), by=decision.by or by))
+
+    def _bound(self, decision: Decision) -> Decision:
+        """An allow of what was shown holds the call to it; one with other arguments says what it wants itself."""
+        if self.decision.schema is not None:
+            return decision
+        if decision.arguments is None:
+            return self.yes().decision
+        into = self.decision.into
+        given, shown = (
+            {k: thaw(v) for k, v in one.items() if k != into} for one in (decision.arguments, self.arguments)
+        )
+        return replace(decision, arguments={**decision.arguments, **self.binds}) if same(given, shown) else decision
+
+
+async def previewed(asked: Asked) -> Asked:
+    """`asked` with its preview, made in a thread."""
+    made: Any = await in_own_thread(asked.previewed)
+    if isinstance(made, Raised):
+        raise made.error
+    return made  # type: ignore[no-any-return]

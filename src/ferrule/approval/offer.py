@@ -1,0 +1,91 @@
+"""An "always for …" that a person may choose, and narrow before."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ferrule.values.frozen import FrozenDict, JsonObject, thaw
+
+UNTIL = "for"
+"""The part of an offer that says for how long."""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPAN = re.compile(r"(\d{1,6})\s*([smhd])[a-z]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What would be allowed without another question, as a person is offered it. See docs/approvals.md.
+
+    Attributes:
+        key: Which of the offers it is, such as `"session"`: it stays the same when it is narrowed.
+        tool: The name of the tool.
+        arguments: For each argument the condition that it has to meet, as JSON (`{"within": ["notes"]}`); an argument
+            that is not named may be anything.
+        session: Whether for this session alone.
+        seconds: For how long; `None` for until it is revoked.
+        uses: How often; `None` for any number of times.
+    """
+
+    key: str
+    tool: str
+    arguments: JsonObject = field(default_factory=FrozenDict)
+    session: bool = False
+    seconds: float | None = None
+    uses: int | None = None
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """What may be narrowed, by its name, as `narrowed` reads it."""
+        conditions = {name: _condition_text(condition) for name, condition in self.arguments.items()}
+        return {**conditions, **({} if self.seconds is None else {UNTIL: span(self.seconds)})}
+
+    @property
+    def text(self) -> str:
+        """All that it covers, in one line."""
+        conditions = [f"{name} {_condition_text(condition)}" for name, condition in self.arguments.items()]
+        limits = [
+            "in this session" if self.session else "",
+            "" if self.seconds is None else f"for {span(self.seconds)}",
+            "" if self.uses is None else f"{self.uses} times" if self.uses != 1 else "once more",
+        ]
+        where = f"{self.tool} with {' and '.join(conditions)}" if conditions else f"{self.tool} with any arguments"
+        return ", ".join([where, *filter(None, limits)])
+
+    def narrowed(self, part: str, text: str) -> Offer:
+        """The offer with less: of one of its `parts`, what is written there instead.
+
+        Raises:
+            ValueError: where that cannot be read, or is not part of what was offered; it says what would be right.
+        """
+        if part == UNTIL and self.seconds is not None:
+            seconds = read_span(text)
+            if not 0 < seconds <= self.seconds:
+                raise ValueError(f"at most {span(self.seconds)} is offered")
+            return replace(self, seconds=seconds)
+        raise ValueError(f"{part!r} is no part of this offer; its parts are: {', '.join(self.parts)}")
+
+
+def _condition_text(condition: Any) -> str:
+    return json.dumps(thaw(condition))
+
+
+def span(seconds: float) -> str:
+    """A span of time as a person writes it: `8h`, `30m`."""
+    unit = next((unit for unit in reversed(_UNITS) if seconds % _UNITS[unit] == 0 and seconds >= _UNITS[unit]), "s")
+    return f"{seconds / _UNITS[unit]:g}{unit}"
+
+
+def read_span(text: str) -> float:
+    """The seconds of a span of time.
+
+    Raises:
+        ValueError: where it is none.
+    """
+    found = _SPAN.fullmatch(text.strip().lower())
+    if found is None:
+        raise ValueError("write a number with its unit: 30m, 8h, 7d")
+    return float(found[1]) * _UNITS[found[2]]
