@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ferrule.approval.question import shown_name
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
 
 UNTIL = "for"
@@ -23,8 +24,9 @@ class Offer:
     Attributes:
         key: Which of the offers it is, such as `"session"`: it stays the same when it is narrowed.
         tool: The name of the tool.
-        arguments: For each argument the condition that it has to meet, as JSON (`{"within": ["notes"]}`); an argument
-            that is not named may be anything.
+        exactly: Whether with the very arguments of the question, and no others; `arguments` is empty then.
+        arguments: For each argument the condition that it has to meet, as JSON (`{"within": ["notes"]}`); `None` for
+            any value. A call with an argument that is not named is not covered.
         session: Whether for this session alone.
         seconds: For how long; `None` for until it is revoked.
         uses: How often; `None` for any number of times.
@@ -32,6 +34,7 @@ class Offer:
 
     key: str
     tool: str
+    exactly: bool = False
     arguments: JsonObject = field(default_factory=FrozenDict)
     session: bool = False
     seconds: float | None = None
@@ -40,20 +43,30 @@ class Offer:
     @property
     def parts(self) -> Mapping[str, str]:
         """What may be narrowed, by its name, as `narrowed` reads it."""
-        conditions = {name: _condition_text(condition) for name, condition in self.arguments.items()}
+        conditions = {
+            name: "any" if condition is None else _condition_text(condition)
+            for name, condition in self.arguments.items()
+        }
         return {**conditions, **({} if self.seconds is None else {UNTIL: span(self.seconds)})}
 
     @property
     def text(self) -> str:
         """All that it covers, in one line."""
-        conditions = [f"{name} {_condition_text(condition)}" for name, condition in self.arguments.items()]
         limits = [
             "in this session" if self.session else "",
             "" if self.seconds is None else f"for {span(self.seconds)}",
             "" if self.uses is None else f"{self.uses} times" if self.uses != 1 else "once more",
         ]
-        where = f"{self.tool} with {' and '.join(conditions)}" if conditions else f"{self.tool} with any arguments"
-        return ", ".join([where, *filter(None, limits)])
+        return ", ".join([f"{shown_name(self.tool)} {self._arguments_text()}".rstrip(), *filter(None, limits)])
+
+    def _arguments_text(self) -> str:
+        if self.exactly:
+            return "with these arguments"
+        texts = [
+            f"any {shown_name(name)}" if condition is None else f"{shown_name(name)} {_condition_text(condition)}"
+            for name, condition in self.arguments.items()
+        ]
+        return f"with {' and '.join(texts)}" if texts else "without arguments"
 
     def narrowed(self, part: str, text: str) -> Offer:
         """The offer with less: of one of its `parts`, what is written there instead.
