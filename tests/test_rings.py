@@ -33,7 +33,12 @@ SEAM = "ferrule.pipeline.plan"
 BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool": "ferrule.direct_calls"}
 """The two edges back, each imported where it is used: to the forms of others, around the kernel, and to the runner of a
 tool that is called by itself."""
-LEAVES = {"paths": {"errors"}, "events": {"errors", "values"}, "store": {"errors", "paths"}}
+LEAVES = {
+    "characters": {"values"},
+    "events": {"errors", "values"},
+    "paths": {"errors"},
+    "store": {"errors", "paths"},
+}
 """No room of the kernel, and the rooms that each may import."""
 AROUND = {
     "guards",

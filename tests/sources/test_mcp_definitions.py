@@ -12,13 +12,13 @@ from mcp import Client
 from mcp_servers import ERAS, Made, go, made, text
 
 from ferrule import DefinitionError, Runner, Toolset
+from ferrule.characters import visible
 from ferrule.patterns import ForeignSchema
 from ferrule.providers import anthropic
 from ferrule.providers.lint import findings
 from ferrule.sources import _mcp_tools, mcp
 from ferrule.sources._mcp_connection import list_tools
 from ferrule.sources._mcp_questions import schema_of
-from ferrule.sources._mcp_text import visible
 
 
 def listed(*servers: Any, **options: Any) -> tuple[Toolset, tuple[mcp.LeftOut, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ferrule.approval.terminal import UNSEEN
+from ferrule.characters import HIDDEN
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.decision import Decision
@@ -118,7 +118,7 @@ class Question:
 
 def _seen(text: str) -> str:
     """`text` with what no terminal shows as escapes."""
-    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown_name(name: str) -> str:

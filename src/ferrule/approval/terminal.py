@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
+
+from ferrule.characters import HIDDEN
 
 RESET = "".join(
     [
@@ -18,13 +19,6 @@ RESET = "".join(
     ]
 )
 """Takes back what text that was written before may have set, as in xterm's "Control Sequences" and ECMA-48."""
-
-UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0d\uffa0\U000e0100-\U000e01ef]"
-    "|(?<![\u00a9\u00ae\u203c-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
-)
-"""What Python calls printable and no terminal shows, so that it can carry a message past a person: Unicode's
-Default_Ignorable_Code_Point, but for what says behind a symbol or a key whether that is coloured."""
 
 
 def reset() -> str:
@@ -52,4 +46,4 @@ def printable(text: str) -> str:
     What models, tools and servers say goes through this wherever a program prints it; see docs/approvals.md.
     """
     shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return UNSEEN.sub("\N{REPLACEMENT CHARACTER}", shown)
+    return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", shown)

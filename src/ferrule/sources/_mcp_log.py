@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from pydantic import ValidationError
 
 from ferrule import ToolError
-from ferrule.sources._mcp_text import visible
+from ferrule.characters import visible
 from ferrule.values.content import cut
 from ferrule.values.masking import MASK, masked_text
 

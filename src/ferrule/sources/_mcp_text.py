@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.values.content import clean
+from ferrule.characters import visible
 
-# Where emoji and symbols stand that may be followed by U+FE0E or U+FE0F, which say whether they are coloured, and the
-# keycaps: https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
-_SYMBOL = (
-    "[\u00a9\u00ae\u203c\u2049\u2122\u2139\u2190-\u21ff\u2300-\u23ff\u24c2\u25a0-\u27bf\u2934\u2935\u2b00-\u2bff"
-    "\u3030\u303d\u3297\u3299\U0001f000-\U0001f9ff]"
-)
-_KEYCAP = "(?<=[#*0-9])\ufe0f\u20e3"
-# Unicode's format characters (zero width, bidirectional, the tags U+E0000 ff.), fillers that show nothing, variation
-# selectors that can carry a message, and control characters but for those that lay out text.
-_HIDDEN = re.compile(
-    "[\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-    f"|(?<!{_SYMBOL})(?!{_KEYCAP})[\ufe0e\ufe0f]"
-)
 _TEXT_KEYWORDS = ("title", "description", "$comment")
 """The keywords of a schema whose text is for people and models, and decides nothing."""
 _VALUE_KEYWORDS = ("const", "enum", "default", "examples")
 """Those that hold values, in which no keyword is one."""
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-
-
-def visible(text: str) -> tuple[str, int]:
-    """The text without what nobody sees, and how many such characters it had."""
-    text = clean(text)
-    return _HIDDEN.subn("", text) if not text.isascii() or not text.isprintable() else (text, 0)
 
 
 def one_line(text: str, most: int) -> str:

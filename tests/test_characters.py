@@ -1,0 +1,54 @@
+"""What nobody sees in a text is removed, and what is seen stays."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.characters import visible
+
+SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+"""Of the category Cf, those that are signs to be seen: Unicode's Prepended_Concatenation_Mark."""
+
+
+def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -> None:
+    kinds = {"Cc", "Cf", "Cs"}
+    unseen = {code for code in range(0x110000) if unicodedata.category(chr(code)) in kinds} - SHOWN_FORMATS
+    left = [
+        hex(code) for code in unseen - {9, 10, 13} - set(range(0xD800, 0xE000)) if visible(f"a{chr(code)}b")[1] != 1
+    ]
+    assert left == []
+    assert visible("a\ud800b") == ("a\ufffdb", 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",  # Persian, with a joiner that it is spelled with
+        "\u0915\u094d\u200d\u0937",  # Devanagari
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",  # a family
+        "\u2764\ufe0f\u200d\U0001f525",  # a heart on fire
+        "\U0001f44d\U0001f3fd e\u0301 \u00e9 \u3000\u2003\u06dd tea\tfor 2\n",
+    ],
+)
+def test_what_shows_something_stays(text: str) -> None:
+    assert visible(text) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\u200db", "a\u200c", "\u200d\u0645", "\u0645\u200c", "\u0645\u200c\u200d\u0645", "\u0645\u200c\u200b\u0645"],
+)
+def test_a_joiner_that_joins_nothing_is_removed(text: str) -> None:
+    assert visible(text)[0] == text.translate(dict.fromkeys((0x200B, 0x200C, 0x200D)))
+
+
+ODD = st.sampled_from("ab\u0645\u2764\U0001f525\u200c\u200d\u200b\ufe0f\ufe0e\u20e31\u3164\u00ad\x1b\U000e0041\n")
+
+
+@given(st.text(ODD, max_size=12))
+def test_what_was_removed_leaves_nothing_to_remove_behind(text: str) -> None:
+    assert visible(visible(text)[0]) == (visible(text)[0], 0)
