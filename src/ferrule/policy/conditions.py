@@ -1,0 +1,329 @@
+"""What a rule says of one argument: a value that answers in three ways.
+
+`True`: it is so. `False`: it is not. `None`: it cannot be known, as the value is of another type or cannot be read.
+What that comes to is said in one place, `verdict.py`: for an allow it is no match, for an ask or a deny it is an ask.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final, Protocol, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.paths import Roots
+from ferrule.values.context import ToolContext
+from ferrule.values.frozen import JsonObject, thaw
+
+Number: TypeAlias = int | float
+_NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
+"""A number as text, as a decimal parameter is written in JSON. One with an exponent is not read."""
+
+
+class Condition(Protocol):
+    """Of one argument; a value, with the JSON that it was made of. See docs/policy.md#conditions."""
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        """Whether all of the value is so, as an allow asks."""
+        ...
+
+    def found(self, value: Any, context: ToolContext) -> bool | None:
+        """Whether any part of the value is so, as an ask or a deny asks: of a shell line, a command of it."""
+        ...
+
+    def covers(self, other: Condition) -> bool:
+        """Whether whatever `other` matches is found by this one. May be false where it is so."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """As a table of a policy file has it."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """As a person reads it: `at most 100`."""
+        ...
+
+
+class _Whole:
+    """A condition of a value that has no parts."""
+
+    __slots__ = ()
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        raise NotImplementedError
+
+    def found(self, value: Any, context: ToolContext) -> bool | None:
+        return self.matches(value, context)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf(_Whole):
+    """One of these JSON values; a number is equal whatever it is written as, and `true` is no 1."""
+
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise DefinitionError("one_of = [] can never match")
+        for value in self.values:
+            if isinstance(value, float) and not math.isfinite(value):
+                raise DefinitionError(f"{value} is equal to no value that a call can have")
+            if not isinstance(value, str | int | float):
+                raise DefinitionError(f"a value is compared with text, a number, true or false, not with {value!r}")
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        kind = _kind(value)
+        alike = [one for one in self.values if _kind(one) is kind]
+        return value in alike if alike else None
+
+    def covers(self, other: Condition) -> bool:
+        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"equals": self.values[0]} if len(self.values) == 1 else {"one_of": list(self.values)}
+
+    @property
+    def text(self) -> str:
+        return " or ".join(_written(value) for value in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Glob(_Whole):
+    """Text, with `*` for any characters, none too."""
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        check_glob(self.pattern)
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        return fits(self.pattern, value) if isinstance(value, str) else None
+
+    def covers(self, other: Condition) -> bool:
+        # A star of the other's is met by a star alone, which takes whatever stands for it.
+        if isinstance(other, Glob):
+            return fits(self.pattern, other.pattern)
+        return isinstance(other, OneOf) and all(self.matches(one, _NOBODY) is True for one in other.values)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"glob": self.pattern}
+
+    @property
+    def text(self) -> str:
+        return f"like {self.pattern}"
+
+
+@dataclass(frozen=True, slots=True)
+class Range(_Whole):
+    """A number between these. Text is compared where it is a plain numeral, as decimals are written in JSON."""
+
+    above: Number | None = None
+    at_least: Number | None = None
+    below: Number | None = None
+    at_most: Number | None = None
+
+    def __post_init__(self) -> None:
+        given = self.to_json()
+        for name, bound in given.items():
+            if _kind(bound) is not _NUMBER or not math.isfinite(bound):
+                raise DefinitionError(f"{name} takes a number, not {bound!r}")
+        if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
+            raise DefinitionError(
+                "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
+            )
+        low, high = self._low, self._high
+        if low is not None and high is not None and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
+            raise DefinitionError(f"no number is {self.text}, so this can never match")
+
+    @property
+    def _low(self) -> tuple[Number, bool] | None:
+        """The lower bound, and whether it is itself outside."""
+        if self.above is not None:
+            return self.above, True
+        return None if self.at_least is None else (self.at_least, False)
+
+    @property
+    def _high(self) -> tuple[Number, bool] | None:
+        if self.below is not None:
+            return self.below, True
+        return None if self.at_most is None else (self.at_most, False)
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        if isinstance(value, str) and _NUMERAL.fullmatch(value):
+            value = Decimal(value)
+        elif _kind(value) is not _NUMBER or value != value:
+            return None
+        low, high = self._low, self._high
+        if low is not None and (value < low[0] or (low[1] and value == low[0])):
+            return False
+        return high is None or value < high[0] or (not high[1] and value == high[0])
+
+    def covers(self, other: Condition) -> bool:
+        if isinstance(other, OneOf):
+            return all(self.matches(one, _NOBODY) is True for one in other.values)
+        if not isinstance(other, Range):
+            return False
+        low, high = (self._low, other._low), (self._high, other._high)
+        return _bounds(*low, lambda mine, theirs: theirs > mine) and _bounds(*high, lambda mine, theirs: theirs < mine)
+
+    def to_json(self) -> dict[str, Any]:
+        given = {"above": self.above, "at_least": self.at_least, "below": self.below, "at_most": self.at_most}
+        return {name: bound for name, bound in given.items() if bound is not None}
+
+    @property
+    def text(self) -> str:
+        return " and ".join(f"{name.replace('_', ' ')} {bound}" for name, bound in self.to_json().items())
+
+
+def _bounds(
+    mine: tuple[Number, bool] | None, theirs: tuple[Number, bool] | None, inside: Callable[[Number, Number], bool]
+) -> bool:
+    """Whether a bound leaves room for all that another leaves room for."""
+    if mine is None or theirs is None:
+        return mine is None
+    return inside(mine[0], theirs[0]) or (mine[0] == theirs[0] and (theirs[1] or not mine[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Within(_Whole):
+    """A path inside one of these folders or files, with links followed, seen from the working directory."""
+
+    roots: tuple[str, ...]
+    _roots: Roots = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.roots:
+            raise DefinitionError("within = [] can never match")
+        object.__setattr__(self, "_roots", Roots(*self.roots, of="within"))
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        if not isinstance(value, str) or "://" in value or value[:5].lower() == "file:":
+            return None
+        try:
+            return self._roots.hold(value, context.fields.working_directory)
+        except (OSError, ValueError):
+            return None
+
+    def covers(self, other: Condition) -> bool:
+        return isinstance(other, Within) and self._roots.cover(other._roots)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"within": list(self.roots)}
+
+    @property
+    def text(self) -> str:
+        return f"within {' or '.join(self.roots)}"
+
+
+_NOBODY: Final = ToolContext[Any]()
+_NUMBER: Final = "a number"
+
+
+def _kind(value: Any) -> str:
+    """The JSON type of a value; whole numbers and others are one."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, int | float):
+        return _NUMBER
+    return "text" if isinstance(value, str) else "a list or an object"
+
+
+def _written(value: object) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def check_glob(pattern: object) -> str:
+    """`pattern`, where it is one.
+
+    Raises:
+        DefinitionError: for anything but text that can be seen.
+    """
+    if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
+        raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
+    return pattern
+
+
+def fits(pattern: str, text: str) -> bool:
+    """Whether `text` is `pattern`, with `*` for any characters, none too; case counts."""
+    first, *others = pattern.split("*")
+    if not others:
+        return text == pattern
+    last = others.pop()
+    if not text.startswith(first) or not text.endswith(last) or len(text) < len(first) + len(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for part in others:
+        at = text.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def _texts(given: object, name: str) -> tuple[str, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    raise DefinitionError(f'{name} takes a list of texts, such as {name} = ["…"], not {given!r}')
+
+
+def _list(given: object) -> tuple[Any, ...]:
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(given)
+    raise DefinitionError(f"one_of takes a list of values, not {given!r}")
+
+
+_RANGE: Final = frozenset({"above", "at_least", "below", "at_most"})
+_MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
+    frozenset({"equals"}): lambda equals: OneOf((equals,)),
+    frozenset({"one_of"}): lambda one_of: OneOf(_list(one_of)),
+    frozenset({"glob"}): lambda glob: Glob(glob),
+    frozenset({"within"}): lambda within: Within(_texts(within, "within")),
+}
+KEYS: Final = _RANGE.union(*_MAKERS)
+
+
+def condition(given: object) -> Condition:
+    """The condition that a table such as `{ above = 100 }` or `{ within = ["notes"] }` writes.
+    See docs/policy.md#conditions.
+
+    Raises:
+        DefinitionError: for what is none, or can never match.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise DefinitionError(f'a condition is a table such as {{ above = 100 }} or {{ equals = "x" }}, not {given!r}')
+    table: JsonObject = thaw(given)
+    refuse_unknown_keys(table, KEYS, "a condition")
+    if table.keys() <= _RANGE:
+        return Range(**table)
+    make = _MAKERS.get(frozenset(table))
+    if make is None:
+        raise DefinitionError(f"{' and '.join(sorted(table))} do not stand in one condition: use one of them")
+    return make(**table)
+
+
+def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Refuse keys that have no meaning, with the nearest one that has.
+
+    Raises:
+        DefinitionError: for the first of them.
+    """
+    from difflib import get_close_matches  # loaded where something is wrong, and otherwise not
+
+    names = sorted(known)
+    for key in table:
+        if key not in names:
+            near = get_close_matches(key, names, 1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            raise DefinitionError(f"{what} has no {key!r}: {meant}")

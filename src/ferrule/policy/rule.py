@@ -1,0 +1,225 @@
+"""A rule: of which calls it speaks, in three ways: it does, it does not, it cannot be known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.policy.conditions import Condition, check_glob, fits
+from ferrule.values.call import ToolCall
+from ferrule.values.context import JUDGED_TRAITS, ToolContext
+from ferrule.values.frozen import FrozenDict
+
+Decide: TypeAlias = Literal["allow", "ask", "deny"]
+Scope: TypeAlias = Literal["managed", "user", "project", "session"]
+SCOPES: Final = ("managed", "user", "project", "session")
+DECIDES: Final = ("deny", "ask", "allow")
+_PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
+_NO_WILDCARDS = re.compile(r"[?\[\]{}!]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a policy says of some calls. See docs/policy.md#rules.
+
+    Attributes:
+        decide: `"allow"`, `"ask"` or `"deny"`.
+        tools: Globs, of which one has to fit the name of the tool.
+        tags: Of which the tool has one, where any are given.
+        traits: All of which the tool has for these arguments, such as `"destructive"` and `"not read_only"`.
+        principals: Globs, of which one has to fit, where any are given.
+        arguments: Conditions by the place of the argument: `amount`, `order.amount`, `files[].path`.
+        reason: What the model and the person read.
+        into: For an ask: the parameter whose value the person supplies.
+        match, no_match: Examples of arguments.
+        source: The name of its file.
+        line: Of its file, from 1.
+        scope: Of its file.
+        text: As a person reads it.
+    """
+
+    decide: Decide
+    tools: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
+    principals: tuple[str, ...] = ()
+    arguments: Mapping[str, Condition] = field(default_factory=FrozenDict)
+    reason: str = ""
+    into: str | None = None
+    match: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
+    no_match: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)
+    source: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+    scope: Scope = field(default="managed", compare=False)
+    text: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.decide not in DECIDES:
+            raise DefinitionError(f'decide is "allow", "ask" or "deny", not {self.decide!r}')
+        if not (self.tools or self.tags or self.traits or self.principals):
+            raise DefinitionError(
+                'a rule says of which calls it speaks, by tools, tags, traits or principals; tools = ["*"] are all'
+            )
+        for pattern in (*self.tools, *self.principals):
+            check_glob(pattern)
+        for pattern in self.tools:
+            if _NO_WILDCARDS.search(pattern):
+                raise DefinitionError(f"{pattern!r} is no pattern of tools: * is the one wildcard")
+        _check_traits(self.traits)
+        for place in self.arguments:
+            if not _PLACE.fullmatch(place):
+                raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
+        if self.into is not None and self.decide != "ask":
+            raise DefinitionError('into is for decide = "ask": who is asked supplies the value')
+        object.__setattr__(self, "text", self.text or self._described())
+
+    @property
+    def name(self) -> str:
+        """Where it stands: `policy.toml:12`."""
+        return f"{self.source}:{self.line}"
+
+    def _described(self) -> str:
+        tools = ", ".join(self.tools) or "*"
+        given = [f"{place} {one.text}" for place, one in self.arguments.items()]
+        more = [f"{key} {', '.join(names)}" for key, names in self._besides().items() if names]
+        arguments = f"({', '.join(given)})" if given else ""
+        return f"{self.decide} {tools}{arguments}" + "".join(f" with {one}" for one in more)
+
+    def _besides(self) -> dict[str, tuple[str, ...]]:
+        return {"tags": self.tags, "traits": self.traits, "principals": self.principals}
+
+    def speaks_of(self, tool: Any) -> bool:
+        """Whether there may be a call of this tool of which it speaks, by name, tags and traits."""
+        return self._of_tool(tool.name, tool) is not False
+
+    def matches(self, call: ToolCall, context: ToolContext, tool: Any = None) -> bool | None:
+        """Whether it speaks of this call.
+
+        Args:
+            tool: What the tool is, in the place of `context.tool`.
+        """
+        tool = getattr(context, "tool", None) if tool is None else tool
+        answer = self._of_tool(call.name, tool)
+        if answer is False:
+            return False
+        return every((answer, self._of_principal(context), self.of_arguments(call.arguments, context)), empty=True)
+
+    def of_arguments(
+        self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
+    ) -> bool | None:
+        """Whether its conditions hold for these arguments; those left out are taken to hold."""
+        answers = (
+            of_place(one, place, arguments, context, allows=self.decide == "allow")
+            for place, one in self.arguments.items()
+            if leave_out is None or not leave_out(one)
+        )
+        return every(answers, empty=True)
+
+    def _of_tool(self, name: str, tool: Any) -> bool | None:
+        if self.tools and not any(fits(glob, name) for glob in self.tools):
+            return False
+        if not (self.tags or self.traits):
+            return True
+        if tool is None:
+            return None
+        if self.tags and not any(tag in self.tags for tag in tool.tags):
+            return False
+        return every((_has(tool, trait) for trait in self.traits), empty=True)
+
+    def _of_principal(self, context: ToolContext) -> bool | None:
+        if not self.principals:
+            return True
+        who = context.principal
+        return None if who is None else any(fits(glob, who) for glob in self.principals)
+
+    def covers(self, other: Rule) -> bool:
+        """Whether it matches whatever `other` matches. May be false where it does."""
+        tools = not self.tools or (other.tools != () and _all_fit(self.tools, other.tools))
+        tags = not self.tags or (other.tags != () and set(other.tags) <= set(self.tags))
+        who = not self.principals or (other.principals != () and _all_fit(self.principals, other.principals))
+        return (
+            tools
+            and tags
+            and who
+            and set(self.traits) <= set(other.traits)
+            and all(
+                place in other.arguments and one.covers(other.arguments[place]) for place, one in self.arguments.items()
+            )
+        )
+
+
+def _all_fit(globs: Iterable[str], others: Iterable[str]) -> bool:
+    return all(any(fits(glob, other) for glob in globs) for other in others)
+
+
+def _check_traits(traits: Iterable[str]) -> None:
+    given = set(traits)
+    for trait in given:
+        plain = trait.removeprefix("not ")
+        if plain not in JUDGED_TRAITS:
+            raise DefinitionError(
+                f'{trait!r} is no trait: there are {", ".join(JUDGED_TRAITS)}, each also after "not "'
+            )
+        if plain != trait and plain in given:
+            raise DefinitionError(f"no tool is {plain} and {trait}, so this can never match")
+
+
+def _has(tool: Any, trait: str) -> bool | None:
+    """Whether a tool has a trait; not known where that depends on arguments which are not known."""
+    plain = trait.removeprefix("not ")
+    value = getattr(tool, plain)
+    return value is (plain == trait) if isinstance(value, bool) else None
+
+
+# -- three-valued answers ----------------------------------------------------------------------------------------------
+
+
+def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
+    """False where one is, else unknown where one is, else true; `empty` where there are none."""
+    found = list(answers)
+    if False in found:
+        return False
+    return None if None in found else bool(found) or empty
+
+
+def some(answers: Iterable[bool | None]) -> bool | None:
+    """True where one is, else unknown where one is, else false."""
+    found = list(answers)
+    return True if True in found else None if None in found else False
+
+
+def of_place(
+    one: Condition, place: str, arguments: Mapping[str, Any], context: ToolContext, *, allows: bool
+) -> bool | None:
+    """What a condition answers of the values at a place: for an allow of all of them, else of any. What is not there,
+    null, or empty is not so."""
+    test = one.matches if allows else one.found
+    parts = place.replace("[]", ".[]").split(".")
+    return _at(arguments, parts, lambda value: test(value, context), every if allows else some)
+
+
+def _at(
+    value: Any,
+    parts: Sequence[str],
+    test: Callable[[Any], bool | None],
+    together: Callable[[Iterable[bool | None]], bool | None],
+) -> bool | None:
+    if value is None:
+        return False
+    if not parts:
+        return test(value)
+    part, *others = parts
+    if part == "[]":
+        if not isinstance(value, list | tuple):
+            return None
+        return together(_at(item, others, test, together) for item in value)
+    if not isinstance(value, Mapping):
+        return None
+    try:
+        item = value[part]
+    except KeyError:
+        return False
+    return _at(item, others, test, together)

@@ -1,0 +1,33 @@
+"""Conditions and values as any policy and any call may have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ferrule.errors import DefinitionError
+from ferrule.policy.conditions import Condition, condition
+
+NUMBERS = st.integers(-3, 3) | st.sampled_from([-0.5, 0.5, 2.5, 1e300, 2**53 + 1])
+TEXTS = st.text("ab*/.", max_size=4) | st.sampled_from(["1", "2.50", "NaN", "notes/a", "src", "../x", "https://a.org/"])
+SCALARS = NUMBERS | TEXTS | st.booleans()
+VALUES: st.SearchStrategy[Any] = SCALARS | st.none() | st.lists(SCALARS, max_size=2)
+
+
+def _or_none(given: dict[str, Any]) -> Condition | None:
+    try:
+        return condition(given)
+    except DefinitionError:
+        return None
+
+
+TABLES: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.fixed_dictionaries({"equals": SCALARS}),
+    st.fixed_dictionaries({"one_of": st.lists(SCALARS, max_size=3)}),
+    st.fixed_dictionaries({"glob": TEXTS}),
+    st.fixed_dictionaries({}, optional={"above": NUMBERS, "at_most": NUMBERS}),
+    st.fixed_dictionaries({}, optional={"at_least": NUMBERS, "below": NUMBERS}),
+    st.fixed_dictionaries({"within": st.lists(st.sampled_from([".", "notes", "notes/sub", "/", "/etc"]), max_size=2)}),
+)
+CONDITIONS: st.SearchStrategy[Condition] = TABLES.map(_or_none).filter(lambda one: one is not None)  # type: ignore[assignment]

@@ -1,0 +1,136 @@
+"""What a rule says of one argument: true, false, or not to be known."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ferrule.errors import DefinitionError
+from ferrule.policy.conditions import Condition, condition
+from ferrule.values.context import ToolContext
+from policy.strategies import CONDITIONS, SCALARS, VALUES
+
+NOBODY = ToolContext[Any]()
+
+
+@pytest.mark.parametrize(
+    ("table", "value", "answer"),
+    [
+        ({"equals": 5}, 5, True),
+        ({"equals": 5}, 5.0, True),
+        ({"equals": 2**53 + 1}, float(2**53), False),
+        ({"equals": 5}, "5", None),
+        ({"equals": 1}, True, None),
+        ({"equals": True}, True, True),
+        ({"equals": "EUR"}, "eur", False),
+        ({"equals": "EUR"}, None, False),
+        ({"equals": "EUR"}, ["EUR"], None),
+        ({"one_of": ["EUR", 5]}, "USD", False),
+        ({"one_of": ["EUR", "USD"]}, 5, None),
+        ({"glob": "a*c"}, "abc", True),
+        ({"glob": "a*c"}, "a\nc", True),
+        ({"glob": "ab*ba"}, "aba", False),
+        ({"glob": "*a*b*"}, "xbxaxb", True),
+        ({"glob": "a?"}, "ab", False),
+        ({"glob": "1*"}, 12, None),
+        ({"at_most": 100}, 100, True),
+        ({"at_most": 100}, 100.5, False),
+        ({"below": 100}, 100, False),
+        ({"above": 100}, 100, False),
+        ({"at_least": 100}, 100, True),
+        ({"above": 0, "at_most": 10}, 0, False),
+        ({"at_most": 100}, True, None),
+        ({"at_most": 100}, math.nan, None),
+        ({"at_most": 100}, "100.00", True),
+        ({"at_most": 100}, "100.01", False),
+        ({"at_most": 100}, "1e1", None),
+        ({"at_most": 100}, "５", None),
+        ({"at_most": 100}, "0x1", None),
+        ({"at_most": 100}, "010", None),
+        ({"at_most": 100}, [1], None),
+    ],
+)
+def test_a_value_of_another_kind_is_not_known_and_any_other_is_so_or_not(
+    table: dict[str, Any], value: Any, answer: bool | None
+) -> None:
+    assert condition(table).matches(value, NOBODY) is answer
+
+
+@given(st.integers(), st.integers())
+def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: int, cents: int) -> None:
+    amount = Decimal(cents) / 100
+    assert condition({"at_most": bound}).matches(f"{amount:.2f}", NOBODY) is (amount <= bound)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"abov": 1}, "did you mean 'above'"),
+        ({"above": "1"}, "above takes a number"),
+        ({"above": True}, "above takes a number"),
+        ({"above": math.inf}, "above takes a number"),
+        ({"above": 1, "at_least": 1}, "one lower bound"),
+        ({"above": 2, "below": 1}, "can never match"),
+        ({"above": 1, "at_most": 1}, "can never match"),
+        ({"equals": math.nan}, "equal to no value"),
+        ({"equals": [1]}, "compared with text, a number, true or false"),
+        ({"one_of": []}, "can never match"),
+        ({"one_of": "EUR"}, "takes a list"),
+        ({"within": []}, "can never match"),
+        ({"within": "notes"}, "takes a list"),
+        ({"within": ["~nobody-of-that-name/x"]}, "no such home directory"),
+        ({"glob": ""}, "is no pattern"),
+        ({"glob": "a", "equals": "a"}, "do not stand in one condition"),
+        ({}, "a condition is a table"),
+        (5, "a condition is a table"),
+    ],
+)
+def test_a_table_that_means_nothing_or_nothing_that_can_be_is_refused(table: Any, said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        condition(table)
+
+
+@given(CONDITIONS)
+def test_the_json_of_a_condition_makes_it_again(one: Condition) -> None:
+    assert condition(one.to_json()) == one
+
+
+@given(CONDITIONS, CONDITIONS, VALUES)
+@example(condition({"glob": "a*"}), condition({"glob": "a*b"}), "ab")
+@example(condition({"at_most": 2}), condition({"below": 2}), 1)
+def test_what_covers_another_finds_whatever_that_one_matches(one: Condition, other: Condition, value: Any) -> None:
+    if one.covers(other) and other.matches(value, NOBODY) is True:
+        assert one.found(value, NOBODY) is True
+
+
+@given(CONDITIONS)
+def test_a_condition_covers_itself(one: Condition) -> None:
+    assert one.covers(one)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"at_most": 2}, {"at_most": 1}),
+        ({"at_most": 2}, {"above": 0, "below": 2}),
+        ({"at_most": 2}, {"one_of": [1, 2]}),
+        ({"glob": "*"}, {"glob": "a*"}),
+        ({"glob": "a*"}, {"one_of": ["a", "ab"]}),
+        ({"one_of": [1, 2]}, {"equals": 2}),
+        ({"within": ["/a", "/b"]}, {"within": ["/b/c"]}),
+    ],
+)
+def test_a_wider_condition_covers_a_narrower_one_and_not_the_other_way(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert condition(one).covers(condition(other)) and not condition(other).covers(condition(one))
+
+
+@given(SCALARS)
+def test_no_condition_holds_of_what_is_not_there(value: Any) -> None:
+    assert condition({"equals": value}).matches(None, NOBODY) is False
