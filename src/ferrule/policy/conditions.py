@@ -90,7 +90,7 @@ class OneOf(_Whole):
 
     @property
     def text(self) -> str:
-        return " or ".join(_written(value) for value in self.values)
+        return " or ".join(_value_text(value) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Range(_Whole):
     def __post_init__(self) -> None:
         given = self.to_json()
         for name, bound in given.items():
-            if _kind(bound) is not _NUMBER or not math.isfinite(bound):
+            if _kind(bound) is not _A_NUMBER or not math.isfinite(bound):
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
         if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
             raise DefinitionError(
@@ -161,7 +161,7 @@ class Range(_Whole):
             return False
         if isinstance(value, str) and _NUMERAL.fullmatch(value):
             value = Decimal(value)
-        elif _kind(value) is not _NUMBER or value != value:
+        elif _kind(value) is not _A_NUMBER or value != value:
             return None
         low, high = self._low, self._high
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
@@ -228,7 +228,7 @@ class Within(_Whole):
 
 
 _NOBODY: Final = ToolContext[Any]()
-_NUMBER: Final = "a number"
+_A_NUMBER: Final = "a number"
 
 
 def _kind(value: Any) -> str:
@@ -236,11 +236,11 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, int | float):
-        return _NUMBER
+        return _A_NUMBER
     return "text" if isinstance(value, str) else "a list or an object"
 
 
-def _written(value: object) -> str:
+def _value_text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -272,7 +272,7 @@ def fits(pattern: str, text: str) -> bool:
     return True
 
 
-def _texts(given: object, name: str) -> tuple[str, ...]:
+def _text_list(given: object, name: str) -> tuple[str, ...]:
     if isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(one, str) for one in given):
         return tuple(given)
     raise DefinitionError(f'{name} takes a list of texts, such as {name} = ["…"], not {given!r}')
@@ -289,7 +289,7 @@ _MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
     frozenset({"equals"}): lambda equals: OneOf((equals,)),
     frozenset({"one_of"}): lambda one_of: OneOf(_list(one_of)),
     frozenset({"glob"}): lambda glob: Glob(glob),
-    frozenset({"within"}): lambda within: Within(_texts(within, "within")),
+    frozenset({"within"}): lambda within: Within(_text_list(within, "within")),
 }
 KEYS: Final = _RANGE.union(*_MAKERS)
 

@@ -127,7 +127,7 @@ class Rule:
             return None
         if self.tags and not any(tag in self.tags for tag in tool.tags):
             return False
-        return every((_has(tool, trait) for trait in self.traits), empty=True)
+        return every((_has_trait(tool, trait) for trait in self.traits), empty=True)
 
     def _of_principal(self, context: ToolContext) -> bool | None:
         if not self.principals:
@@ -167,7 +167,7 @@ def _check_traits(traits: Iterable[str]) -> None:
             raise DefinitionError(f"no tool is {plain} and {trait}, so this can never match")
 
 
-def _has(tool: Any, trait: str) -> bool | None:
+def _has_trait(tool: Any, trait: str) -> bool | None:
     """Whether a tool has a trait; not known where that depends on arguments which are not known."""
     plain = trait.removeprefix("not ")
     value = getattr(tool, plain)
