@@ -48,6 +48,37 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+def test_with_decisions_the_file_says_who_allowed_what_by_which_rule(tmp_path: Path) -> None:
+    def rules(call: ToolCall, context: ToolContext) -> Any:
+        euros: Any = call.arguments["euros"]
+        rule = f"policy.toml:{euros}"
+        return deny("too much", rule=rule) if euros == 7 else ask("is it right?", rule=rule) if euros > 10 else None
+
+    file = tmp_path / "calls.jsonl"
+    runner = Runner(
+        [pay],
+        guards=[rules],
+        approve=lambda call, decision, context: allow(by="eve"),
+        observers=[events.to_file(file, decisions=True)],
+    )
+    for euros in (5, 7, 20):
+        runner.run_sync(ToolCall(str(euros), "pay", {"euros": euros}), ToolContext(principal="ann"))
+    said = [
+        (line["tool_call_id"], line.get("status") or (line["decision"], line["reason"], line["rule"], line["by"]))
+        for line in lines(file)
+        if line["principal"] == "ann" and line["tool_name"] == "pay"
+    ]
+    assert said == [
+        ("5", ("allow", "", None, None)),
+        ("5", "ok"),
+        ("7", ("deny", "too much", "policy.toml:7", None)),
+        ("7", "denied"),
+        ("20", ("ask", "is it right?", "policy.toml:20", None)),
+        ("20", ("allow", "", None, "eve")),
+        ("20", "ok"),
+    ]
+
+
 def test_each_call_has_one_line_whatever_it_came_to(tmp_path: Path) -> None:
     async def main() -> None:
         approving = Runner(

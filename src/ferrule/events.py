@@ -17,6 +17,7 @@ from typing import Any
 
 from ferrule.errors import DefinitionError
 from ferrule.values.content import clean, cut
+from ferrule.values.decision import Decision
 from ferrule.values.event import Event
 from ferrule.values.result import ToolResult
 
@@ -26,9 +27,10 @@ log = logging.getLogger("ferrule")
 _LOGGED_KINDS = ("tool:post", "tool:error", "tool:suspended")
 _INCLUDED = ("input", "output", "error", "repairs", "metadata")
 _MOST_OF_A_NAME = 200
+_MOST_OF_A_REASON = 1000
 
 
-def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = ()) -> FileLog:
+def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = (), decisions: bool = False) -> FileLog:
     """An observer that appends a line of JSON to a file for each call that came to its end, whatever that was, or is
     suspended. See docs/events.md#a-log-of-what-was-done.
 
@@ -39,6 +41,9 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = ()) -> Fil
         path: The file, opened now; one that is not there is made, readable for nobody else.
         include: Of `"input"`, `"output"`, `"error"`, `"repairs"` and `"metadata"` what else each line has, as
             `ToolResult.record()` has it.
+        decisions: Whether what was decided has lines of its own as well, before the call's: `time`, `tool_name`,
+            `tool_call_id`, `parent`, `principal`, `session`, the `decision` (`"allow"`, `"ask"` or `"deny"`), its
+            `reason`, the `rule` that spoke, and `by` whom it was said.
 
     Raises:
         DefinitionError: for anything else to include.
@@ -47,15 +52,16 @@ def to_file(path: str | os.PathLike[str], *, include: Iterable[str] = ()) -> Fil
     more = (include,) if isinstance(include, str) else tuple(include)
     if wrong := [name for name in more if name not in _INCLUDED]:
         raise DefinitionError(f"include: {wrong[0]!r} is none of {', '.join(map(repr, _INCLUDED))}")
-    return FileLog(path, more)
+    return FileLog(path, more, decisions=decisions)
 
 
 class FileLog:
     """What `to_file` makes: an observer, and a context manager that closes its file. See docs/events.md."""
 
-    def __init__(self, path: str | os.PathLike[str], include: tuple[str, ...]) -> None:
+    def __init__(self, path: str | os.PathLike[str], include: tuple[str, ...], *, decisions: bool) -> None:
         self._path = os.fspath(path)
         self._include = include
+        self._kinds = (*_LOGGED_KINDS, "tool:decided") if decisions else _LOGGED_KINDS
         # No buffer: what a call did is in the file before its caller has the result, and each line is one write, which
         # the system appends as a whole, between those of other processes.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
@@ -65,10 +71,11 @@ class FileLog:
         self._missed = 0
 
     def __call__(self, event: Event) -> None:
-        """Write the line of a call that has ended."""
-        if event.kind not in _LOGGED_KINDS:
+        """Write the line of a call that has ended, or of a decision."""
+        if event.kind not in self._kinds:
             return
-        line = json.dumps(self._told_of(event, event.data["result"])).encode() + b"\n"
+        told = _decided(event) if event.kind == "tool:decided" else self._ended(event, event.data["result"])
+        line = json.dumps({**_told_of(event), **told}).encode() + b"\n"
         try:
             self._append(line)
         except OSError as error:
@@ -90,15 +97,8 @@ class FileLog:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _told_of(self, event: Event, result: ToolResult) -> dict[str, Any]:
-        call = event.call
+    def _ended(self, event: Event, result: ToolResult) -> dict[str, Any]:
         facts = {
-            "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
-            "tool_name": cut(clean(call.name), _MOST_OF_A_NAME),
-            "tool_call_id": cut(clean(call.id), _MOST_OF_A_NAME),
-            "parent": call.parent,
-            "principal": event.principal,
-            "session": event.session,
             "status": result.status,
             "executed": result.executed,
             "latency_ms": round(result.duration_ms, 3),
@@ -123,3 +123,25 @@ class FileLog:
             self._cut_off = written < len(line) and line[:written] != b"\n"
         if written < len(line):
             raise OSError("there is no room for a whole line")
+
+
+def _told_of(event: Event) -> dict[str, Any]:
+    call = event.call
+    return {
+        "time": datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds"),
+        "tool_name": cut(clean(call.name), _MOST_OF_A_NAME),
+        "tool_call_id": cut(clean(call.id), _MOST_OF_A_NAME),
+        "parent": call.parent,
+        "principal": event.principal,
+        "session": event.session,
+    }
+
+
+def _decided(event: Event) -> dict[str, Any]:
+    decision: Decision = event.data["decision"]
+    return {
+        "decision": decision.kind,
+        "reason": cut(clean(decision.reason), _MOST_OF_A_REASON),
+        "rule": decision.rule,
+        "by": event.data.get("by"),
+    }

@@ -99,7 +99,7 @@ class Timeline:
         self._line("·", "", Text(self._writable(printable(text.strip())), style="italic"))
 
     def event(self, event: Event) -> None:
-        """One event of the runner; an allow and a start have no line of their own, their call's end says enough."""
+        """One event of the runner; a start, and an allow by no rule and nobody, have no line of their own."""
         self.report(event)
         if event.kind not in ("tool:progress", "tool:started"):
             self._safely(event, self._told_of)
@@ -199,8 +199,18 @@ def _details(event: Event) -> tuple[str, str] | None:
     if event.kind == "tool:suspended" and isinstance(decision, Decision):
         return event.kind, f"suspended: {_reason_text(decision)}"
     if isinstance(decision, Decision):
-        return (event.kind, f"asked: {_reason_text(decision)}") if decision.kind == "ask" else None
+        decided = _decision_text(decision, data.get("by"))
+        return (event.kind, decided) if decided else None
     return event.kind, arguments(data.get("input"))
+
+
+def _decision_text(decision: Decision, by: str | None) -> str:
+    """What was decided, and by which rule or by whom; nothing where neither is known. The call's end has the reason of
+    a denial."""
+    if decision.kind == "ask":
+        return f"asked: {_reason_text(decision)}{f' ({decision.rule})' if decision.rule else ''}"
+    whose = by or decision.by or decision.rule
+    return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {short(whose, _OUTCOME)}" if whose else ""
 
 
 def _progress(what: Mapping[str, Any]) -> str:
