@@ -26,6 +26,7 @@ import asyncio
 import logging
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from ferrule import own_loop
@@ -34,7 +35,7 @@ from ferrule.definition.options import ContextOptions, RunOptions, context_of, e
 from ferrule.definition.tool import Tool
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.pipeline.authorize import VALUE_MISSING, explain, judge, next_found
+from ferrule.pipeline.authorize import VALUE_MISSING, explain, foresee, judge, next_found
 from ferrule.pipeline.batch import Batch
 from ferrule.pipeline.call import find_plan, note_judged, receive, receive_again, unknown_tool, validate
 from ferrule.pipeline.hiding import hide
@@ -51,7 +52,7 @@ from ferrule.types import Approver, Coro, Guard, Journal, Middleware, Observer, 
 from ferrule.values.call import ToolCall, new_id
 from ferrule.values.content import clean
 from ferrule.values.context import NO_CONTEXT, ToolContext, running
-from ferrule.values.decision import Decision, allow
+from ferrule.values.decision import Decision
 from ferrule.values.event import emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.result import ToolResult
@@ -367,19 +368,25 @@ class Runner:
     async def decide(
         self, call: ToolCall, context: ToolContext[Any] | None = None, **given: Unpack[ContextOptions]
     ) -> Decision:
-        """What the guards would say, without running anything; a call that is unknown or invalid is a deny."""
+        """What the guards would say, without running anything; a call that is unknown or invalid is a deny.
+
+        Where they ask, and the approver has `async foresee(call, decision, context)`, the decision that this gives is
+        the answer: what the approver would say without asking anybody, which uses nothing up.
+        """
         try:
             state = self._validated("decide", call, context, given)
         except Rejected as rejection:
             return Decision("deny", rejection.error)
         plan, validated = state.plan, state.call
         decision = await judge(plan, state, next_found(plan.guards, state))
+        if decision.kind == "ask":
+            decision = await foresee(plan, state, decision)
         state.task = None
         if decision.kind != "allow":
             return decision
         if plan.hidden and plan.parameters.missing(state.call.arguments):
             return Decision("deny", VALUE_MISSING)
-        return decision if state.call is validated else allow(state.told.arguments)
+        return decision if state.call is validated else replace(decision, arguments=state.told.arguments)
 
     async def explain(
         self, call: ToolCall, context: ToolContext[Any] | None = None, **given: Unpack[ContextOptions]

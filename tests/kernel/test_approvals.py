@@ -468,3 +468,66 @@ def test_questions_to_a_plain_function_are_bounded_and_given_up_with_their_batch
         assert (await runner.run("act")).success and len(asked) == most + 1
 
     go(main())
+
+
+# -- what an approver knows beforehand -----------------------------------------------------------------------------
+
+
+class Knows:
+    """An approver that knows some answers before it asks anybody."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.seen: list[tuple[ToolCall, Decision, ToolContext]] = []
+        self.asked = 0
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        self.asked += 1
+        return allow()
+
+    async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Any:
+        self.seen.append((call, decision, context))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize("known", [Decision("allow", by="ada", rule="g1"), deny("never"), ask("in a minute")])
+def test_decide_gives_what_the_approver_knows_beforehand_and_asks_nobody(known: Decision) -> None:
+    write, ran = writing()
+    approver = Knows(known)
+    runner = Runner([write.bind(text="secret")], guards=[asks], approve=approver)
+    decision = go(runner.decide(ToolCall("1", "write", {"n": 1}), principal="bob"))
+    assert (decision, decision.rule) == (known, known.rule)
+    [(call, asked, context)] = approver.seen
+    assert call.arguments == {"n": 1, "text": "**********"}
+    assert (asked.reason, context.principal, approver.asked, ran) == ("really?", "bob", 0, [])
+
+
+@pytest.mark.parametrize("unknown", [None, True, "yes", ValueError("broken")])
+def test_decide_asks_where_the_approver_knows_nothing_beforehand_or_breaks(unknown: object) -> None:
+    runner = Runner([writing()[0]], guards=[asks], approve=Knows(unknown))
+    assert go(runner.decide(ToolCall("1", "write", {"n": 1}))) == ask("really?")
+
+
+def test_what_an_approver_knows_beforehand_lifts_no_deny_and_says_the_arguments_that_a_guard_changed() -> None:
+    def one_more(call: ToolCall, context: ToolContext) -> Decision | None:
+        return allow({"n": 2}) if call.arguments["n"] == 1 else None
+
+    def not_three(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("three") if call.arguments["n"] == 3 else None
+
+    runner = Runner([writing()[0]], guards=[one_more, asks, not_three], approve=Knows(allow(by="ada")))
+    assert go(runner.decide(ToolCall("1", "write", {"n": 3}))) == deny("three")
+    assert go(runner.decide(ToolCall("1", "write", {"n": 1}))) == allow({"n": 2, "text": "t"}, by="ada")
+
+
+def test_the_rule_by_which_an_approver_allows_is_told() -> None:
+    def by_a_rule(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return Decision("allow", by="ada", rule="grant 1")
+
+    watch = Watch()
+    go(Runner([writing()[0]], guards=[asks], approve=by_a_rule, observers=[watch]).run("write", {"n": 1}))
+    first, last = (event.data for event in watch.events if event.kind == "tool:decided")
+    assert first["decision"].rule == "asks"
+    assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", "grant 1", "ada")

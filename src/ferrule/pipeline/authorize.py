@@ -30,7 +30,7 @@ from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall, judged_call, starred_call
-from ferrule.values.context import bound_context
+from ferrule.values.context import ToolContext, bound_context
 from ferrule.values.decision import ALLOW, Decision, ask, deny
 from ferrule.values.event import emit
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
@@ -225,6 +225,8 @@ async def ask_and_judge(
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
+        if answer.rule is not None and decision.kind == "allow":
+            decision = replace(decision, rule=answer.rule)
     decision = hide_question(state, decision)  # what is asked may be a handler's own words
     state.tell("tool:decided", decision if answer.by is None else {"decision": decision, "by": answer.by})
     if decision.kind == "ask":
@@ -296,18 +298,35 @@ def _edited(plan: Plan, call: ToolCall, given: JsonObject, into: str | None) -> 
     return {**kept, **given}
 
 
+async def foresee(plan: Plan, state: CallState, asked: Decision) -> Decision:
+    """What the approver says it would answer without asking anybody, of which nothing is used up; `asked` where it
+    says nothing of the kind, or breaks."""
+    function = getattr(plan.runner.approve, "foresee", None)
+    if function is None:
+        return asked
+    answer = await within_time(plan.runner, function, *_shown_to_approver(plan, state, asked))
+    if isinstance(answer, Raised):
+        log_raised(state, "what the approver would answer on tool %r is not known", plan.name, error=answer.error)
+    return answer if isinstance(answer, Decision) else asked
+
+
+def _shown_to_approver(plan: Plan, state: CallState, asked: Decision) -> tuple[ToolCall, Decision, ToolContext]:
+    """What an approver is given."""
+    call = starred_call(state.call, plan.parameters.hidden - {asked.into})
+    return call, asked, bound_context(state.context.fields, state.context.running, 0)
+
+
 async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, state: CallState) -> Decision:
     if approve is None:
         return deny(f"nobody is there to ask ({asked.reason})")
     for one in (state, *ancestors(state)):
         one.attempt.note_asked()
-    call = starred_call(state.call, plan.parameters.hidden - {asked.into})
-    context = bound_context(state.context.fields, state.context.running, 0)
+    question = _shown_to_approver(plan, state, asked)
     try:
         if is_async(approve):
-            answer: Any = await approve(call, asked, context)  # type: ignore[misc]
+            answer: Any = await approve(*question)  # type: ignore[misc]
         else:
-            answer = await _ask_in_thread(lambda: approve(call, asked, context), plan, state)
+            answer = await _ask_in_thread(lambda: approve(*question), plan, state)
             if isinstance(answer, Raised):  # no `KeyboardInterrupt` comes from a thread, but what says it is one
                 raise RuntimeError("raised in its thread") from answer.error
             if inspect.isawaitable(answer):
