@@ -39,6 +39,7 @@ LEAVES = {
     "paths": {"errors"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls"},
     "store": {"errors", "paths"},
+    "urls": {"errors"},
 }
 """No room of the kernel, and the rooms that each may import."""
 AROUND = {

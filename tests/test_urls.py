@@ -1,0 +1,227 @@
+"""What a URL names: one reading or none, what addresses reach, and what a pattern of hosts matches."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError
+from ferrule.urls import HostPattern, Url, host_found, host_matches, kind_of, kind_of_host, read_host, read_url
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("https://Example.ORG", ("https", "example.org", 443, "/", None)),
+        ("HTTP://example.org.:8080/a/../b?q=1#f", ("http", "example.org", 8080, "/a/../b", None)),
+        ("http://93.184.216.34/", ("http", "93.184.216.34", 80, "/", "93.184.216.34")),
+        ("http://93.184.216.34./", ("http", "93.184.216.34", 80, "/", "93.184.216.34")),
+        ("ws://[2606:4700::0:1111]:1", ("ws", "2606:4700::1111", 1, "/", "2606:4700::1111")),
+        ("git://a_b.example?x", ("git", "a_b.example", 0, "/", None)),
+        ("https://de.wikipedia.org/wiki/Köln?q={1}@x", ("https", "de.wikipedia.org", 443, "/wiki/Köln", None)),
+        ("https://xn--bcher-kva.example/", ("https", "xn--bcher-kva.example", 443, "/", None)),
+    ],
+)
+def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object, ...]) -> None:
+    assert read_url(text) == Url(*read)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        *[(f"http://{host}/", "IP address") for host in ("127.1", "2130706433", "0x7f.1", "0177.0.0.1", "1.2.3.4.5")],
+        *[(f"http://{host}/", "IP address") for host in ("0x7f000001", "a.0x", "127.0.0.01", "256.1.1.1", "a.09")],
+        *[(f"http://{host}/", "not ASCII") for host in ("①②⑦.⓪.⓪.①", "127。0。0。1", "ⓛocalhost", "bücher.example")],
+        *[(f"http://{host}/", "in brackets") for host in ("[::1", "::1]", "[fe80::1%25eth0]", "[v1.a]", "a[::1]")],
+        *[(f"http://{host}/", "IP address") for host in ("[1::2::3]", "[127.0.0.1]", "[::127.0.0.01]")],
+        *[(f"http://{host}/", "credentials") for host in ("a@b.example", "a:b@b.test", "@b.example", "a@b@c.test")],
+        *[(f"http://{host}/", "no port") for host in ("a.example:", "a.example:0", "a.example:080")],
+        *[(f"http://{host}/", "no port") for host in ("a.example:80a", "a.example:-1", "a.example:80:80", "[::1]:")],
+        ("http://a.example:65536/", "no port"),
+        *[(f"http://{host}/", "no host") for host in ("", ":80")],
+        *[(f"http://{host}/", "no name") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
+        *[(f"http://{host}/", "no name") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
+        *[(f"http://public{one}.test/", "several ways") for one in "\t\n\r\0 \\\x7f\xa0\u200b\u202e\ud800"],
+        *[(f"{one}http://public.test/{one}", "several ways") for one in " \n"],
+        ("http://public.test\\@127.0.0.1/", "several ways"),
+        *[(f"http://public.test{one}@127.0.0.1/", "after a host") for one in "#?"],
+        *[(text, "no whole URL") for text in ("//127.0.0.1/", "http:/a.test", "http:a.test", "a.example", "", "/a")],
+        *[(text, "no whole URL") for text in ("mailto:a@b.example", "1http://a.example", "http//a.example", "ａ://b")],
+        ("http:///a.example", "no host"),
+        ("file:///etc/passwd", "no host"),
+        ("http://a.example/" + "a" * 65_536, "65536"),
+    ],
+)  # fmt: skip
+def test_what_two_parsers_may_read_in_two_ways_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_url(text)
+
+
+PIECES = st.sampled_from(
+    words(r"http HTTPS ws ftp git : // / \ @ # ? . % %2e [ ] ::1 1 0 a Example org xn-- xn--bcher-kva localhost 127")
+    + words("0x7f - _ ~ ! 80 65536 ① 。 ／ ß İ ::ffff:127.0.0.1 http:// https://a.example")
+    + ["\t", " ", "\n", "\u200b"]
+)
+
+
+@given(
+    st.one_of(st.lists(PIECES, max_size=10).map("".join), st.lists(PIECES).map(lambda some: "http://" + "".join(some)))
+)
+def test_whatever_is_read_urlsplit_and_httpx2_read_the_same(text: str) -> None:
+    try:
+        url = read_url(text)
+    except ValueError:
+        return
+    split, other = urlsplit(text), httpx2.URL(text)
+    assert (split.scheme, str(split.hostname).removesuffix("."), split.port or url.port) == (
+        url.scheme,
+        url.host,
+        url.port,
+    )
+    host = other.raw_host.decode().removesuffix(".")
+    assert (other.scheme, host, other.port or url.port) == (url.scheme, url.host, url.port)
+
+
+def test_hosts_stand_alone_or_with_a_port() -> None:
+    texts = ["Example.org", "example.org:8080", "::1", "[::1]:8080", "10.0.0.1"]
+    read = [(url.host, url.port) for url in map(read_host, texts)]
+    assert read == [("example.org", 0), ("example.org", 8080), ("::1", 0), ("::1", 8080), ("10.0.0.1", 0)]
+    for text in ("", "example.org/x", "a b", "127.1", "1:2:x", "https://example.org"):
+        with pytest.raises(ValueError):
+            read_host(text)
+
+
+KINDS = {
+    kind: ones.split()
+    for kind, ones in {
+        "loopback": "127.0.0.1 127.9.9.9 ::1 0.0.0.0 ::",
+        "link-local": "169.254.0.1 fe80::1 fe80::1%eth0 169.254.169.253",
+        "metadata": "169.254.169.254 168.63.129.16 fd00:ec2::254 100.100.100.200 169.254.170.2",
+        "private": "10.0.0.1 172.16.0.1 172.31.9.9 192.168.0.1 100.64.0.1 fd00::1 fec0::1 64:ff9b:1::1",
+        "reserved": "0.0.0.1 192.0.0.9 192.0.2.1 192.88.99.1 198.18.0.1 203.0.113.1 224.0.0.1 240.0.0.1 "
+        "255.255.255.255 ff02::1 2001:db8::1 3fff::1 4000::1 5f00::1 100::1 ::8.8.8.8 2001:0:1::1",
+        "global": "1.1.1.1 93.184.216.34 172.32.0.1 100.128.0.1 2606:4700::1111 2a00:1450::1",
+    }.items()
+}
+
+
+def test_kinds_of_addresses() -> None:
+    assert {kind: [one for one in ones if kind_of(one) == kind] for kind, ones in KINDS.items()} == KINDS
+
+
+ADDRESSES = st.one_of(
+    st.integers(0, 2**32 - 1).map(IPv4Address),
+    st.sampled_from([IPv4Address(one) for ones in KINDS.values() for one in ones if ":" not in one]),
+)
+
+
+@given(ADDRESSES, st.integers(0, 2**64 - 1))
+def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address, other: int) -> None:
+    kind, value = kind_of(str(inner)), int(inner)
+    wide = {
+        "v4-mapped": 0xFFFF << 32 | value,
+        "NAT64": 0x0064_FF9B << 96 | value,
+        "6to4": 0x2002 << 112 | value << 80 | other,
+    }
+    assert {name: kind_of(str(IPv6Address(one))) for name, one in wide.items()} == dict.fromkeys(wide, kind)
+    no_more = {
+        "v4-compatible": value,
+        "SIIT": 0xFFFF << 48 | value,
+        "NAT64 of one network": 0x0064_FF9B_0001 << 80 | other << 16 | value,
+        "Teredo": 0x2001_0000 << 96 | 0x0808_0808 << 64 | (value ^ 0xFFFF_FFFF),
+        "Teredo's server": 0x2001_0000 << 96 | value << 64 | (0x0808_0808 ^ 0xFFFF_FFFF),
+        "ISATAP": 0x2606_4700 << 96 | 0x5EFE << 32 | value,
+    }
+    kinds = {name: kind_of(str(IPv6Address(one))) for name, one in no_more.items()}
+    assert kind == "global" or "global" not in kinds.values()
+    tunnels = {kinds["Teredo"], kinds["Teredo's server"], kinds["ISATAP"]}
+    assert tunnels == {kind} or (kind == "global" and tunnels <= {"global", "reserved"})
+
+
+def test_kinds_of_hosts() -> None:
+    kinds = {
+        "loopback": ["localhost", "a.localhost", "127.0.0.1"],
+        "metadata": ["metadata.google.internal", "metadata", "169.254.169.254"],
+        "private": ["db", "x.internal", "printer.local", "nas.home.arpa", "wiki.corp", "10.0.0.1"],
+        None: ["example.org", "public.test", "internal.example", "localhost.example", "home.arpa.example"],
+    }
+    assert {kind: [one for one in ones if kind_of_host(one) == kind] for kind, ones in kinds.items()} == kinds
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("example.org", "https://EXAMPLE.org./x example.org:1", "a.example.org example.org.evil.test"),
+        ("*.example.org", "a.example.org a.b.example.org", "example.org aexample.org xn--a.example.org"),
+        ("*.xn--bcher-kva.example", "a.xn--bcher-kva.example", "xn--a.xn--bcher-kva.example"),
+        ("example.org:8080", "example.org:8080 http://example.org:8080/", "example.org http://example.org/"),
+        ("example.org:443", "https://example.org/", "http://example.org/"),
+        ("*", "example.org 1.1.1.1 [2606:4700::1111]", "127.0.0.1 localhost a.localhost db x.lan"),
+        ("*", "", "10.0.0.1 [::1] [::ffff:10.0.0.1] metadata.google.internal xn--a.example a.xn--a.org"),
+        ("*:443", "https://example.org/", "http://example.org/ https://127.0.0.1/"),
+        ("*.internal", "a.internal a.b.internal", "internal metadata.google.internal a.local"),
+        ("*.google.internal", "a.google.internal", "metadata.google.internal"),
+        ("metadata.google.internal", "metadata.google.internal", ""),
+        ("db", "db http://db/", "db.internal"),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/", "http://127.0.0.1/ localhost:8000 [::ffff:127.0.0.1]:8000"),
+        ("[::1]", "http://[0:0::1]:9/ ::1", "127.0.0.1"),
+        ("xn--bcher-kva.example", "http://XN--bcher-kva.example/", "bucher.example"),
+    ],
+)
+def test_a_pattern_matches_what_it_writes_out(pattern: str, yes: str, no: str) -> None:
+    matched = {text: host_matches(text, [HostPattern(pattern)]) for text in words(f"{yes} {no}")}
+    assert matched == {**dict.fromkeys(yes.split(), True), **dict.fromkeys(no.split(), False)}
+
+
+def test_what_is_asked_about_or_denied_is_found_more_widely() -> None:
+    found = {
+        ("*", "http://127.0.0.1/"): True,
+        ("*", "http://metadata.google.internal/"): True,
+        ("*.example.org", "xn--a.example.org"): True,
+        ("*.internal", "metadata.google.internal"): True,
+        ("*.internal", "example.org"): False,
+        ("example.org:22", "example.org"): None,
+        ("example.org:22", "example.org:22"): True,
+        ("example.org:22", "example.org:23"): False,
+        ("example.org:22", "example.com"): False,
+        ("example.org", "http://127.1/"): None,
+    }
+    assert {case: host_found(case[1], [HostPattern(case[0])]) for case in found} == found
+    assert host_found("example.org", [HostPattern("example.org:22"), HostPattern("*")]) is True
+    assert host_matches("http://127.1/", [HostPattern("*")]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *words(
+            "*. *example.org a*.org a.*.org *.* ** *.10.0.0.1 *.[::1] 127.1 http://a.org a/b a.org: a.org:0 *: *:99999"
+        ),
+        *("", "bücher.example", "a b", " a.org", "[::1", "a@b", None, b"a.org", 7),
+    ],
+)
+def test_what_is_no_pattern_is_a_definition_error(text: str) -> None:
+    with pytest.raises(DefinitionError, match="pattern of hosts"):
+        HostPattern(text)
+
+
+HOSTS = words("a.org b.a.org xn--a.a.org org db x.internal y.x.internal metadata.google.internal")
+HOSTS += words("localhost a.localhost 127.0.0.1 1.1.1.1 [::1]")
+PATTERNS = HOSTS + words("* *.org *.a.org *.internal *.x.internal *.google.internal *.localhost *.xn--a.org")
+
+
+@given(*[st.sampled_from([one + port for one in PATTERNS for port in ("", ":1", ":2")])] * 2)
+def test_a_pattern_covers_another_where_it_matches_all_that_it_matches(one: str, other: str) -> None:
+    pattern, narrower = HostPattern(one), HostPattern(other)
+    some = [read_host(host + port) for host in [*HOSTS, narrower.host.replace("*", "zz")] for port in (":1", ":2", "")]
+    matched = [url for url in some if narrower.matches(url)]
+    assert pattern.covers(narrower) is all(map(pattern.matches, matched)) or narrower.host == "*"
