@@ -35,9 +35,11 @@ BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool"
 tool that is called by itself."""
 LEAVES = {
     "characters": {"values"},
+    "commands": {"errors", "shell_syntax"},
     "events": {"errors", "values"},
     "paths": {"errors"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls"},
+    "shell_syntax": set[str](),
     "store": {"errors", "paths"},
     "urls": {"errors"},
 }

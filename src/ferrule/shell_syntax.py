@@ -1,0 +1,487 @@
+"""Reads a shell line as bash and dash do, and refuses what they might read otherwise.
+
+A recursive descent over the grammar of POSIX (2018, XCU 2.10) with bash's redirections and process substitutions:
+simple commands, pipelines, lists, subshells, groups, `if`, `while`, `until`, `for`, functions, here-documents. Whatever
+else there is (`case`, arithmetic, arrays, backquotes, `${x:-y}`, `$'…'`) ends the reading, with what it was; the
+commands before it are kept. A word is known where it is made of letters alone: nothing in it is expanded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+MOST_CHARACTERS: Final = 20_000
+"""Of a line that is read. See docs/guards.md#commands."""
+MOST_LEVELS: Final = 30
+"""Of substitutions, subshells and compound commands in each other, in a line that is read. See docs/guards.md#commands.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirection:
+    """A file that a command is connected with. See docs/guards.md#commands.
+
+    Attributes:
+        operator: Such as `>`, `>>`, `&>` or `<`.
+        target: The path as literal text; `None` where it cannot be known.
+    """
+
+    operator: str
+    target: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A simple command. See docs/guards.md#commands.
+
+    Attributes:
+        words: The program and its arguments; `None` for one that cannot be known, which may be several words or none.
+            Empty where there are only assignments or redirections.
+        assignments: Names of variables that are set, for this command or for those after it.
+        redirections: Those that open files; `2>&1` and `/dev/null` are not among them.
+        through: The programs that this command is an argument of, such as `env`, the outermost first.
+    """
+
+    words: tuple[str | None, ...]
+    assignments: tuple[str, ...] = ()
+    redirections: tuple[Redirection, ...] = ()
+    through: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a shell line may run. See docs/guards.md#commands.
+
+    Attributes:
+        commands: All that may run, those in substitutions, functions and arguments too.
+        unknown: What else may run that cannot be known, as text for a person; empty where nothing else may.
+    """
+
+    commands: tuple[Command, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a table."""
+    return frozenset(text.split())
+
+
+RESERVED: Final = words_of(
+    "! { } [[ ]] case coproc do done elif else esac fi for function if in select then time until while"
+)
+"""Words of bash's grammar. dash has some of them too."""
+_NOT_READ: Final = RESERVED - {"time", "in", "]]"}
+_UNQUOTED_WORD = re.compile(r"[^ \t\n;&|<>()]+")
+_BLANKS = re.compile(r"[ \t]*")
+_LETTERS = re.compile(r"[^ \t\n;&|<>()'\"\\$`*?\[{~]+")
+_LETTERS_IN_QUOTES = re.compile(r"[^\"\\$`]+")
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ASSIGNS = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+_SUBSCRIPT_OR_SUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+=)")
+_EXPANSION = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])\})")
+_REDIRECTION = re.compile(r"([0-9]*)(<<<|<<-|<<|<&|<>|<(?!\()|>>|>&|>\||>(?!\())|()(&>>|&>)")
+_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+_BREAKS: Final = frozenset(" \t\n;&|<>()")
+_NO_FILE: Final = frozenset({"/dev/null"})
+_OF_NETWORK: Final = ("/dev/tcp/", "/dev/udp/")
+
+
+def read_syntax(text: str) -> Line:
+    """The commands that stand in a line, those that are arguments of others left where they are. Never raises.
+    See docs/guards.md#commands."""
+    if len(text) > MOST_CHARACTERS:
+        return Line((), (f"a line of more than {MOST_CHARACTERS} characters",))
+    reader = _Reader(text)
+    unknown = []
+    if not is_printable(text):
+        unknown.append("characters that are not printable")
+    try:
+        reader.read_list({""})
+    except _NotRead as reason:
+        unknown.append(str(reason))
+    return Line(tuple(reader.commands), (*unknown, *reader.unknown))
+
+
+def is_printable(text: str) -> bool:
+    """Whether a person sees all of it: no control character but newline and tab, no blank but the plain one, nothing
+    that turns the direction. See docs/guards.md#commands."""
+    return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
+
+
+class _NotRead(Exception):
+    """What ends the reading, as text for a person."""
+
+
+def _stop_reading(what: str) -> NoReturn:
+    raise _NotRead(what)
+
+
+class _Reader:
+    """A place in a text, and what was read before it. Methods read what they are named after, from that place."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.levels = 0
+        self.in_substitution = 0
+        self.commands: list[Command] = []
+        self.unknown: list[str] = []
+        self.here_documents: list[tuple[str, str, bool]] = []
+
+    # -- characters ------------------------------------------------------------------------------------------------
+
+    def next(self, length: int = 1) -> str:
+        return self.text[self.at : self.at + length]
+
+    def take(self, operator: str) -> bool:
+        taken = self.text.startswith(operator, self.at)
+        self.at += len(operator) if taken else 0
+        return taken
+
+    def blanks(self) -> None:
+        """Blanks, a comment, and line ends after a backslash, up to the next token."""
+        while True:
+            start = self.at
+            match = _BLANKS.match(self.text, self.at)
+            self.at = match.end() if match else self.at
+            if self.next(2) == "\\\n" and (start == 0 or self.at > start or self.text[start - 1] == "\n"):
+                self.at += 2
+                continue
+            if self.next() == "#" and (self.at == 0 or self.text[self.at - 1] in _BREAKS):
+                self.comment()
+            return
+
+    def comment(self) -> None:
+        if self.in_substitution:
+            _stop_reading("a comment in a substitution")
+        end = self.text.find("\n", self.at)
+        self.at = len(self.text) if end < 0 else end
+
+    def newlines(self) -> None:
+        """All up to the next token that is no newline, with the bodies of here-documents."""
+        self.blanks()
+        while self.next() == "\n":
+            self.at += 1
+            if self.here_documents:
+                self.bodies()
+            self.blanks()
+
+    # -- lists and pipelines -----------------------------------------------------------------------------------------
+
+    def read_list(self, ends: set[str]) -> str:
+        """Commands up to one of `ends`, reserved words or `)`, or to the end of the text where that is `""`."""
+        needed = False
+        while True:
+            self.newlines()
+            word = self.reserved() or self.next()
+            if word in ends:
+                if needed:
+                    _stop_reading("an operator without a command after it")
+                self.at += len(word)
+                return word
+            self.pipeline()
+            self.blanks()
+            needed = self.take("&&") or self.take("||")
+            if not needed and not self.take(";") and not self.take("&") and self.next() not in ("\n", ")", ""):
+                _stop_reading(f"{self.next()!r} after a command")
+
+    def pipeline(self) -> None:
+        while self.reserved() == "!":
+            self.at += 1
+            self.blanks()
+        self.command()
+        self.blanks()
+        while self.next() == "|" and self.next(2) != "||":
+            self.at += 2 if self.next(2) == "|&" else 1
+            self.newlines()
+            self.command()
+            self.blanks()
+
+    def reserved(self) -> str:
+        """The reserved word that stands here as the first of a command."""
+        match = _UNQUOTED_WORD.match(self.text, self.at)
+        word = match.group() if match else ""
+        return word if word in RESERVED else ""
+
+    def expect(self, word: str) -> None:
+        if self.reserved() != word:
+            _stop_reading(f"no {word!r} where there has to be one")
+        self.at += len(word)
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def command(self) -> None:
+        word = self.reserved()
+        if self.next() == "(" or word in _NOT_READ:
+            self.compound(word)
+        else:
+            self.simple()
+
+    def compound(self, word: str) -> None:
+        self.level(+1)
+        if self.next(2) == "((":
+            _stop_reading("arithmetic")
+        self.at += len(word) or 1
+        if not word:
+            self.read_list({")"})
+        elif word == "{":
+            self.read_list({"}"})
+        elif word == "if":
+            self.read_list({"then"})
+            while (end := self.read_list({"elif", "else", "fi"})) != "fi":
+                if end == "elif":
+                    self.read_list({"then"})
+        elif word in ("while", "until"):
+            self.read_list({"do"})
+            self.read_list({"done"})
+        elif word == "for":
+            self.for_loop()
+        else:
+            _stop_reading(f"{word!r}")
+        self.level(-1)
+        self.redirections_alone()
+
+    def for_loop(self) -> None:
+        self.blanks()
+        name = _IDENTIFIER.match(self.text, self.at)
+        if name is None:
+            _stop_reading("a 'for' without a name")
+        self.at = name.end()
+        self.commands.append(Command((), (name.group(),)))
+        self.newlines()
+        if self.reserved() == "in":
+            self.at += 2
+            self.blanks()
+            while self.next() not in ("\n", ";", ""):
+                self.word()
+                self.blanks()
+        self.take(";")
+        self.newlines()
+        self.expect("do")
+        self.read_list({"done"})
+
+    def redirections_alone(self) -> None:
+        """Those of a compound command."""
+        redirections: list[Redirection] = []
+        self.blanks()
+        while self.redirection(redirections):
+            self.blanks()
+        if redirections:
+            self.commands.append(Command((), (), tuple(redirections)))
+
+    def simple(self) -> None:
+        start = self.at
+        words: list[str | None] = []
+        assignments: list[str] = []
+        redirections: list[Redirection] = []
+        while True:
+            self.blanks()
+            if self.redirection(redirections):
+                continue
+            character = self.next()
+            if character in ("", "\n", ";", "&", "|", ")"):
+                break
+            if character == "(":
+                self.function(words, assignments, redirections)
+                return
+            name = None if words else _ASSIGNS.match(self.text, self.at)
+            if name is not None:
+                self.at = name.end()
+                assignments.append(name.group(1))
+                if self.next() not in _BREAKS and self.next():
+                    self.word("=")
+                continue
+            words.append(self.word())
+        if self.at == start:
+            _stop_reading("an operator without a command")
+        if words[:1] == ["time"] and any(word is None or word in RESERVED for word in words[1:4]):
+            _stop_reading("'time' before more than a simple command")
+        self.commands.append(Command(tuple(words), tuple(assignments), tuple(redirections)))
+
+    def function(self, words: list[str | None], assignments: list[str], redirections: list[Redirection]) -> None:
+        self.at += 1
+        self.blanks()
+        if len(words) != 1 or assignments or redirections or not self.take(")"):
+            _stop_reading("a parenthesis within a command")
+        self.newlines()
+        self.unknown.append(f"a function named {words[0]!r}")
+        if self.next() != "(" and not self.reserved():
+            _stop_reading("a function without a body")
+        self.command()
+
+    def level(self, step: int) -> None:
+        self.levels += step
+        if self.levels > MOST_LEVELS:
+            _stop_reading(f"more than {MOST_LEVELS} levels")
+
+    # -- redirections ------------------------------------------------------------------------------------------------
+
+    def redirection(self, into: list[Redirection]) -> bool:
+        match = _REDIRECTION.match(self.text, self.at)
+        if match is None:
+            return False
+        if len(match.group(1) or "") > 1:
+            _stop_reading("a file descriptor of more than one digit")
+        operator = match.group(2) or match.group(4)
+        blanks = _BLANKS.match(self.text, match.end())
+        start = self.at = blanks.end() if blanks else match.end()
+        if self.next() == "#":
+            _stop_reading("a redirection without a target")
+        target = self.word()
+        if operator in ("<<", "<<-"):
+            self.here_document(operator, self.text[start : self.at], target)
+        elif operator != "<<<" and not (operator[-1] == "&" and target and _DESCRIPTOR.fullmatch(target)):
+            if target is not None and target.startswith(_OF_NETWORK):
+                target = None
+            if target not in _NO_FILE:
+                into.append(Redirection(operator, target))
+        return True
+
+    def here_document(self, operator: str, written: str, end: str | None) -> None:
+        if self.in_substitution:
+            _stop_reading("a here-document in a substitution")
+        if not end or "\n" in end:
+            _stop_reading("a here-document whose end is no plain word")
+        self.here_documents.append((operator, end, any(character in written for character in "'\"\\")))
+
+    def bodies(self) -> None:
+        """Those of the here-documents of the line before. Nothing is expanded where the end is written with quotes."""
+        for operator, end, is_quoted in self.here_documents:
+            start = self.at
+            while True:
+                if self.at >= len(self.text):
+                    _stop_reading("a here-document without an end")
+                until = self.text.find("\n", self.at)
+                until = len(self.text) if until < 0 else until
+                line, before = self.text[self.at : until], self.at
+                self.at = until + 1
+                if (line.lstrip("\t") if operator == "<<-" else line) == end:
+                    break
+            if not is_quoted and any(character in "$`\\" for character in self.text[start:before]):
+                _stop_reading("a here-document in which something is expanded")
+        self.here_documents.clear()
+        self.at = min(self.at, len(self.text))
+
+    # -- words -------------------------------------------------------------------------------------------------------
+
+    def word(self, before: str = "") -> str | None:
+        """The next word, without its quotes; `None` where it is not known. `before` is what stands right before it."""
+        start = self.at
+        if _SUBSCRIPT_OR_SUM.match(self.text, self.at):
+            _stop_reading("an array, or a '+='")
+        value = [before]
+        is_known, has_brace = True, False
+        if self.next(2) in ("<(", ">("):
+            self.at += 1
+            self.substitution()
+            is_known = False
+        while (character := self.next()) and character not in _BREAKS:
+            if match := _LETTERS.match(self.text, self.at):
+                value.append(match.group())
+                self.at = match.end()
+                continue
+            if character in "*?[" or (character == "~" and (value[-1] or ":")[-1] in "=:"):
+                is_known = False
+            has_brace = has_brace or character == "{"
+            piece = self.special(character)
+            is_known = is_known and piece is not None
+            value.append(piece or "")
+        self.after_word(start)
+        text = "".join(value)
+        if has_brace and ("," in text or ".." in text):
+            is_known = False
+        return text.removeprefix(before) if is_known else None
+
+    def special(self, character: str) -> str | None:
+        """What one character outside of quotes begins."""
+        if character == "'":
+            return self.single_quoted()
+        if character == '"':
+            return self.double_quoted()
+        if character == "$":
+            return self.expansion(" \t\n")
+        if character == "`":
+            _stop_reading("a command in backquotes")
+        if character != "\\":
+            self.at += 1
+            return character
+        following = self.text[self.at + 1 : self.at + 2]
+        if following in ("", "\n"):
+            _stop_reading("a backslash before the end of a line, within a word")
+        self.at += 2
+        return following
+
+    def after_word(self, start: int) -> None:
+        if self.at == start:
+            _stop_reading("an operator where a word has to be")
+        if self.next(2) in ("<(", ">("):
+            _stop_reading("a process substitution within a word")
+        written = self.text[start : self.at]
+        if self.next() in ("<", ">") and written.startswith("{") and written.endswith("}"):
+            _stop_reading("a redirection to a variable")
+        if self.here_documents and "\n" in written:
+            _stop_reading("a line end in a word before the body of a here-document")
+
+    def single_quoted(self) -> str:
+        end = self.text.find("'", self.at + 1)
+        if end < 0:
+            _stop_reading("a quote without an end")
+        text = self.text[self.at + 1 : end]
+        self.at = end + 1
+        return text
+
+    def double_quoted(self) -> str | None:
+        self.at += 1
+        value: list[str] = []
+        is_known = True
+        while (character := self.next()) != '"':
+            if match := _LETTERS_IN_QUOTES.match(self.text, self.at):
+                value.append(match.group())
+                self.at = match.end()
+                continue
+            piece = self.special_in_quotes(character)
+            is_known = is_known and piece is not None
+            value.append(piece or "")
+        self.at += 1
+        return "".join(value) if is_known else None
+
+    def special_in_quotes(self, character: str) -> str | None:
+        if character == "$":
+            return self.expansion('"')
+        if character == "`":
+            _stop_reading("a command in backquotes")
+        following = self.text[self.at + 1 : self.at + 2]
+        if not character or following == "":
+            _stop_reading("a quote without an end")
+        if following == "\n":
+            _stop_reading("a backslash before the end of a line, within a word")
+        self.at += 2
+        return following if following in '$`"\\' else f"\\{following}"
+
+    def expansion(self, ends: str) -> str | None:
+        """What a `$` begins; itself before one of `ends` and at the end of the text."""
+        if self.text.startswith("$(", self.at) and not self.text.startswith("$((", self.at):
+            self.at += 1
+            self.substitution()
+            return None
+        if match := _EXPANSION.match(self.text, self.at):
+            self.at = match.end()
+            return None
+        following = self.text[self.at + 1 : self.at + 2]
+        if following not in ends:
+            _stop_reading("an expansion other than '$name' and '$(…)'")
+        self.at += 1
+        return "$"
+
+    def substitution(self) -> None:
+        """From a `(` to its `)`."""
+        if self.here_documents:
+            _stop_reading("a substitution before the body of a here-document")
+        self.at += 1
+        self.in_substitution += 1
+        self.level(+1)
+        self.read_list({")"})
+        self.level(-1)
+        self.in_substitution -= 1

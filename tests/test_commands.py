@@ -1,0 +1,286 @@
+"""`commands`: what a shell line may run, and patterns of commands."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule.commands import CommandPattern, Redirection, allowed, found, offers, read_argv, read_line
+from ferrule.errors import DefinitionError
+
+GIT = CommandPattern("git status *")
+RM = CommandPattern("rm *")
+
+
+def words(text: str) -> list[tuple[str | None, ...]]:
+    return [command.words for command in read_line(text).commands]
+
+
+def may_run(text: str, *patterns: str) -> bool:
+    return allowed(read_line(text), map(CommandPattern, patterns), lambda target: target.startswith("out/"))
+
+
+def finds(text: str, *patterns: str) -> bool | None:
+    return found(read_line(text), map(CommandPattern, patterns))
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git status", [("git", "status")]),
+        ("  git\tstatus  ", [("git", "status")]),
+        ("""git commit -m 'it is' "a \\"b\\"" c\\ d""", [("git", "commit", "-m", "it is", 'a "b"', "c d")]),
+        ("g''it st\"at\"us", [("git", "status")]),
+        ("a; b & c\nd && e || f | g |& h", [("a",), ("b",), ("c",), ("d",), ("e",), ("f",), ("g",), ("h",)]),
+        ("(a; { b; }); ! c", [("a",), ("b",), ("c",)]),
+        ("if a; then b; elif c; then d; else e; fi", [("a",), ("b",), ("c",), ("d",), ("e",)]),
+        ("while a; do b; done; until c\ndo d\ndone", [("a",), ("b",), ("c",), ("d",)]),
+        ("for x in a 'b c'; do d $x; done", [(), ("d", None)]),
+        ('a $(b "$(c)") <(d) >(e)', [("c",), ("b", None), ("d",), ("e",), ("a", None, None, None)]),
+        ("a \\\n  -b # c\nd", [("a", "-b"), ("d",)]),
+        ("a <<'E' <<-F | b\n$(c)\nE\n\td\n\tF\ne", [("a",), ("b",), ("e",)]),
+        ("a stash@{0} HEAD~2 {} a=b @ % +x ^", [("a", "stash@{0}", "HEAD~2", "{}", "a=b", "@", "%", "+x", "^")]),
+        ('a $b "$c" ${d} $1 $? x$', [("a", None, None, None, None, None, "x$")]),
+        ("a *.py b? [c] ~/d {e,f} {1..3}", [("a", None, None, None, None, None, None)]),
+        ("2>&1 a 2>&1 >/dev/null", [("a",)]),
+        ("", []),
+        ("# a", []),
+    ],
+)
+def test_the_commands_of_a_line_are_read(text: str, expected: list[tuple[str | None, ...]]) -> None:
+    assert words(text) == expected
+    assert read_line(text).unknown == ()
+
+
+def test_assignments_and_redirections_stand_beside_the_words() -> None:
+    (command,) = read_line("A=1 B=~/x c 3<in >>'o ut' &>$x >&log").commands
+    assert command.words == ("c",)
+    assert command.assignments == ("A", "B")
+    expected = [("<", "in"), (">>", "o ut"), ("&>", None), (">&", "log")]
+    assert command.redirections == tuple(Redirection(*each) for each in expected)
+
+
+def test_a_relative_target_is_not_known_where_the_line_changes_the_directory() -> None:
+    targets = [one.target for each in read_line("cd a && b >c >/d").commands for one in each.redirections]
+    assert targets == [None, "/d"]
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("git status", "git status", True),
+        ("git status", "git status -s", False),
+        ("git status *", "git status", True),
+        ("git status *", "git status -s 'a b'", True),
+        ("git * push *", "git -C x push", True),
+        ("git * push *", "git pull", False),
+        ("pytest tests/*", "pytest tests/a/b.py", True),
+        ("pytest tests/*", "pytest tests", False),
+        ("pytest *.py", "pytest a.py b.py", False),
+        ("a x*y*x", "a xyx", True),
+        ("a x*y*x", "a xx", False),
+        ("echo '*' \"a b\"", "echo '*' 'a b'", True),
+        ("echo '*'", "echo x", False),
+        ("git status *", "/bin/git status", False),
+        ("git status *", "GIT status", False),
+    ],
+)
+def test_a_pattern_matches_word_by_word(pattern: str, text: str, expected: bool) -> None:
+    assert may_run(text, pattern) is expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "*", "g* status", "'' a", "A=1 b", "git status; rm", "a $b", "a > b", "a [b]", "a 'b", "a\u00a0b", 3],
+)
+def test_what_is_no_pattern_is_refused(text: str) -> None:
+    with pytest.raises(DefinitionError, match="pattern"):
+        CommandPattern(text)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow", "expected"),
+    [
+        ("git *", "git status *", True),
+        ("git status *", "git *", False),
+        ("git status", "git status", True),
+        ("git status *", "git status", True),
+        ("a b*", "a bc*", True),
+        ("a bc*", "a b*", False),
+        ("a *", "a * b *", True),
+        ("a * b *", "a b", True),
+        ("a * b *", "a * c", False),
+        ("a '*'", "a *", False),
+    ],
+)
+def test_a_pattern_covers_those_that_match_no_more(wide: str, narrow: str, expected: bool) -> None:
+    assert CommandPattern(wide).covers(CommandPattern(narrow)) is expected
+
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "*", "a*", "*b", "a*b", "'*'", "ab"]), max_size=4).map(
+    lambda rest: " ".join(["p", *rest])
+)
+WORDS = st.lists(st.text("ab*", max_size=3), max_size=4).map(lambda rest: ("p", *rest))
+
+
+@given(TEXTS, TEXTS, WORDS)
+def test_what_a_covered_pattern_matches_the_other_matches(wide: str, narrow: str, given_words: tuple[str, ...]) -> None:
+    first, second = CommandPattern(wide), CommandPattern(narrow)
+    if first.covers(second) and second.matches(given_words):
+        assert first.matches(given_words)
+
+
+# -- comparing ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rm x",
+        "/bin/rm x",
+        "RM x",
+        "r''m x",
+        "a; rm x",
+        "a $(rm x)",
+        "env A=1 rm x",
+        "nice -n 5 rm x",
+        "ionice -c3 rm x",
+        "sudo -u root rm x",
+        "timeout -k 1 5 rm x",
+        "xargs -0 rm",
+        "find . -exec rm {} ;",
+        "find . -name a -o -execdir rm {} +",
+        "bash -lc 'rm x'",
+        "sh -c 'sh -c \"rm x\"'",
+        "command exec rm x",
+        "time -p rm x",
+        "eval rm x",
+        "f() { rm x; }; f",
+    ],
+)
+def test_what_a_line_runs_is_found_however_it_is_run(text: str) -> None:
+    assert finds(text, "rm *") is True
+    assert not may_run(text, "git status *")
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("$x y", "rm *"),
+        ("$(echo rm) x", "rm *"),
+        ("a `rm x`", "rm *"),
+        ("a $x", "rm *"),
+        ("frobnicate -x rm y", "rm *"),
+        ("ssh host 'r\\m x'", "rm *"),
+        ("perl -e'system(\"rm x\")'", "rm *"),
+        ("git -c a=b push", "git push *"),
+        ("git push -f", "git push --force *"),
+        ("rm -r -f x", "rm -rf *"),
+        ("bash < x", "rm *"),
+        ("A=1 b", "rm *"),
+        ("printf -v 'a[$(rm x)]' y", "rm *"),
+        (". ./x", "rm *"),
+    ],
+)
+def test_what_may_be_meant_cannot_be_known(text: str, pattern: str) -> None:
+    assert finds(text, pattern) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("git status", "rm *"),
+        ("grep rm a", "rm *"),
+        ("docker run --rm a", "rm *"),
+        ("git push origin main", "git push --force *"),
+        ("git status", "git push *"),
+        ("git log git", "git push *"),
+        ("ls $x", "rm *"),
+        ("", "rm *"),
+    ],
+)
+def test_what_is_not_there_is_not_found(text: str, pattern: str) -> None:
+    assert finds(text, pattern) is False
+
+
+def test_nothing_is_found_of_no_pattern() -> None:
+    assert finds("eval $x") is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pytest -q tests/",
+        "pytest -q tests/ 2>&1",
+        "cd src && pytest",
+        "pytest 'a b' > out/x",
+        "if pytest; then cd src; fi",
+    ],
+)
+def test_what_matches_word_by_word_is_allowed(text: str) -> None:
+    assert may_run(text, "pytest *", "cd *")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "> out/x",
+        "A=1 pytest",
+        "A=1; pytest",
+        "for PATH in x; do pytest; done",
+        "pytest > x",
+        "pytest < x",
+        "pytest > out/$x",
+        "cd x && pytest > out/x",
+        "pytest $x",
+        "pytest *",
+        "./pytest",
+        "env pytest",
+        "pytest() { pytest; }; pytest",
+        "export PATH=x; pytest",
+        "pytest\u00a0x",
+        "pytest \u202e",
+        "pytest\0",
+        "pytest\r",
+    ],
+)
+def test_what_is_not_known_whole_is_not_allowed(text: str) -> None:
+    assert not may_run(text, "pytest *", "cd *", "export *")
+
+
+def test_a_program_by_a_relative_path_is_another_one_elsewhere() -> None:
+    assert may_run("./run", "./run", "cd *")
+    assert not may_run("cd x && ./run", "./run", "cd *")
+
+
+def test_an_argument_vector_is_read_by_no_shell() -> None:
+    line = read_argv(["git", "status", "$(rm x)", "; rm x"])
+    assert allowed(line, [GIT], lambda target: False)
+    assert found(read_argv(["env", "rm", "x"]), [RM]) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("git status", ["git status", "git status *"]),
+        ("git log | head '-3 *'", ["git log", "head '-3 *'", "git log *"]),
+        ("pytest -q", ["pytest -q"]),
+        ("bash x", []),
+        ("python3.11 x", []),
+        ("env git status", []),
+        ("git status > x", []),
+        ("git status $x", []),
+        ("A=1 git status", []),
+        ("eval git status", []),
+    ],
+)
+def test_an_always_is_offered_for_the_commands_themselves(text: str, expected: list[str]) -> None:
+    assert offers(read_line(text)) == expected
