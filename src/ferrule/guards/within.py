@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ferrule.arguments.schema_walk import forms_of, of_item, of_property
-from ferrule.errors import DefinitionError
+from ferrule.guards._arguments import (
+    QUOTE_LENGTH,
+    QUOTES_AND_BLANKS,
+    given_names,
+    place_text,
+    quoted_value,
+    remedy,
+    says_text,
+)
 from ferrule.paths import PATH_NAMES, Roots, contains, has_name_of, real
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
@@ -21,16 +29,10 @@ from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _FILE_URL = re.compile(r"file:", re.IGNORECASE)
-_QUOTES_AND_BLANKS = "'\"` \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-"""Quotes and blanks, which do not count at the ends of a text."""
-_READS_AS_PATH = re.compile(rf"[{_QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|file:)", re.IGNORECASE)
+_READS_AS_PATH = re.compile(rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|file:)", re.IGNORECASE)
 """How a text begins that may be a path; what has a `..` part may be one too."""
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
 _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
-_OF_OTHERS = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
-_QUOTE_LENGTH = 120
 
 
 def within(
@@ -59,9 +61,7 @@ def within(
         DefinitionError: where a root or a name is none.
     """
     fixed = Roots(*roots)
-    paths, texts = _given_names("parameters", parameters), _given_names("text", text)
-    if both := paths & texts:
-        raise DefinitionError(f"within(…): {sorted(both)} cannot be in `parameters` and in `text`")
+    paths, texts = given_names("within", parameters=parameters, text=text)
     allowed = ", ".join(repr(os.fspath(root)) for root in roots) or "the working directory"
 
     def guard(call: ToolCall, context: ToolContext) -> Decision | None:
@@ -75,13 +75,6 @@ def within(
 
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
-
-
-def _given_names(option: str, given: Any) -> frozenset[str]:
-    names = () if isinstance(given, str) else tuple(given)
-    if isinstance(given, str) or not all(isinstance(name, str) and name for name in names):
-        raise DefinitionError(f"within({option}=…) takes names such as ('path', 'target'), not {given!r}")
-    return frozenset(names)
 
 
 class _Outside(Exception):
@@ -131,7 +124,7 @@ class _Judge:
                 self.not_outside(key, inner, is_key=True)
             name = self.path(key, inner) if is_path else key
             if name in judged:
-                raise _Outside(inner, f"two keys of {_place_text(place)} are one path: {key[:_QUOTE_LENGTH]!r}")
+                raise _Outside(inner, f"two keys of {place_text(place)} are one path: {key[:QUOTE_LENGTH]!r}")
             text = is_text or (key in self.texts and inner not in self.unnamed)
             below = not (text or is_path) and (key in self.paths or has_name_of(key, PATH_NAMES))
             # What the program itself fills in is judged where it is known to be a path, and not for how it reads.
@@ -158,18 +151,19 @@ class _Judge:
         """The real path of one that is known to be a path."""
         if not isinstance(value, str):
             kind = "true or false" if isinstance(value, bool) else "a number"
-            raise _Outside(place, f"{_place_text(place)} must be a path as text, and is {kind}")
+            raise _Outside(place, f"{place_text(place)} must be a path as text, and is {kind}")
         if _URL.match(value):
-            raise _Outside(place, f"{_quoted_value(place, value)} is a URL; write a path in {self.allowed}")
-        found = self.real_path(value, place, _quoted_value(place, value))
+            raise _Outside(place, f"{quoted_value(place, value)} is a URL; write a path in {self.allowed}")
+        found = self.real_path(value, place, quoted_value(place, value))
         self.changed = self.changed or found != value
         return found
 
     def not_outside(self, text: str, place: Place, *, is_key: bool = False) -> None:
         """Refuse text that leads outside, as a whole, where somebody takes it for a path."""
         for read in _readings(text):
+            way_out = remedy("within", place, self.unnamed)
             try:
-                self.judge_reading(read, place, f"{_quoted_value(place, text)} reads as a path{self.remedy(place)} and")
+                self.judge_reading(read, place, f"{quoted_value(place, text)} reads as a path{way_out} and")
             except _Outside:
                 if is_key or not self.is_declared_text(place):
                     raise
@@ -212,17 +206,7 @@ class _Judge:
             forms = forms_of(nodes, schema)
             below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
             nodes = [node for found in below for node in found]
-        forms = [form for form in forms_of(nodes, schema) if not _OF_OTHERS & form.keys()]
-        of_text = [form for form in forms if "string" in form.get("type", "string")]
-        told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
-        return bool(of_text) and all(told)
-
-    def remedy(self, place: Place) -> str:
-        """What the program has to say where text is no path: the name nearest to it that the schema knows."""
-        for end in range(len(place), 0, -1):
-            if isinstance(place[end - 1], str) and place[:end] not in self.unnamed:
-                return f" (if it is none: within(…, text=({place[end - 1]!r},)))"
-        return " (if it is none: a schema that names it, and within(…, text=…))"
+        return says_text(forms_of(nodes, schema))
 
 
 def _readings(text: str) -> Iterator[str]:
@@ -230,7 +214,7 @@ def _readings(text: str) -> Iterator[str]:
     backslashes for slashes; nothing where it reads as none."""
     if ".." not in text and not _READS_AS_PATH.match(text):
         return
-    plain = text.strip(_QUOTES_AND_BLANKS)
+    plain = text.strip(QUOTES_AND_BLANKS)
     dotted = ".." in plain.replace("\\", "/").split("/")
     written = {plain, plain.replace("\\", "/")} if dotted else {plain}
     for read in written | {os.path.normpath(one) for one in written}:
@@ -240,13 +224,3 @@ def _readings(text: str) -> Iterator[str]:
 
 def _is_rooted(text: str) -> bool:
     return text.startswith(("/", "~", os.sep)) or bool(os.path.splitdrive(text)[0])
-
-
-def _quoted_value(place: Place, text: str) -> str:
-    return f"{_place_text(place)}={text[:_QUOTE_LENGTH]!r}"
-
-
-def _place_text(place: Place) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    text = text if text.isprintable() else repr(text)
-    return text if len(text) <= _QUOTE_LENGTH else f"{text[:_QUOTE_LENGTH]}…"
