@@ -482,7 +482,8 @@ class Runner:
         that it was given to, the approver those of the outer one. A runner is mounted once in another: for two
         tenants, make two.
         """
-        return [tool.mounted(Mount(self._state.settings, tool.name, self.tools)) for tool in self.tools]
+        every = (*self.tools, *self.tools.quarantined)
+        return [tool.mounted(Mount(self._state.settings, tool.name, self.tools)) for tool in every]
 
     # -- leave --------------------------------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the tool")
     parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
     find.add_yes(parser)
+    find.add_lock(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     console = screen(errors=True)
     # On one terminal for both, the content is below soon enough.
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
-    runner = find.runner(options.tools, timeline.paused, options.yes, more)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock)
     tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
     call = ToolCall("", tool.name, _given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):

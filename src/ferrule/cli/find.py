@@ -6,13 +6,14 @@ import argparse
 import asyncio
 import functools
 import re
+import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
-from ferrule.approval import console
+from ferrule.approval import console, printable
 from ferrule.cli import load
 from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
@@ -43,6 +44,15 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_lock(parser: argparse.ArgumentParser) -> None:
+    """The option of those commands that offer or run tools."""
+    parser.add_argument(
+        "--lock",
+        metavar="FILE",
+        help="offer and run only tools that are as `ferrule lock` wrote them into this file",
+    )
+
+
 def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     """The tool of this name.
 
@@ -52,6 +62,8 @@ def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     found = tools.find(name)
     if found is not None:
         return found
+    if (aside := next((one for one in tools.quarantined if name in (one.name, one.wire_name)), None)) is not None:
+        raise UsageError(f"{name!r} is quarantined: it {aside.quarantine}")
     if places is None and name.endswith(".py"):
         raise UsageError(f"there is no tool {name!r}: the tools in that file are named by --tools {name}")
     more = " (these are built in; --tools FILE_OR_MODULE names others)" if places is None else ""
@@ -64,6 +76,7 @@ def runner(
     yes: Sequence[str] = (),
     more: Toolset | None = None,
     asked: Answering | None = None,
+    lock: str | None = None,
 ) -> Runner:
     """The one runner for all that `places` name.
 
@@ -77,6 +90,7 @@ def runner(
         yes: The tools that need no answer, as the person who starts the program has given it.
         more: Tools besides those; without places, they are all.
         asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
+        lock: The file by which the tools are locked.
 
     Raises:
         UsageError: where a place or a tool is not there, or a runner with guards has an approver that `yes` would
@@ -90,6 +104,7 @@ def runner(
         own = alone.approve
         if own is not None and yes:
             raise UsageError(f"the runner in {found[0][0]!r} has an approver of its own: --yes does not answer for it")
+        alone = alone if lock is None else alone.replace(tools=locked_by(alone.tools, lock))
         allowed = _names(alone.tools, yes, places)
         return alone.replace(approve=_allowing(allowed, asked) if own is None else _asked_last(own, pause))
     tools = Toolset([]) if more is None else more
@@ -98,6 +113,8 @@ def runner(
             tools = tools + _toolset(what)
         except DefinitionError as error:
             raise UsageError(f"the tools of {place!r} cannot be used: {error}") from None
+    if lock is not None:
+        tools = locked_by(tools, lock)
     return Runner(
         tools,
         guards=[within(), ask_before_changes],
@@ -106,6 +123,14 @@ def runner(
         observers=_observers([what for _, what in found]),
         timeout=TIMEOUT,
     )
+
+
+def locked_by(tools: Toolset, file: str) -> Toolset:
+    """The tools that are as the file has them; which are not is said on standard error."""
+    locked = tools.locked(file)
+    for one in locked.quarantined:
+        print(printable(f"ferrule: {one.name!r} is quarantined: it {one.quarantine}"), file=sys.stderr)
+    return locked
 
 
 def _observers(found: Sequence[object]) -> list[Observer]:

@@ -13,7 +13,12 @@ _SERVER_ADDRESS = re.compile(r"https?://")
 
 
 def configurations(
-    name: str, places: Sequence[str], servers: Sequence[str], yes: Sequence[str], directory: Path
+    name: str,
+    places: Sequence[str],
+    servers: Sequence[str],
+    yes: Sequence[str],
+    directory: Path,
+    lock: str | None = None,
 ) -> str:
     """The text of `ferrule serve --install`.
 
@@ -23,10 +28,21 @@ def configurations(
         servers: What `--mcp` names: files, and addresses of servers.
         yes: The tools that are not asked about.
         directory: Where the server works: a client starts it anywhere.
+        lock: The file by which the tools are locked.
     """
     connected = [f"--mcp={one if _SERVER_ADDRESS.match(one) else directory / one}" for one in servers]
     allowed = [f"--yes={tool}" for tool in yes]
-    started = _started(["serve", *places, *connected, *allowed, "--directory", str(directory)])
+    started = _started(
+        [
+            "serve",
+            *places,
+            *connected,
+            *allowed,
+            *([] if lock is None else [f"--lock={directory / lock}"]),
+            "--directory",
+            str(directory),
+        ]
+    )
     shared = _as_json({"mcpServers": {name: started}})
     typed = _as_json({"servers": {name: {"type": "stdio", **started}}})
     parts = [

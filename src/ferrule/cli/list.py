@@ -7,7 +7,7 @@ import argparse
 from rich.table import Table
 
 from ferrule import Tool
-from ferrule.cli import servers
+from ferrule.cli import find, servers
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH
@@ -16,7 +16,8 @@ _DESCRIPTION = 300
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """It has none of its own."""
+    """By which lock."""
+    find.add_lock(parser)
 
 
 def command(options: argparse.Namespace) -> int:

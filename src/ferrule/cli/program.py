@@ -23,6 +23,7 @@ COMMANDS = {
     "list": "show the tools, and what each does to the world",
     "schema": "print the tools as a model API gets them, as JSON",
     "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
+    "lock": "write down how the tools are, or say what changed since; accept a change",
     "select": "measure how well the right tools are found for a request, or say why these are found",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
@@ -37,6 +38,8 @@ OPTIONS = {
     "--mcp": True,
     "--verbose": False,
     "--yes": True,
+    "--lock": True,
+    "--accept": True,
     "--provider": True,
     "--strict": False,
     "--strict-where-possible": False,
@@ -64,6 +67,7 @@ Options and arguments may come in any order.
 exit codes:
   0    it worked
   1    the call or the run failed or was denied, lint found an error,
+       a tool is not as the lock has it,
        select eval missed a threshold, or the output could not be written
   2    what was written on the command line cannot be meant,
        or what it names cannot be used

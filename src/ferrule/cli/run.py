@@ -54,6 +54,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "by_budget:TOKENS, a plug-in, or MODULE_OR_FILE:ATTRIBUTE",
     )
     find.add_yes(parser)
+    find.add_lock(parser)
 
 
 def _turns(text: str) -> int:
@@ -74,11 +75,12 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
     selector = None if options.select is None else selector_at("--select", options.select)
-    runner = find.runner(options.tools, timeline.paused, options.yes, more)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock)
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
-        name = "search_tools" if runner.tools.find("search_tools") is None else "search_all_tools"  # a server's own
-        runner = runner.replace(tools=[*runner.tools, search_tool(runner.tools, ranker, name=name)])
+        taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
+        name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
+        runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
     _print_header(console, options.task, model, runner, options.select)
     context = ToolContext(session="cli")
     turns = options.max_turns

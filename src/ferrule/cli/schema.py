@@ -7,13 +7,15 @@ import importlib
 import json
 import sys
 
-from ferrule.cli import servers
+from ferrule.approval import printable
+from ferrule.cli import find, servers
 from ferrule.cli.usage import UsageError, choices
 from ferrule.providers import NAMES as PROVIDERS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Which API."""
+    find.add_lock(parser)
     parser.add_argument("--provider", required=True, metavar="NAME", help=", ".join(PROVIDERS))
 
 
@@ -29,4 +31,4 @@ def command(options: argparse.Namespace) -> int:
 
 def _json_escaped(character: str) -> str:
     """What could move a terminal's cursor, in JSON's own way to write it."""
-    return character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
+    return character if printable(character) == character else json.dumps(character)[1:-1]

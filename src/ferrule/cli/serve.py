@@ -62,6 +62,7 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--install", action="store_true", help="serve nothing: print what to write into the usual clients' files"
     )
     find.add_yes(parser)
+    find.add_lock(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -75,12 +76,12 @@ def command(options: argparse.Namespace) -> int:
     known = _known_token(options.token_env, address)
     with servers.connected(options) as (work, more):
         _import_what_serving_needs(address)
-        runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client)
+        runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client, lock=options.lock)
         name = _server_name(places)
         if options.install:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
-            print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd()), end="")
+            print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd(), options.lock), end="")
             return 0
         if address is None:
             return work.run(_until_told(partial(serve.stdio, runner, name=name)))

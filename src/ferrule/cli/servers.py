@@ -45,7 +45,7 @@ def connected(options: argparse.Namespace) -> Iterator[tuple[asyncio.Runner, Too
 def tools(options: argparse.Namespace) -> Toolset:
     """The tools that `--tools` and `--mcp` name, for who only looks at them."""
     with connected(options) as (_, more):
-        return find.runner(options.tools, more=more).tools
+        return find.runner(options.tools, more=more, lock=getattr(options, "lock", None)).tools
 
 
 def _tell_of(about: object) -> None:

@@ -139,6 +139,8 @@ class Tool(Generic[P, R_co]):
     """The runners that it is mounted from, as `Runner.as_tools` noted them, the outermost first."""
     adapt: Callable[[Handler], Handler] | None
     """What was done to its handler, and is done again wherever the handler is made anew."""
+    quarantine: str | None
+    """Why it is offered to nobody and never runs, as `Toolset.locked` found; copies have it too."""
     in_this_thread: local
     """Where the runner keeps what `await some_tool(...)` runs on."""
 
@@ -150,6 +152,7 @@ class Tool(Generic[P, R_co]):
     ) -> None:
         refuse_unknown(options, OPTIONS, f"tool {name!r}")
         vars(self).update(handler=handler, options={}, adapt=None, limiter=None, mounts=(), in_this_thread=local())
+        vars(self).update(quarantine=None)
         self._define(name, options, anew=True)
 
     @property
@@ -257,6 +260,10 @@ class Tool(Generic[P, R_co]):
     def mounted(self, mount: object) -> Tool[P, R_co]:
         """A copy that carries the settings of a runner with it, outside those that it carries already."""
         return self._copied(mounts=(mount, *self.mounts))
+
+    def quarantined(self, why: str) -> Tool[P, R_co]:
+        """A copy that is offered to nobody and never runs, for that reason."""
+        return self._copied(quarantine=why)
 
     @property
     def fingerprint(self) -> str:

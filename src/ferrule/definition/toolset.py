@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import logging
+import os
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partialmethod, singledispatchmethod
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from ferrule.arguments.names import Names, as_seen, folded
+from ferrule.definition import lock
 from ferrule.definition.decorator import as_tool, tool
 from ferrule.definition.options import texts
 from ferrule.definition.signature import unfilled_self
@@ -40,9 +42,12 @@ class Toolset:
             raise DefinitionError(f"Toolset takes a list of tools, not {tools!r}; a list of one tool is [tool]")
         flat: list[Tool] = []
         for item in tools:
-            flat.extend(item if isinstance(item, Toolset) else [as_tool(item)])
-        searches = tuple(item for item in flat if SEARCH_TAG in item.tags)
-        vars(self).update(_tools=tuple(flat), _by_any_name={}, _by_folded={}, searches=searches)
+            flat.extend(item._all if isinstance(item, Toolset) else [as_tool(item)])
+        offered = tuple(item for item in flat if item.quarantine is None)
+        searches = tuple(item for item in offered if SEARCH_TAG in item.tags)
+        quarantined = tuple(item for item in flat if item.quarantine is not None)
+        vars(self).update(_all=tuple(flat), _tools=offered, quarantined=quarantined, searches=searches)
+        vars(self).update(_by_any_name={}, _by_folded={})
         taken: dict[str, Tool] = {}
         for item in flat:
             _check_self(item)
@@ -55,13 +60,19 @@ class Toolset:
                     ".prefixed(…) or .renamed({…}); Toolset.replace(tool) puts one in another's place"
                 )
             taken.update(dict.fromkeys(seen, item))
-            self._by_any_name.update(dict.fromkeys(names, item))
+            if item.quarantine is None:
+                self._by_any_name.update(dict.fromkeys(names, item))
             for key in set(map(folded, names)):
-                self._by_folded[key] = item if self._by_folded.get(key, item) is item else None
-        vars(self).update(_names=Names(item.name for item in flat))
+                is_one = item.quarantine is None and self._by_folded.get(key, item) is item
+                self._by_folded[key] = item if is_one else None
+        vars(self).update(_names=Names(item.name for item in offered))
 
     searches: tuple[Tool, ...]
     """Those that find others."""
+    quarantined: tuple[Tool, ...]
+    """Those that `locked` has put aside, each with its reason in `quarantine`. They are no part of the toolset: nobody
+    is offered them, none of its methods gives them back, and a call of one is denied."""
+    _all: tuple[Tool, ...]
     _tools: tuple[Tool, ...]
     # Made with the toolset, as a call in the loop pays for what is made when a name is unknown for the first time.
     _by_any_name: dict[str, Tool]
@@ -113,7 +124,7 @@ class Toolset:
 
     def register(self, item: ToolForm) -> Toolset:
         """A new toolset with one tool more."""
-        return Toolset([*self._tools, item])
+        return Toolset([*self._all, item])
 
     def replace(self, item: ToolForm) -> Toolset:
         """A new toolset with `item` in the place of the tool of its name.
@@ -123,7 +134,7 @@ class Toolset:
         """
         made = as_tool(item)
         old = self.get(made.name)
-        return Toolset([made if one is old else one for one in self._tools])
+        return Toolset([made if one is old else one for one in self._all])
 
     def get(self, name: str) -> Tool:
         """The tool of that name, or of that wire name.
@@ -133,6 +144,10 @@ class Toolset:
         """
         found = self.find(name)
         if found is None:
+            if (
+                aside := next((one for one in self.quarantined if name in (one.name, one.wire_name)), None)
+            ) is not None:
+                raise KeyError(f"{name!r} {aside.quarantine}")
             near = self.nearest(str(name))
             raise KeyError(f"Unknown tool: {name!r}" + (f"; the nearest are {near!r}" if near else ""))
         return found
@@ -163,8 +178,8 @@ class Toolset:
         Raises:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
-        named = self._named(texts("globs", globs)) if globs or tags is None else self._tools
-        tagged = set(self._tools) if tags is None else self._tagged(tags)
+        named = self._named(texts("globs", globs)) if globs or tags is None else self._all
+        tagged = set(self._all) if tags is None else self._tagged(tags)
         return Toolset(item for item in named if item in tagged)
 
     def without(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
@@ -174,18 +189,18 @@ class Toolset:
             DefinitionError: for globs or tags that are no texts, and a name that no tool has.
         """
         left_out = {*self._named(texts("globs", globs)), *self._tagged(tags or ())}
-        return Toolset(item for item in self._tools if item not in left_out)
+        return Toolset(item for item in self._all if item not in left_out)
 
     def _named(self, globs: tuple[str, ...]) -> list[Tool]:
         self._check_names(glob for glob in globs if _WILD.isdisjoint(glob))
-        return [item for item in self._tools if _fits(item, globs)]
+        return [item for item in self._all if _fits(item, globs)]
 
     def _tagged(self, tags: Iterable[str]) -> set[Tool]:
         wanted = set(texts("tags", tags))
-        return {item for item in self._tools if not wanted.isdisjoint(item.tags)}
+        return {item for item in self._all if not wanted.isdisjoint(item.tags)}
 
     def _check_names(self, names: Iterable[str]) -> None:
-        known = {item.name: item for item in self._tools}
+        known = {item.name: item for item in self._all}
         for name in names:
             if name not in known:
                 hint = f"the nearest are {near!r}" if (near := self.nearest(name)) else f"there are {[*known]!r}"
@@ -193,7 +208,7 @@ class Toolset:
 
     def prefixed(self, prefix: str) -> Toolset:
         """All, with `prefix` before each name."""
-        return Toolset(item.replace(name=f"{prefix}{item.name}") for item in self._tools)
+        return Toolset(item.replace(name=f"{prefix}{item.name}") for item in self._all)
 
     def renamed(self, names: Mapping[str, str]) -> Toolset:
         """All, with new names for some: `{old: new}`.
@@ -202,11 +217,11 @@ class Toolset:
             DefinitionError: for an old name that there is not.
         """
         self._check_names(names)
-        return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._tools)
+        return Toolset(item.replace(name=names.get(item.name, item.name)) for item in self._all)
 
     def map(self, function: Callable[[Tool], ToolInput]) -> Toolset:
         """What `function` makes of each tool."""
-        return Toolset(function(item) for item in self._tools)
+        return Toolset([*(function(item) for item in self._tools), *self.quarantined])
 
     def bind(self, /, **values: object) -> Toolset:
         """All, with these arguments fixed and hidden from the model in every tool that has them.
@@ -214,13 +229,34 @@ class Toolset:
         Raises:
             DefinitionError: for a parameter that no tool has.
         """
-        names = {item.name: item.handling.parameters.schema["properties"].keys() for item in self._tools}
+        names = {item.name: item.handling.parameters.schema["properties"].keys() for item in self._all}
         for key in values:
             if not any(key in known for known in names.values()):
                 raise DefinitionError(f"bind: no tool has a parameter {key!r}")
-        return Toolset(
+        bound = (
             item.bind(**mine) if (mine := {k: v for k, v in values.items() if k in names[item.name]}) else item
             for item in self._tools
+        )
+        return Toolset([*bound, *self.quarantined])
+
+    def locked(self, file: str | os.PathLike[str] = lock.LOCK_FILE) -> Toolset:
+        """A toolset in which each tool is as it was when `ferrule lock` wrote the file. What is not is `quarantined`:
+        it is offered to nobody, and a call of it is denied, until `ferrule lock --accept NAME`. See docs/lock.md.
+
+        Raises:
+            DefinitionError: where there is no such file, or it is not as it was written.
+        """
+        if (noted := lock.NOTED.get()) is not None:
+            noted.append((os.path.abspath(file), self))
+            return self
+        whys = lock.differences(self._tools, lock.read_lock(file))
+        where = "" if file == lock.LOCK_FILE else f" --lock {os.fspath(file)!r}"
+        for name, why in whys.items():
+            whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
+            logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
+        return Toolset(
+            item.quarantined(whys[item.name]) if item.quarantine is None and item.name in whys else item
+            for item in self._all
         )
 
     @property
@@ -233,7 +269,7 @@ class Toolset:
     def __add__(self, other: object) -> Toolset:
         if not isinstance(other, Toolset):
             return NotImplemented
-        return Toolset([*self._tools, *other])
+        return Toolset([*self._all, other])
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, Tool):

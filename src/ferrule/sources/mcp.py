@@ -9,6 +9,7 @@ See docs/mcp.md. The package `mcp` is imported when a connection is made: `pip i
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,6 +51,7 @@ def connect(
     start_timeout: float = 30.0,
     inputs: Mapping[str, str] | None = None,
     longest_description: int = 8_000,
+    lock: str | os.PathLike[str] | None = None,
 ) -> Servers:
     """Connect to MCP servers: an async context manager that gives a toolset with all their tools. See docs/mcp.md.
 
@@ -65,6 +67,8 @@ def connect(
         inputs: What stands for `${input:id}` in an `mcp.json`, by its id.
         longest_description: Characters at which descriptions of tools are cut, with a note that says so. The Chat
             Completions of OpenAI and Azure take 1,024.
+        lock: The file that each toolset is `locked` by, also one of a list that changed: it is read for each of them,
+            and where it cannot be read then, all tools are quarantined.
 
     Raises:
         DefinitionError: for what is no server, and on entering where the package `mcp` is missing.
@@ -84,7 +88,7 @@ def connect(
         raise DefinitionError(f"start_timeout is a number of seconds, not {start_timeout!r}")
     if type(longest_description) is not int or longest_description < 1:
         raise DefinitionError(f"longest_description is a number of characters, not {longest_description!r}")
-    return Servers(found, trusted, required, elicitation, start_timeout, longest_description)
+    return Servers(found, trusted, required, elicitation, start_timeout, longest_description, lock)
 
 
 class Servers:
@@ -101,14 +105,15 @@ class Servers:
         elicitation: bool,
         start_timeout: float,
         longest_description: int,
+        lock: str | os.PathLike[str] | None,
     ) -> None:
         self._servers, self._trusted, self._required = servers, trusted, required
         self._elicitation, self._start_timeout = elicitation, start_timeout
-        self._longest_description = longest_description
+        self._longest_description, self._lock = longest_description, lock
         self._connections: list[Connection] = []
         self._tools: list[Tools] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._toolset = Toolset([])
+        self._toolset = self._listed = Toolset([])
         self._left_out: tuple[LeftOut, ...] = ()
         self._version, self._entered, self._closed = 0, False, False
         self._changed = asyncio.Event()
@@ -166,6 +171,8 @@ class Servers:
         if self._entered:
             raise RuntimeError("connect(…) is entered once; make another one for another connection")
         self._entered = True
+        if self._lock is not None:
+            Toolset([]).locked(self._lock)  # raises where it cannot be read
         try:
             from ferrule.sources._mcp_connection import Connection
             from ferrule.sources._mcp_tools import Tools
@@ -232,9 +239,21 @@ class Servers:
             return
         tools, left_out = without_doubles(self._tools)
         self._left_out = tuple(left_out)
-        if tools == list(self._toolset):
+        if tools == list(self._listed):
             return
-        self._toolset = Toolset(tools)
+        listed = locked = self._listed = Toolset(tools)
+        if self._lock is not None:
+            locked = await asyncio.to_thread(_locked_or_aside, listed, self._lock)
+        if listed is not self._listed:  # there is a later one by now
+            return
+        self._toolset = locked
         self._version += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _locked_or_aside(tools: Toolset, file: str | os.PathLike[str]) -> Toolset:
+    try:
+        return tools.locked(file)
+    except DefinitionError as error:
+        return Toolset(tool.quarantined(str(error)) for tool in tools)

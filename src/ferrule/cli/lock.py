@@ -1,0 +1,110 @@
+"""`ferrule lock`: writes down how the tools are, says what changed since, and accepts a change."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ferrule import Tool, Toolset
+from ferrule.approval import preview_lines, printable
+from ferrule.cli import find, servers
+from ferrule.cli.usage import UsageError, choices
+from ferrule.definition import lock
+from ferrule.values.decision import Diff
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which file, and what is accepted."""
+    parser.add_argument("--lock", metavar="FILE", default=lock.LOCK_FILE, help=f"the file (default: {lock.LOCK_FILE})")
+    parser.add_argument(
+        "--accept",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="write how this tool is now, or that it is gone; may be repeated. The others stay as they are in the file",
+    )
+
+
+def command(options: argparse.Namespace) -> int:
+    """Write the file where it is not there, else what is accepted; 1 where a tool is not as the file has it."""
+    tools, file = _tools(options), Path(options.lock)
+    now = {tool.name: lock.definition_of(tool) for tool in tools}
+    if not options.accept and not os.path.lexists(file):
+        return _begin(file, now)
+    known = lock.read_lock(file) if os.path.lexists(file) else {}
+    why = {name: "is not there any more" for name in known if name not in now} | lock.differences(tools, known)
+    for name in options.accept:
+        if name not in now and name not in known:
+            raise UsageError(f"--accept: there is no tool {name!r}; {choices(name, [*why, *now])}")
+    for name in why:
+        print(printable(f"{name!r} {why[name]}{' (accepted)' if name in options.accept else ''}"))
+        for line in _difference_lines(known.get(name, {}), now.get(name, {})):
+            print(f"  {printable(line)}")
+    written = {name: one for name, one in known.items() if name not in options.accept}
+    written |= {name: now[name] for name in options.accept if name in now}
+    if written != known:
+        _write_lock(file, written)
+    left = [name for name in why if name not in options.accept and name in now]
+    print(_summary(left, len(now)))
+    return int(bool(left))
+
+
+def _begin(file: Path, now: Mapping[str, lock.Definition]) -> int:
+    """Write all tools, but those that somebody has to tell apart."""
+    like = lock.look_alikes(now)
+    _write_lock(file, {name: one for name, one in now.items() if name not in like})
+    print(printable(f"wrote {len(now) - len(like)} tools to {str(file)!r}"))
+    for name, other in like.items():
+        print(printable(f"left out {name!r}, whose name looks like {other!r}: ferrule lock --accept {name!r}"))
+    return int(bool(like))
+
+
+def _write_lock(file: Path, definitions: Mapping[str, lock.Definition]) -> None:
+    file.write_text(lock.lock_text(definitions), encoding="utf-8", newline="\n")
+
+
+def _summary(left: list[str], count: int) -> str:
+    if not left:
+        return f"all {count} tools are as the lock has them"
+    accepted = " ".join(f"--accept {name!r}" for name in left)
+    return printable(f"{len(left)} of {count} tools are quarantined; where that is right: ferrule lock {accepted}")
+
+
+def _tools(options: argparse.Namespace) -> Toolset:
+    """The tools that a program locks by this file where it does so, else all of them, none of them locked.
+
+    Raises:
+        UsageError: where it locks them by another file.
+    """
+    noted: list[tuple[str, Toolset]] = []
+    with servers.connected(options) as (_, more):
+        token = lock.NOTED.set(noted)
+        try:
+            tools = find.runner(options.tools, more=more).tools
+        finally:
+            lock.NOTED.reset(token)
+    if not noted:
+        return tools
+    file = os.path.abspath(options.lock)
+    mine: list[Tool] = [tool for where, toolset in noted if where == file for tool in toolset]
+    if not mine:
+        raise UsageError(f"the tools are locked by {noted[0][0]!r}: give --lock {noted[0][0]!r}")
+    return Toolset([*dict.fromkeys([*mine, *(more or ())])])
+
+
+def _difference_lines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """The differences of the parts, old and new."""
+    for part in lock.changed_parts(before, after) if after else ():
+        yield f"{part}:"
+        lines = preview_lines(Diff(_part_text(before.get(part)), _part_text(after.get(part))))
+        yield from (f"  {line}" for line in lines)
+
+
+def _part_text(value: Any) -> str:
+    if isinstance(value, str) or value is None:
+        return f"{value}\n" if value else ""
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,144 @@
+"""`ferrule.lock`: the definitions of tools that a person has accepted, and what differs from them. See docs/lock.md.
+
+A definition is what a model and the guards are shown of a tool, and where it comes from. What its handler does is not
+in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ferrule.arguments.names import as_seen, folded
+from ferrule.definition.handler import called
+from ferrule.errors import DefinitionError
+from ferrule.values.context import JUDGED_TRAITS
+
+if TYPE_CHECKING:
+    from ferrule.definition.tool import Tool
+    from ferrule.definition.toolset import Toolset
+
+LOCK_FILE = "ferrule.lock"
+NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
+"""Where it is a list, toolsets are not locked: which were to be, and by which file, is noted there, so that the file
+can be written of them."""
+
+Definition: TypeAlias = Mapping[str, Any]
+"""The parts of a tool's definition by name, as JSON, and their `digest`."""
+
+
+def definition_of(tool: Tool) -> Definition:
+    """The definition of a tool. A trait that is a function of the arguments is there as that alone."""
+    parts = {
+        "description": tool.description,
+        "title": tool.title,
+        "input_schema": tool.input_schema,
+        "hidden": sorted(tool.hidden),
+        "output_schema": tool.output_schema,
+        "traits": {name: _trait(getattr(tool, name)) for name in JUDGED_TRAITS},
+        "tags": sorted(tool.tags),
+        "examples": tool.examples,
+        "provider": tool.provider,
+        "version": tool.version,
+        "source": _source_of(tool),
+    }
+    known = {name: value for name, value in parts.items() if value or name in ("description", "input_schema")}
+    plain: dict[str, Any] = json.loads(json.dumps(known))
+    return {**plain, "digest": _digest_of(plain)}
+
+
+def _trait(value: object) -> object:
+    return value if isinstance(value, bool) else "a function of the arguments"
+
+
+def _source_of(tool: Tool) -> str:
+    """The server, or the module and the function, by its last name alone: a program may import it by another path."""
+    if tool.server is not None:
+        return f"server {_digest_of(tool.server)[:16]}"
+    function: Any = called(tool.handling.function)
+    module = str(getattr(function, "__module__", None) or "")
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file and (module == "__main__" or not module.replace(".", "").isidentifier()):  # one that was run, or read
+        module = Path(file).stem
+    return f"{module.rpartition('.')[2]}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _digest_of(value: object) -> str:
+    from hashlib import sha256  # loads OpenSSL
+
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def lock_text(definitions: Mapping[str, Definition]) -> str:
+    """What the file holds, of the definitions by their tools' names. Nothing in it is hidden: it is ASCII."""
+    return json.dumps({"version": 1, "tools": definitions}, indent=2, sort_keys=True) + "\n"
+
+
+def read_lock(file: str | os.PathLike[str]) -> dict[str, Definition]:
+    """The definitions in a file, by their tools' names.
+
+    Raises:
+        DefinitionError: where it is not there, or is not as it was written.
+    """
+    name = os.fspath(file)
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DefinitionError(
+            f"there is no {name!r}, which says how the tools may be: `ferrule lock` writes it of the tools as they are"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DefinitionError(f"{name!r} cannot be read: {error}") from error
+    broken = (
+        f"{name!r} is not as `ferrule lock` has written it%s: take it from version control, or delete it and let "
+        "`ferrule lock` write it anew"
+    )
+    try:
+        found = json.loads(text)["tools"]
+        edited = [tool for tool, known in found.items() if known.pop("digest") != _digest_of(known)]
+        definitions: dict[str, Definition] = {
+            tool: {**known, "digest": _digest_of(known)} for tool, known in found.items()
+        }
+        is_whole = edited or text == lock_text(definitions)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DefinitionError(broken % "") from error
+    if edited:
+        raise DefinitionError(broken % f", the entry of {edited[0]!r}")
+    if not is_whole:
+        raise DefinitionError(broken % "")
+    return definitions
+
+
+def changed_parts(before: Definition, after: Definition) -> list[str]:
+    """The names of the parts that differ."""
+    return [
+        part
+        for part in dict.fromkeys((*after, *before))
+        if part != "digest" and _digest_of(before.get(part)) != _digest_of(after.get(part))
+    ]
+
+
+def look_alikes(names: Iterable[str]) -> dict[str, str]:
+    """Of the names that look like another, each with the first such other."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(folded(as_seen(name)), []).append(name)
+    return {name: next(one for one in group if one != name) for group in groups.values() if group[1:] for name in group}
+
+
+def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) -> dict[str, str]:
+    """Which tools are not as they were accepted, by name, and why."""
+    tools, found = list(tools), {}
+    like = look_alikes([*definitions, *(tool.name for tool in tools)])
+    for tool in tools:
+        known, other = definitions.get(tool.name), like.get(tool.name)
+        if known is None:
+            found[tool.name] = "is new" if other is None else f"is new, and its name looks like {other!r}"
+        elif changed := changed_parts(known, definition_of(tool)):
+            found[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
+    return found
