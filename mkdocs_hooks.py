@@ -29,6 +29,7 @@ AT_THE_ROOT = {
 PUBLIC = ("ferrule", "ferrule.types", "ferrule.guards", "ferrule.middleware", "ferrule.approval", "ferrule.tools")
 PUBLIC += (
     "ferrule.paths",
+    "ferrule.policy",
     "ferrule.patterns",
     "ferrule.sources",
     "ferrule.selection",

@@ -38,7 +38,7 @@ LEAVES = {
     "commands": {"errors", "shell_syntax"},
     "events": {"errors", "values"},
     "paths": {"errors"},
-    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls"},
+    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls", "store"},
     "shell_syntax": set[str](),
     "store": {"errors", "paths"},
     "urls": {"errors"},

@@ -7,6 +7,24 @@ too. Both are values. `policy.py` is the guard that holds the rules of several f
 from __future__ import annotations
 
 from ferrule.policy.conditions import Condition, condition
+from ferrule.policy.files import found_files, standard_files
+from ferrule.policy.policy import Difference, Policy, load
+from ferrule.policy.reading import Finding, PolicyTest
 from ferrule.policy.rule import Rule
+from ferrule.policy.trust import Trusted
+from ferrule.policy.verdict import Judged
 
-__all__ = ["Condition", "Rule", "condition"]
+__all__ = [
+    "Condition",
+    "Difference",
+    "Finding",
+    "Judged",
+    "Policy",
+    "PolicyTest",
+    "Rule",
+    "Trusted",
+    "condition",
+    "found_files",
+    "load",
+    "standard_files",
+]

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
+from ferrule.commands import CommandPattern, Line, allowed, found, read_argv, read_line
 from ferrule.errors import DefinitionError
 from ferrule.paths import Roots
+from ferrule.urls import HostPattern, host_found, host_matches
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 
@@ -227,6 +229,105 @@ class Within(_Whole):
         return f"within {' or '.join(self.roots)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """A URL, or a host that stands alone, whose host is one of these."""
+
+    patterns: tuple[str, ...]
+    _read: tuple[HostPattern, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            raise DefinitionError("hosts = [] can never match")
+        object.__setattr__(self, "_read", tuple(map(HostPattern, self.patterns)))
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        return host_matches(value, self._read) if isinstance(value, str) else None
+
+    def found(self, value: Any, context: ToolContext) -> bool | None:
+        if value is None:
+            return False
+        return host_found(value, self._read) if isinstance(value, str) else None
+
+    def covers(self, other: Condition) -> bool:
+        if not isinstance(other, Hosts):
+            return False
+        return all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"hosts": list(self.patterns)}
+
+    @property
+    def text(self) -> str:
+        return f"host {' or '.join(self.patterns)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """A shell line, or a list of words, whose commands are of these; what it writes to by a redirection is within."""
+
+    patterns: tuple[str, ...]
+    within: tuple[str, ...] = ()
+    _read: tuple[CommandPattern, ...] = field(init=False, repr=False, compare=False)
+    _targets: Within | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.patterns:
+            raise DefinitionError("commands = [] can never match")
+        object.__setattr__(self, "_read", tuple(map(CommandPattern, self.patterns)))
+        object.__setattr__(self, "_targets", Within(self.within) if self.within else None)
+
+    @classmethod
+    def together(cls, given: Iterable[Commands]) -> Commands:
+        """Whose commands are of any of these."""
+        listed = list(given)
+        patterns = dict.fromkeys(pattern for one in listed for pattern in one.patterns)
+        return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
+
+    def matches(self, value: Any, context: ToolContext) -> bool | None:
+        line = _commands_in(value)
+        if line is None:
+            return False if value is None else None
+        if allowed(line, self._read, lambda path: self._may_write(path, context)):
+            return True
+        return None if line.unknown else False
+
+    def found(self, value: Any, context: ToolContext) -> bool | None:
+        line = _commands_in(value)
+        if line is None:
+            return False if value is None else None
+        return found(line, self._read)
+
+    def _may_write(self, path: str, context: ToolContext) -> bool:
+        return self._targets is not None and self._targets.matches(path, context) is True
+
+    def covers(self, other: Condition) -> bool:
+        if not isinstance(other, Commands):
+            return False
+        targets = other._targets is None or (self._targets is not None and self._targets.covers(other._targets))
+        return targets and all(any(one.covers(narrower) for one in self._read) for narrower in other._read)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"commands": list(self.patterns), **({"within": list(self.within)} if self.within else {})}
+
+    @property
+    def text(self) -> str:
+        return f"runs {' or '.join(self.patterns)}" + (
+            f", writing within {' or '.join(self.within)}" if self.within else ""
+        )
+
+
+def _commands_in(value: object) -> Line | None:
+    """The commands of a shell line or of a list of words."""
+    if isinstance(value, str):
+        return read_line(value)
+    if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
+        return read_argv(value)
+    return None
+
+
 _NOBODY: Final = ToolContext[Any]()
 _A_NUMBER: Final = "a number"
 
@@ -290,6 +391,11 @@ _MAKERS: Final[dict[frozenset[str], Callable[..., Condition]]] = {
     frozenset({"one_of"}): lambda one_of: OneOf(_list(one_of)),
     frozenset({"glob"}): lambda glob: Glob(glob),
     frozenset({"within"}): lambda within: Within(_text_list(within, "within")),
+    frozenset({"hosts"}): lambda hosts: Hosts(_text_list(hosts, "hosts")),
+    frozenset({"commands"}): lambda commands: Commands(_text_list(commands, "commands")),
+    frozenset({"commands", "within"}): lambda commands, within: Commands(
+        _text_list(commands, "commands"), _text_list(within, "within")
+    ),
 }
 KEYS: Final = _RANGE.union(*_MAKERS)
 
@@ -319,11 +425,16 @@ def refuse_unknown_keys(table: Iterable[str], known: Iterable[str], what: str) -
     Raises:
         DefinitionError: for the first of them.
     """
-    from difflib import get_close_matches  # loaded where something is wrong, and otherwise not
-
     names = sorted(known)
     for key in table:
         if key not in names:
-            near = get_close_matches(key, names, 1)
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-            raise DefinitionError(f"{what} has no {key!r}: {meant}")
+            every_name = ", ".join(names)
+            raise DefinitionError(f"{what} has no {key!r}{nearest(key, names) or f': there are {every_name}'}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A question whether another name was meant; empty where none is near."""
+    from difflib import get_close_matches  # loaded where something is wrong, and otherwise not
+
+    near = get_close_matches(name, sorted(names), 1)
+    return f": did you mean {near[0]!r}?" if near else ""

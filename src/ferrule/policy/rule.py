@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from ferrule.commands import COMMAND_NAMES
 from ferrule.errors import DefinitionError
+from ferrule.paths import has_name_of
 from ferrule.policy.conditions import Condition, check_glob, fits
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
@@ -17,6 +19,8 @@ Decide: TypeAlias = Literal["allow", "ask", "deny"]
 Scope: TypeAlias = Literal["managed", "user", "project", "session"]
 SCOPES: Final = ("managed", "user", "project", "session")
 DECIDES: Final = ("deny", "ask", "allow")
+ANY_COMMAND: Final = "(command)"
+"""The place of a condition on whatever parameter of the tool has the name of a shell line."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
 _NO_WILDCARDS = re.compile(r"[?\[\]{}!]")
 
@@ -70,7 +74,7 @@ class Rule:
                 raise DefinitionError(f"{pattern!r} is no pattern of tools: * is the one wildcard")
         _check_traits(self.traits)
         for place in self.arguments:
-            if not _PLACE.fullmatch(place):
+            if place != ANY_COMMAND and not _PLACE.fullmatch(place):
                 raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
         if self.into is not None and self.decide != "ask":
             raise DefinitionError('into is for decide = "ask": who is asked supplies the value')
@@ -102,10 +106,15 @@ class Rule:
             tool: What the tool is, in the place of `context.tool`.
         """
         tool = getattr(context, "tool", None) if tool is None else tool
+        answer = self.of_call(call, context, tool)
+        if answer is False or not self.arguments:
+            return answer
+        return every((answer, self.of_arguments(call.arguments, context)))
+
+    def of_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
+        """Whether tool and principal are such, whatever the arguments."""
         answer = self._of_tool(call.name, tool)
-        if answer is False:
-            return False
-        return every((answer, self._of_principal(context), self.of_arguments(call.arguments, context)), empty=True)
+        return every((answer, self._of_principal(context))) if self.principals and answer is not False else answer
 
     def of_arguments(
         self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
@@ -130,8 +139,6 @@ class Rule:
         return every((_has_trait(tool, trait) for trait in self.traits), empty=True)
 
     def _of_principal(self, context: ToolContext) -> bool | None:
-        if not self.principals:
-            return True
         who = context.principal
         return None if who is None else any(fits(glob, who) for glob in self.principals)
 
@@ -197,8 +204,16 @@ def of_place(
     """What a condition answers of the values at a place: for an allow of all of them, else of any. What is not there,
     null, or empty is not so."""
     test = one.matches if allows else one.found
-    parts = place.replace("[]", ".[]").split(".")
-    return _at(arguments, parts, lambda value: test(value, context), every if allows else some)
+    together = every if allows else some
+    if place == ANY_COMMAND:
+        lines = [name for name in arguments if has_name_of(name, COMMAND_NAMES)]
+        return together(_at(arguments, [name], lambda value: test(value, context), together) for name in lines)
+    return _at(arguments, parts_of(place), lambda value: test(value, context), together)
+
+
+def parts_of(place: str) -> list[str]:
+    """The keys that lead to a place, and `[]` for each list."""
+    return place.replace("[]", ".[]").split(".")
 
 
 def _at(

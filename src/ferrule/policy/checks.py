@@ -1,0 +1,177 @@
+"""What is wrong with rules beside each other, with their examples, and with the tools that they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ferrule.arguments.schema_walk import first_items, forms_of, of_item, of_property
+from ferrule.commands import COMMAND_NAMES
+from ferrule.paths import has_name_of
+from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
+from ferrule.policy.kinds import wrong_kind
+from ferrule.policy.reading import Finding, Level
+from ferrule.policy.rule import ANY_COMMAND, Rule, parts_of
+from ferrule.values.context import ToolContext
+
+_NOBODY = ToolContext[Any]()
+_RANKS = {"allow": 0, "ask": 1, "deny": 2}
+_TYPES_OF_VALUE: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",),
+    str: ("string",),
+    int: ("integer", "number"),
+    float: ("integer", "number"),
+}
+_COMBINES = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
+
+
+def finding(level: Level, rule: Rule, text: str) -> Finding:
+    """What is wrong with a rule, at its line."""
+    return Finding(level, rule.source, rule.line, text)
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+
+def check_examples(rule: Rule) -> Iterator[Finding]:
+    """The examples of a rule that do not hold."""
+    for wanted, examples in ((True, rule.match), (False, rule.no_match)):
+        for example in examples:
+            answer = _of_example(rule, example)
+            if answer is not wanted:
+                said = {True: "it matches", False: "it does not match", None: "it cannot be known whether it matches"}
+                key = "match" if wanted else "no_match"
+                yield finding("error", rule, f"{key} = {dict(example)!r:.200} does not hold: {said[answer]}")
+
+
+def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
+    """What the tools and the conditions of a rule answer of an example; `tool` in it is the tool, where the rule does
+    not name one alone."""
+    if len(rule.tools) != 1 or "*" in rule.tools[0]:
+        name = example.get("tool")
+        if rule.tools and name is not None and not any(fits(glob, str(name)) for glob in rule.tools):
+            return False
+        example = {key: value for key, value in example.items() if key != "tool"}
+    return rule.of_arguments(example, _NOBODY)
+
+
+# -- beside each other -------------------------------------------------------------------------------------------------
+
+
+def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
+    """Rules that never count, as a stricter one matches whatever they match; and in one file, what stands twice. What
+    another file has is no error, as no file can mend another."""
+    for at, rule in enumerate(rules):
+        for other_at, other in enumerate(rules):
+            here = rule.source == other.source
+            if _RANKS[other.decide] > _RANKS[rule.decide]:
+                if other.covers(rule):
+                    level: Level = "error" if here else "warning"
+                    yield finding(level, rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
+                    break
+            elif here and other.decide == rule.decide and at != other_at and other.covers(rule):
+                if not rule.covers(other):
+                    if not (rule.reason or rule.into):  # which may be why it is there
+                        yield finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
+                elif other_at < at:
+                    yield finding("error", rule, f"{rule.text!r} stands twice, as {other.name} too")
+
+
+# -- beside the tools --------------------------------------------------------------------------------------------------
+
+
+def check_tools(rules: Iterable[Rule], tools: Sequence[Any]) -> Iterator[Finding]:
+    """Rules that speak of tools, or of arguments, that are not there."""
+    names = [tool.name for tool in tools]
+    for rule in rules:
+        level: Level = "error" if rule.scope in {"project", "session"} else "warning"
+        missing = [glob for glob in rule.tools if not any(fits(glob, name) for name in names)]
+        for glob in missing:
+            yield finding(level, rule, f"there is no tool {glob!r}{nearest(glob, names)}")
+        spoken_of = [fit_of(rule, tool) for tool in tools if rule.speaks_of(tool)]
+        if not spoken_of and not missing:
+            yield finding(level, rule, f"{rule.text!r} speaks of none of the tools")
+        if spoken_of and not any(fit.speaks for fit in spoken_of):
+            yield finding("error", rule, f"{rule.text!r} can never match: {spoken_of[0].problem}")
+        yield from (
+            finding("error", rule, text) for text in sorted({fit.problem for fit in spoken_of if fit.speaks} - {""})
+        )
+
+
+class Fit(NamedTuple):
+    """How a rule stands to a tool."""
+
+    speaks: bool
+    """Whether it may speak of its calls: a rule for many tools does not speak of those without its arguments."""
+    problem: str = ""
+
+
+def fit_of(rule: Rule, tool: Any) -> Fit:
+    """How a rule stands to a tool, by the tool's schema where it has one."""
+    handling = getattr(tool, "handling", None)
+    if handling is None:
+        return Fit(True)
+    schema = handling.parameters.schema
+    by_name = tool.name in rule.tools
+    if rule.into is not None and rule.into not in schema.get("properties", ()):
+        return Fit(True, f"{tool.name} has no argument {rule.into!r}, which into names")
+    forms: list[Any] | None
+    for place, one in rule.arguments.items():
+        if place == ANY_COMMAND:
+            has_line = any(has_name_of(name, COMMAND_NAMES) for name in schema.get("properties", ()))
+            forms = [] if has_line else None
+        else:
+            forms = _forms_at(schema, parts_of(place))
+        if forms is None:
+            text = f"{tool.name} has no argument {place!r}{nearest(place, schema.get('properties', ()))}"
+            return Fit(by_name, text)
+        if wrong := wrong_kind(place, one, forms) or (by_name and _never(place, one, forms)):
+            return Fit(True, f"{tool.name}: {wrong}")
+    return Fit(True)
+
+
+def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | None:
+    """What a schema says of the values at a place; nothing where it leaves that open, `None` where none can be."""
+    nodes: list[Any] = [schema]
+    for depth, part in enumerate(parts):
+        forms = forms_of(nodes, schema)
+        if part == "[]":
+            below = [node for form in forms for node in (*of_item(form, None), *first_items(form))]
+            is_open = any(form.get("type") == "array" and not below for form in forms)
+        else:
+            below = [node for form in forms for node in of_property(form, part)]
+            is_open = depth > 0 and not any("properties" in form for form in forms)
+        if is_open or not all(isinstance(node, Mapping) for node in below):
+            return []
+        if not below:
+            return None
+        nodes = below
+    return forms_of(nodes, schema)
+
+
+def _never(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]]) -> str:
+    """Why no value that a schema allows can match; empty where one may."""
+    leaves = [form for form in forms if not _COMBINES & form.keys()]
+    values = [[form["const"]] if "const" in form else form.get("enum") for form in leaves]
+    if leaves and None not in values and isinstance(condition, OneOf):
+        known = [value for several in values for value in several or ()]
+        if not any(condition.matches(value, _NOBODY) for value in known):
+            return f"{place} is one of {', '.join(map(repr, known))}, and never {condition.text}"
+    types = {kind for form in leaves for kind in _listed_types(form.get("type"))}
+    if not leaves or None in types or types & {*_types_taken(condition), "null"}:
+        return ""
+    of_items = f"; of its items: {place}[]" if "array" in types else ""
+    return f"{place} is never {condition.text}: it is {' or '.join(sorted(map(str, types)))}{of_items}"
+
+
+def _listed_types(given: Any) -> list[Any]:
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _types_taken(condition: Condition) -> set[str]:
+    """The JSON types of which some value may match."""
+    if isinstance(condition, Range):
+        return {"integer", "number", "string"}
+    if isinstance(condition, OneOf):
+        return {name for value in condition.values for name in _TYPES_OF_VALUE[type(value)]}
+    return {"string", "array"} if isinstance(condition, Commands) else {"string"}

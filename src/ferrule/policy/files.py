@@ -1,0 +1,82 @@
+"""The files of a policy: each is read once, so that the bytes that were trusted are those that are read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from ferrule.errors import DefinitionError
+from ferrule.paths import open_exactly, real
+from ferrule.policy.rule import Scope
+
+MOST_BYTES: Final = 262_144
+FILE_NAME: Final = "policy.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFile:
+    """A policy file as it was read.
+
+    Attributes:
+        path: Its real path.
+        digest: The SHA-256 of its bytes, in hexadecimal digits.
+    """
+
+    path: str
+    scope: Scope
+    text: str
+    digest: str
+
+
+def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
+    """Read a file once.
+
+    Raises:
+        DefinitionError: where it cannot be read, is too large, or is no UTF-8.
+    """
+    given = os.path.expanduser(os.fspath(path))
+    try:
+        exact = real(given, ".")
+        with os.fdopen(open_exactly(exact), "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        return PolicyFile(exact, scope, data.decode("utf-8"), sha256(data).hexdigest())
+    except (OSError, ValueError) as error:
+        raise DefinitionError(f"it cannot be read: {error}") from None
+
+
+def configuration_folder() -> Path:
+    """Where a person's own configuration is: `$XDG_CONFIG_HOME/ferrule`."""
+    return _given_folder("XDG_CONFIG_HOME", ".config") / "ferrule"
+
+
+def state_folder() -> Path:
+    """Where what a person has answered is kept: `$XDG_STATE_HOME/ferrule`."""
+    return _given_folder("XDG_STATE_HOME", ".local/state") / "ferrule"
+
+
+def _given_folder(variable: str, default: str) -> Path:
+    """The folder of an environment variable; one that is not absolute does not count, as the XDG specification has
+    it."""
+    given = os.environ.get(variable, "")
+    return Path(given) if os.path.isabs(given) else Path.home() / default
+
+
+def standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
+    """The files that the command line looks for by itself, with their scopes, whether they are there or not.
+    See docs/policy.md#scopes."""
+    places: list[tuple[Scope, Path]] = [
+        ("managed", Path("/etc/ferrule") / FILE_NAME),
+        ("user", configuration_folder() / FILE_NAME),
+        ("project", Path(working_directory).absolute() / ".ferrule" / FILE_NAME),
+    ]
+    return [(scope, str(path)) for scope, path in places]
+
+
+def found_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
+    """Those of them that are there. See docs/policy.md#scopes."""
+    return [(scope, path) for scope, path in standard_files(working_directory) if os.path.lexists(path)]

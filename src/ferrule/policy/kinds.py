@@ -1,0 +1,53 @@
+"""What kind of text stands at a place: a path, a URL or a shell line, each of which can be written in many ways.
+
+So one kind of condition alone speaks of each: an equality or a glob would miss the other ways to write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from ferrule.commands import COMMAND_NAMES
+from ferrule.paths import PATH_NAMES, has_name_of
+from ferrule.policy.conditions import Commands, Condition, Hosts, Within
+from ferrule.policy.rule import ANY_COMMAND, parts_of
+from ferrule.urls import HOST_NAMES, URL_NAMES
+
+
+class _Kind(NamedTuple):
+    what: str
+    names: frozenset[str]
+    formats: frozenset[str]
+    condition: type
+    remedy: str
+
+
+_PLACE_KINDS: Final = (
+    _Kind("a path", PATH_NAMES, frozenset({"path"}), Within, 'within = ["…"]'),
+    _Kind(
+        "a URL",
+        URL_NAMES | HOST_NAMES,
+        frozenset({"uri", "url", "iri", "reference", "hostname"}),
+        Hosts,
+        'hosts = ["…"]',
+    ),
+    _Kind("a shell line", COMMAND_NAMES, frozenset({"shell"}), Commands, 'commands = ["…"]'),
+)
+
+
+def wrong_kind(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Why a condition cannot speak of the text at a place; empty where it can.
+
+    Args:
+        forms: What a schema says of the values there, where one is known; its formats count besides the name.
+    """
+    if place == ANY_COMMAND:
+        return ""
+    name = next(part for part in reversed(parts_of(place)) if part != "[]")
+    formats = {str(form["format"]).rpartition("-")[2] for form in forms if "format" in form}
+    by_format = [kind for kind in _PLACE_KINDS if kind.formats & formats]
+    for kind in by_format or [kind for kind in _PLACE_KINDS if has_name_of(name, kind.names)]:
+        if not isinstance(condition, kind.condition):
+            return f"{place} is {kind.what}, which can be written in many ways: {place} takes {kind.remedy} alone"
+    return ""

@@ -1,0 +1,324 @@
+"""`Policy`: the rules of several files as one guard, which can be loaded again."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ferrule.errors import DefinitionError
+from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of
+from ferrule.policy.files import PolicyFile, read_policy_file, standard_files
+from ferrule.policy.protected import Protected
+from ferrule.policy.reading import Document, Finding, PolicyTest, read_document
+from ferrule.policy.rule import Rule, Scope
+from ferrule.policy.trust import Trusted
+from ferrule.policy.verdict import Entry, ForTool, Judged, Mode
+from ferrule.values.arguments import starred
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, deny
+from ferrule.values.frozen import JsonObject, freeze, thaw
+
+log = logging.getLogger("ferrule")
+GivenFile: TypeAlias = tuple[Scope, str | os.PathLike[str]]
+_MOST_DIFFERENCES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Calls of which a policy in shadow says another thing. See docs/policy.md#shadow.
+
+    Attributes:
+        tool: Their tool.
+        now: What counts: `"allow"`, `"ask"` or `"deny"`.
+        shadow: What the policy in shadow says.
+        now_rule: Which rule said so, where one did.
+        shadow_rule: The same of the policy in shadow.
+        count: How many such calls there were.
+        example: The arguments of the first of them, with stars for what no model sees.
+    """
+
+    tool: str
+    now: str
+    shadow: str
+    now_rule: str | None
+    shadow_rule: str | None
+    count: int
+    example: JsonObject
+
+
+class Contents(NamedTuple):
+    """What several files say together."""
+
+    rules: tuple[Rule, ...] = ()
+    modes: Mapping[Mode, str] = freeze({})
+    tests: tuple[PolicyTest, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    digests: Mapping[str, str] = freeze({})
+    files: tuple[str, ...] = ()
+
+
+def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted: Trusted) -> Contents:
+    """What files say; never raises for what is in them, which is among the findings."""
+    found: list[Finding] = []
+    read: dict[str, PolicyFile] = {}
+    for scope, path in given:
+        try:
+            file = read_policy_file(path, scope)
+        except DefinitionError as error:
+            found.append(Finding("error", os.fspath(path), 0, str(error)))
+            continue
+        if file.path in {other.path for other in read.values()}:
+            found.append(Finding("error", os.fspath(path), 0, "the file is given twice"))
+        read[os.fspath(path)] = file
+    names = _names_of(list(read.values()))
+    documents = [(file, read_document(file.text, names[file.path], file.scope)) for file in read.values()]
+    rules = sorted((rule for _, document in documents for rule in document.rules), key=_order)
+    found += [one for _, document in documents for one in document.findings]
+    found += [*(one for rule in rules for one in check_examples(rule)), *check_beside(rules)]
+    found += () if tools is None else check_tools(rules, tools)
+    left_out = frozenset(_untrusted(documents, trusted, found))
+    return Contents(
+        tuple(rule for rule in rules if rule.decide != "allow" or rule.source not in left_out),
+        {of.mode[0]: f"{names[file.path]}:{of.mode[1]}" for file, of in documents if of.mode is not None},
+        tuple(test for _, document in documents for test in document.tests),
+        tuple(sorted(found, key=lambda one: (one.level, one.source, one.line))),
+        {path: file.digest for path, file in read.items()},
+        tuple(file.path for file in read.values()),
+    )
+
+
+def _order(rule: Rule) -> tuple[Any, ...]:
+    """An order of rules that does not depend on the one in which files were given."""
+    return rule.scope, rule.source, rule.line, rule.text
+
+
+def _names_of(files: Sequence[PolicyFile]) -> dict[str, str]:
+    """What each file is called, by its path: as shortly as they are told apart."""
+    short = {file.path: os.path.basename(file.path) for file in files}
+    for longer in (
+        {file.path: f"{file.scope}/{short[file.path]}" for file in files},
+        {one.path: one.path for one in files},
+    ):
+        counts = Counter(short.values())
+        short = {path: name if counts[name] == 1 else longer[path] for path, name in short.items()}
+    return short
+
+
+def _untrusted(
+    documents: Iterable[tuple[PolicyFile, Document]], trusted: Trusted, found: list[Finding]
+) -> Iterator[str]:
+    """The names of files whose allows do not count, as nobody has trusted them."""
+    for file, document in documents:
+        allows = [rule for rule in document.rules if rule.decide == "allow"]
+        if file.scope != "project" or not allows:
+            continue
+        more = ""
+        try:
+            if trusted.has(file.path, file.digest):
+                continue
+        except DefinitionError as error:
+            more = f" ({error})"
+        name, count = allows[0].source, len(allows)
+        text = f"{count} of its allow rules do not count, as nobody has trusted the file as it is"
+        remedy = f"read it, then `ferrule policy trust {file.path}`"
+        found.append(Finding("warning", name, allows[0].line, f"{text}{more}: {remedy}"))
+        yield name
+
+
+class _Compiled:
+    """What files say, by tool: a call looks at those rules alone that may speak of it."""
+
+    def __init__(self, said: Contents) -> None:
+        self.said = said
+        self._by_tool: WeakKeyDictionary[Any, ForTool] = WeakKeyDictionary()
+        self.broken = [one for one in said.findings if one.level == "error"]
+
+    def verdict(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+        if self.broken:
+            return deny("the policy is broken, so nothing may run")
+        return self.for_tool(call, tool).verdict(call, context, tool, self.said.modes)
+
+    def for_tool(self, call: ToolCall, tool: Any) -> ForTool:
+        """The rules that may speak of calls of a tool."""
+        definition = getattr(tool, "definition", None)
+        if definition is None:
+            return ForTool.of(map(Entry, self.said.rules)) if tool is None else self._made_for(tool)
+        found = self._by_tool.get(definition)
+        if found is None:
+            found = self._by_tool[definition] = self._made_for(definition)
+        return found
+
+    def _made_for(self, tool: Any) -> ForTool:
+        return ForTool.of(self._entries(tool))
+
+    def _entries(self, tool: Any) -> Iterator[Entry]:
+        hidden = frozenset(getattr(tool, "hidden", ()))
+        for rule in self.said.rules:
+            fit = fit_of(rule, tool) if rule.speaks_of(tool) else None
+            if fit is None or not fit.speaks:
+                continue
+            if fit.problem:
+                does = "never allows" if rule.decide == "allow" else "asks about every call"
+                log.warning("%s: %s; so it %s", rule.name, fit.problem, does)
+            tops = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
+            yield Entry(rule, fit.problem, not hidden.isdisjoint(tops))
+
+
+class Policy:
+    """The rules of several files as a guard. Made by `guards.rules`, or by `load`. See docs/policy.md.
+
+    Attributes:
+        findings: What is wrong in the files, or may be; errors where it was made by `load` alone. Such a policy denies
+            every call.
+    """
+
+    def __init__(
+        self,
+        files: Iterable[GivenFile],
+        *,
+        tools: Iterable[Any] | None = None,
+        shadow: str | os.PathLike[str] | None = None,
+        trusted: Trusted | None = None,
+    ) -> None:
+        self._files = tuple(files)
+        self._tools = None if tools is None else tuple(tools)
+        self._trusted = trusted or Trusted()
+        self._shadow_file = shadow
+        names = ", ".join(os.path.basename(os.fspath(path)) for _, path in self._files)
+        self.__name__ = self.__qualname__ = f"rules({names})"
+        self._differences: dict[tuple[Any, ...], Difference] = {}
+        self._lock = threading.Lock()
+        self._use(read_files(self._files, self._tools, self._trusted))
+
+    def _use(self, said: Contents) -> None:
+        self._shadow, more = self._read_shadow()
+        self.findings = (*said.findings, *more)
+        standard = (path for _, path in standard_files())
+        self._protected = Protected([*said.files, *standard, self._trusted.path])
+        self._compiled = _Compiled(said)
+
+    def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
+        """The policy in shadow: its file stands in the place of the program's own. Broken, it breaks nothing."""
+        if self._shadow_file is None:
+            return None, []
+        others = [(scope, path) for scope, path in self._files if scope != "managed"]
+        compiled = _Compiled(read_files([("managed", self._shadow_file), *others], self._tools, self._trusted))
+        if not compiled.broken:
+            return compiled, []
+        return None, [replace_level(one) for one in compiled.broken]
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that count, by scope, file and line."""
+        return self._compiled.said.rules
+
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """The modes of the files, all of which hold."""
+        return frozenset(self._compiled.said.modes)
+
+    @property
+    def tests(self) -> tuple[PolicyTest, ...]:
+        """The tests of decisions that stand in the files."""
+        return self._compiled.said.tests
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """The SHA-256 of what was read of each file, by its path as it was given."""
+        return self._compiled.said.digests
+
+    def reload(self) -> tuple[Finding, ...]:
+        """Read the files again, and what is wrong in them; where that is an error, what was read before goes on to
+        count, and the log says so."""
+        said = read_files(self._files, self._tools, self._trusted)
+        errors = [one for one in said.findings if one.level == "error"]
+        if errors:
+            log.error(
+                "the policy was not loaded again, and the one before goes on to count: %s", "; ".join(map(str, errors))
+            )
+            return said.findings
+        self._use(said)
+        return self.findings
+
+    def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
+        """What the rules say: a decision with its rule, or nothing for what is read-only and no rule speaks of."""
+        compiled, tool = self._compiled, getattr(context, "tool", None)
+        decision = self._decided(compiled, call, context, tool)
+        if self._shadow is not None:
+            self._compare(self._shadow, decision, call, context, tool)
+        return decision
+
+    def decide(self, call: ToolCall, context: ToolContext, tool: Any = None) -> Judged:
+        """The same, with what each rule says; nothing is noted of it.
+
+        Args:
+            tool: What the tool is, in the place of `context.tool`.
+        """
+        compiled, tool = self._compiled, getattr(context, "tool", None) if tool is None else tool
+        parts = compiled.for_tool(call, tool)
+        answers = {id(one.rule): one.answer(call, context, tool) for part in parts for one in part}
+        said = tuple((rule, answers.get(id(rule), False)) for rule in compiled.said.rules)
+        return Judged(self._decided(compiled, call, context, tool), said)
+
+    def _decided(self, compiled: _Compiled, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+        if tool is None or tool.read_only is not True:
+            named = self._protected.named_by(call, context)
+            if named is not None:
+                return deny(f"{os.path.basename(named)} decides what may run, and no tool may change it")
+        return compiled.verdict(call, context, tool)
+
+    # -- shadow --------------------------------------------------------------------------------------------------------
+
+    def differences(self) -> tuple[Difference, ...]:
+        """What the policy in shadow would have said otherwise so far, the most frequent first."""
+        with self._lock:
+            return tuple(sorted(self._differences.values(), key=lambda one: -one.count))
+
+    def _compare(
+        self, shadow: _Compiled, decision: Decision | None, call: ToolCall, context: ToolContext, tool: Any
+    ) -> None:
+        try:
+            other = self._decided(shadow, call, context, tool)
+            now, then = (one.kind if one is not None else "allow" for one in (decision, other))
+            if now != then:
+                spoke = [None if one is None else one.rule for one in (decision, other)]
+                self._note(Difference(call.name, now, then, spoke[0], spoke[1], 1, {}), call, tool)
+        except Exception:
+            log.exception("the policy in shadow broke, and counts for nothing")
+
+    def _note(self, found: Difference, call: ToolCall, tool: Any) -> None:
+        key = (found.tool, found.now, found.shadow, found.now_rule, found.shadow_rule)
+        with self._lock:
+            known = self._differences.get(key)
+            if known is not None:
+                self._differences[key] = replace(known, count=known.count + 1)
+            elif len(self._differences) < _MOST_DIFFERENCES:
+                example = thaw(starred(call.arguments, getattr(tool, "hidden", ())))
+                self._differences[key] = replace(found, example=freeze(example))
+                log.warning(
+                    "the policy in shadow says %s (%s) of a call of %r, and %s (%s) counts",
+                    *(found.shadow, found.shadow_rule, found.tool, found.now, found.now_rule),
+                )
+
+
+def replace_level(finding: Finding) -> Finding:
+    return finding._replace(level="warning", text=f"in shadow, so it does not run: {finding.text}")
+
+
+def load(
+    files: Iterable[GivenFile],
+    *,
+    tools: Iterable[Any] | None = None,
+    shadow: str | os.PathLike[str] | None = None,
+    trusted: Trusted | None = None,
+) -> Policy:
+    """The policy of files with their scopes. What is wrong in them is among its findings; one with errors denies every
+    call. See docs/policy.md#loading."""
+    return Policy(files, tools=tools, shadow=shadow, trusted=trusted)

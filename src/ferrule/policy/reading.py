@@ -1,0 +1,389 @@
+"""The text of a policy file as rules, with the line of each; pure. All that is wrong is found, not only the first.
+
+TOML is read by `tomllib`, which says no lines; a scanner of the text that was read so, which is valid, adds them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
+
+from ferrule.errors import DefinitionError
+from ferrule.policy.conditions import (
+    Commands,
+    Condition,
+    Glob,
+    Hosts,
+    OneOf,
+    Range,
+    Within,
+    condition,
+    refuse_unknown_keys,
+)
+from ferrule.policy.kinds import wrong_kind
+from ferrule.policy.rule import ANY_COMMAND, DECIDES, Rule, Scope
+from ferrule.policy.verdict import MODES, Mode
+from ferrule.values.frozen import freeze
+
+_T = TypeVar("_T")
+Level: TypeAlias = Literal["error", "warning"]
+MOST_RULES: Final = 1000
+_POLICY_KEYS: Final = ("mode", "allow", "ask", "deny", "rule", "test")
+_RULE_KEYS: Final = (
+    "decide",
+    "tools",
+    "tags",
+    "traits",
+    "principals",
+    "arguments",
+    "reason",
+    "into",
+    "match",
+    "no_match",
+)
+_TEST_KEYS: Final = ("call", "arguments", "expect", "principal", "session", "traits", "tags", "rule")
+
+
+class Finding(NamedTuple):
+    """What is wrong in a file, or may be. See docs/policy.md#loading."""
+
+    level: Level
+    source: str
+    """The name of the file."""
+    line: int
+    """From 1; 0 where it is of the file as a whole."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source}{f':{self.line}' if self.line else ''}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTest:
+    """A test of a decision that stands in a file; `ferrule policy test` runs it. See docs/policy.md#tests."""
+
+    call: str
+    expect: Literal["allow", "ask", "deny"]
+    arguments: Mapping[str, Any]
+    principal: str | None = None
+    session: str | None = None
+    traits: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    rule: str | None = None
+    source: str = field(default="", compare=False)
+    line: int = field(default=0, compare=False)
+
+
+class Document(NamedTuple):
+    """What a file says."""
+
+    mode: tuple[Mode, int] | None
+    rules: tuple[Rule, ...]
+    tests: tuple[PolicyTest, ...]
+    findings: tuple[Finding, ...]
+
+
+def read_document(text: str, source: str, scope: Scope) -> Document:
+    """What the text of a policy file says; where it is no TOML, nothing but that."""
+    try:
+        data = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        said = str(error) or "it nests too deep"
+        at = re.search(r"\(at line (\d+)", said)
+        return Document(None, (), (), (Finding("error", source, int(at[1]) if at else 0, f"it is no TOML: {said}"),))
+    reader = _DocumentReader(source, scope, _FoundLines(text))
+    rules = tuple(reader.rules(data))
+    return Document(reader.mode(data), rules, tuple(reader.tests(data)), tuple(reader.findings))
+
+
+class _DocumentReader:
+    """Makes rules, and notes what is wrong with its line."""
+
+    def __init__(self, source: str, scope: Scope, lines: _FoundLines) -> None:
+        self.source = source
+        self.scope = scope
+        self.lines = lines
+        self.findings: list[Finding] = []
+
+    def refuse(self, line: int, text: object) -> None:
+        self.findings.append(Finding("error", self.source, line, str(text)))
+
+    def tried(self, line: int, make: Callable[[], _T]) -> _T | None:
+        """What `make` gives; what it raises is noted."""
+        try:
+            return make()
+        except DefinitionError as error:
+            self.refuse(line, error)
+            return None
+
+    def mode(self, data: Mapping[str, Any]) -> tuple[Mode, int] | None:
+        for key in data:
+            self.tried(self.lines.of(key), lambda key=key: refuse_unknown_keys([key], _POLICY_KEYS, "a policy"))  # type: ignore[misc]
+        if "mode" not in data:
+            return None
+        line, given = self.lines.of("mode"), data["mode"]
+        if given not in MODES:
+            self.refuse(line, f'mode is "ask", "read_only" or "never_ask", not {given!r}')
+            return None
+        return cast("Mode", given), line
+
+    def rules(self, data: Mapping[str, Any]) -> Iterator[Rule]:
+        for at, (line, make) in enumerate(self._makers(data)):
+            if at == MOST_RULES:
+                return self.refuse(line, f"a file has at most {MOST_RULES} rules")
+            rule = self.tried(line, make)
+            if rule is not None:
+                yield rule
+
+    def _makers(self, data: Mapping[str, Any]) -> Iterator[tuple[int, Callable[[], Rule]]]:
+        for decide in DECIDES:
+            for at, text in enumerate(self.listed(data, decide, str, f'{decide} = ["read_*"]')):
+                line = self.lines.of(decide, at)
+                yield line, lambda decide=decide, text=text, line=line: self.short_form(decide, text, line)  # type: ignore[misc]
+        for at, table in enumerate(self.listed(data, "rule", dict, "[[rule]]")):
+            line = self.lines.of("rule", at)
+            yield line, lambda table=table, line=line: self.table(table, line)  # type: ignore[misc]
+
+    def listed(self, data: Mapping[str, Any], key: str, kind: type[_T], such: str) -> list[_T]:
+        given = data.get(key, [])
+        if isinstance(given, list) and all(isinstance(one, kind) for one in given):
+            return given
+        self.refuse(self.lines.of(key), f"{key} is a list, as in {such}, not {given!r:.80}")
+        return []
+
+    def short_form(self, decide: Any, text: str, line: int) -> Rule:
+        tools, arguments = read_short_form(text)
+        return self._rule(line, decide=decide, tools=(tools,), arguments=arguments, text=f"{decide} {text}")
+
+    def table(self, table: Mapping[str, Any], line: int) -> Rule:
+        refuse_unknown_keys(table, _RULE_KEYS, "a rule")
+        if "decide" not in table:
+            raise DefinitionError('a rule says decide = "allow", "ask" or "deny"')
+        given: dict[str, Any] = {
+            key: _checked_key(table, key, str) for key in ("decide", "reason", "into") if key in table
+        }
+        given |= {key: _texts_of(table, key) for key in ("tools", "tags", "traits", "principals") if key in table}
+        given |= {key: _tables_of(table, key) for key in ("match", "no_match") if key in table}
+        conditions = _checked_key(table, "arguments", dict) if "arguments" in table else {}
+        return self._rule(line, arguments={place: _at_place(place, one) for place, one in conditions.items()}, **given)
+
+    def _rule(self, line: int, *, arguments: Mapping[str, Condition], **given: Any) -> Rule:
+        rule = Rule(arguments=freeze_conditions(arguments), source=self.source, line=line, scope=self.scope, **given)
+        for place, one in arguments.items():
+            if wrong := wrong_kind(place, one):
+                raise DefinitionError(wrong)
+        return rule
+
+    def tests(self, data: Mapping[str, Any]) -> Iterator[PolicyTest]:
+        for at, table in enumerate(self.listed(data, "test", dict, "[[test]]")):
+            line = self.lines.of("test", at)
+            made = self.tried(line, lambda table=table, line=line: self.test(table, line))  # type: ignore[misc]
+            if made is not None:
+                yield made
+
+    def test(self, table: Mapping[str, Any], line: int) -> PolicyTest:
+        refuse_unknown_keys(table, _TEST_KEYS, "a test")
+        if missing := {"call", "expect"} - table.keys():
+            raise DefinitionError(f'a test says {min(missing)} = "…"')
+        given: dict[str, Any] = {
+            key: _checked_key(table, key, str)
+            for key in ("call", "expect", "principal", "session", "rule")
+            if key in table
+        }
+        given |= {key: _texts_of(table, key) for key in ("traits", "tags") if key in table}
+        if given["expect"] not in DECIDES:
+            raise DefinitionError(f'expect is "allow", "ask" or "deny", not {given["expect"]!r}')
+        arguments = freeze(_checked_key(table, "arguments", dict) if "arguments" in table else {})
+        return PolicyTest(arguments=arguments, source=self.source, line=line, **given)
+
+
+def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condition]:
+    """The conditions in an order of their own: what stands first makes no other rule."""
+    from types import MappingProxyType
+
+    return MappingProxyType(dict(sorted(arguments.items())))
+
+
+def _checked_key(table: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
+    value = table[key]
+    if not isinstance(value, kind):
+        form = {str: "text", dict: "a table"}[kind]  # type: ignore[index]
+        raise DefinitionError(f"{key} is {form}, not {value!r:.80}")
+    return value
+
+
+def _texts_of(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    given = table[key]
+    if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
+        raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {given!r:.80}')
+    return tuple(given)
+
+
+def _tables_of(table: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
+    given = table[key]
+    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+        raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {given!r:.80}")
+    return tuple(map(freeze, given))
+
+
+def _at_place(place: str, given: object) -> Condition:
+    try:
+        return condition(given)
+    except DefinitionError as error:
+        inner = isinstance(given, dict) and all(isinstance(one, dict) for one in given.values())
+        more = f'; what is inside {place} is written with its path in quotes, "{place}.…" = {{ … }}' if inner else ""
+        raise DefinitionError(f"{place}: {error}{more}") from None
+
+
+# -- the short form ----------------------------------------------------------------------------------------------------
+
+_COMPARED = re.compile(r"([\w.\[\]-]+)\s*(<=|>=|<|>|=)\s*(\S.*)")
+_WORDED = re.compile(r"([\w.\[\]-]+)\s+(in|within|host|runs)\s+(\S.*)")
+_BOUNDS: Final = {"<=": "at_most", "<": "below", ">=": "at_least", ">": "above"}
+_INTEGER = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
+def read_short_form(text: str) -> tuple[str, dict[str, Condition]]:
+    """The glob and the conditions of `read_*`, `refund(amount<=100, currency in EUR|USD)`, `shell(pytest *)`.
+
+    Raises:
+        DefinitionError: for what is none of these.
+    """
+    glob, opened, inside = text.strip().partition("(")
+    if not opened:
+        return glob, {}
+    if not inside.endswith(")") or not inside[:-1].strip():
+        raise DefinitionError(f"{text!r} is no rule: write name, or name(condition, condition)")
+    found: dict[str, Condition] = {}
+    for part in re.split(r",\s+", inside[:-1].strip()):
+        place, one = _short_condition(part.strip())
+        if place in found:
+            raise DefinitionError(f"{text!r} has two conditions of {_place_name(place)}; write a [[rule]]")
+        found[place] = one
+    return glob.strip(), found
+
+
+def _place_name(place: str) -> str:
+    return "the command" if place == ANY_COMMAND else place
+
+
+def _short_condition(part: str) -> tuple[str, Condition]:
+    """One condition; what has no form of one is a command, of whatever parameter is one."""
+    if compared := _COMPARED.fullmatch(part):
+        place, sign, value = compared.groups()
+        return place, _comparison(sign, _without_comma(value))
+    if worded := _WORDED.fullmatch(part):
+        place, word, value = worded.groups()
+        if word == "runs":
+            return place, Commands((value,))
+        values = [one.strip() for one in _without_comma(value).split("|")]
+        if word == "in":
+            return place, OneOf(tuple(map(read_value, values)))
+        return place, Within(tuple(values)) if word == "within" else Hosts(tuple(values))
+    return ANY_COMMAND, Commands((part,))
+
+
+def _without_comma(value: str) -> str:
+    if "," in value:
+        raise DefinitionError(f"{value!r} has a comma: put a blank behind it between conditions, or write a [[rule]]")
+    return value
+
+
+def _comparison(sign: str, text: str) -> Condition:
+    value = read_value(text)
+    if sign != "=":
+        if isinstance(value, str | bool):
+            raise DefinitionError(f"{sign} compares with a number, not with {text!r}")
+        return Range(**{_BOUNDS[sign]: value})
+    return Glob(value) if isinstance(value, str) and "*" in text and not text.startswith('"') else OneOf((value,))
+
+
+def read_value(text: str) -> str | int | float | bool:
+    """A number, `true`, `false`, text in quotes as JSON has it, or any other text as it stands."""
+    if text in {"true", "false"}:
+        return text == "true"
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _DECIMAL.fullmatch(text):
+        return float(text)
+    if text.startswith('"'):
+        try:
+            read = json.loads(text)
+        except ValueError:
+            read = None
+        if not isinstance(read, str):
+            raise DefinitionError(f"{text} is no text in quotes")
+        return read
+    return text
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+_TOML_WORD = re.compile(
+    r'"""(?:\\.|[^\\])*?"""(?:"{1,2}(?!"))?|' + r"'''.*?'''(?:'{1,2}(?!'))?|"
+    r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|\#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=\"'#]+",
+    re.DOTALL,
+)
+_BRACKETS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
+class _FoundLines:
+    """Where keys stand, and the items of the lists under them, in TOML that is valid."""
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[tuple[str, int | None], int] = {}
+        self._counts: Counter[str] = Counter()
+        in_table = False
+        for statement in _statements(text):
+            line, first = statement[0]
+            if first == "[":
+                in_table = True
+                self._item("".join(_key(word) for _, word in statement if word not in "[]"), line)
+            elif not in_table:
+                self._found.setdefault((_key(first), None), line)
+                self._items(_key(first), statement[1:])
+
+    def _items(self, key: str, words: Iterable[tuple[int, str]]) -> None:
+        depth, before = 0, ""
+        for line, word in words:
+            if depth == 1 and before in {"[", ","} and word != "]":
+                self._item(key, line)
+            depth += _BRACKETS.get(word, 0)
+            before = word
+
+    def _item(self, key: str, line: int) -> None:
+        self._found[key, self._counts[key]] = line
+        self._found.setdefault((key, None), line)
+        self._counts[key] += 1
+
+    def of(self, key: str, at: int | None = None) -> int:
+        """The line of a key, or of an item of its list; of the whole where it is written in some other way."""
+        return self._found.get((key, at)) or self._found.get((key, None), 0)
+
+
+def _key(word: str) -> str:
+    return word.strip("\"'")
+
+
+def _statements(text: str) -> Iterator[list[tuple[int, str]]]:
+    """The words of each statement with their lines, without comments and ends of lines."""
+    words: list[tuple[int, str]] = []
+    line, since, depth = 1, 0, 0
+    for token in _TOML_WORD.finditer(text):
+        word, at = token[0], token.start()
+        line, since = line + text.count("\n", since, at), at
+        if word == "\n":
+            if words and depth == 0:
+                yield words
+                words = []
+        elif not word.startswith("#"):
+            depth += _BRACKETS.get(word, 0)
+            words.append((line, word))
+    if words:
+        yield words

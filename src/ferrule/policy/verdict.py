@@ -1,0 +1,186 @@
+"""The one verdict over many rules, which nothing in their order changes.
+
+    any deny that matches                                           deny
+    else any ask that matches, any deny or ask that may match       ask
+    else any allow that matches                                     allow
+    else                                                            ask; nothing for what is read-only
+
+Whether a call reads alone or nobody is to be asked (`mode`) comes on top. Nothing else decides about the unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from ferrule.policy.conditions import Commands, Condition
+from ferrule.policy.rule import Rule, every, of_place
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask, deny
+
+Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
+MODES: Final = ("ask", "read_only", "never_ask")
+_MOST_REASONS = 5
+
+
+class Judged(NamedTuple):
+    """What a policy says of a call, and what each of its rules. See docs/policy.md#explained."""
+
+    decision: Decision | None
+    """`None` for no objection to what is read-only."""
+    said: tuple[tuple[Rule, bool | None], ...]
+    """Of all rules, in their order: whether it speaks of the call; `None` where that cannot be known."""
+
+    @property
+    def spoke(self) -> tuple[Rule, ...]:
+        """The rules that made the decision; none where none did."""
+        names = () if self.decision is None else str(self.decision.rule).split("; ")
+        return tuple(rule for rule, _ in self.said if rule.name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A rule as it stands to one tool.
+
+    Attributes:
+        problem: Why it cannot be known whether it speaks of a call of this tool; empty where it can.
+        hidden: Whether it has a condition of what no model sees, so that its text is not shown.
+    """
+
+    rule: Rule
+    problem: str = ""
+    hidden: bool = False
+    does: Decision = field(init=False)
+    """Where it matches."""
+
+    def __post_init__(self) -> None:
+        rule = self.rule
+        reason = rule.reason or ("the policy says so" if self.hidden else f"the policy says: {rule.text}")
+        object.__setattr__(self, "does", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
+
+    @property
+    def may_do(self) -> Decision:
+        """Where it may match."""
+        rule = self.rule
+        which = rule.reason or ("a rule of the policy" if self.hidden else rule.text)
+        why = f" ({self.problem})" if self.problem else ""
+        return ask(f"it cannot be known whether this holds: {which}{why}", rule=rule.name)
+
+    def answer(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
+        return None if self.problem else self.rule.matches(call, context, tool)
+
+
+class ForTool(NamedTuple):
+    """The rules that may speak of one tool."""
+
+    deny: tuple[Entry, ...]
+    ask: tuple[Entry, ...]
+    allow: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> ForTool:
+        listed = list(entries)
+        return cls(*(tuple(one for one in listed if one.rule.decide == kind) for kind in cls._fields))
+
+    def verdict(self, call: ToolCall, context: ToolContext, tool: Any, modes: Mapping[Mode, str]) -> Decision | None:
+        """What comes of them all.
+
+        Args:
+            tool: What the tool is for these arguments.
+            modes: Those of the files, each with where it stands.
+        """
+        decision = self._by_rules(call, context, tool)
+        reads = tool is not None and tool.read_only is True
+        if decision is not None and decision.kind == "deny":
+            return decision
+        if "read_only" in modes and not reads:
+            return deny("the policy allows reading alone, and this call changes things", rule=modes["read_only"])
+        if decision is None and not reads:
+            decision = ask(f"{_name_shown(call.name)} changes things, and no rule of the policy allows it")
+        if decision is not None and decision.kind == "ask" and "never_ask" in modes:
+            rule = decision.rule or modes["never_ask"]
+            return deny(f"{decision.reason}; the policy asks nobody", rule=rule)
+        return decision
+
+    def _by_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+        asks: list[Decision] = []
+        for entry in self.deny:
+            answer = entry.answer(call, context, tool)
+            if answer:
+                return entry.does
+            if answer is None:
+                asks.append(entry.may_do)
+        for entry in self.ask:
+            answer = entry.answer(call, context, tool)
+            if answer is not False:
+                asks.append(entry.does if answer else entry.may_do)
+        if asks:
+            return _together(asks)
+        return self._allowed(call, context, tool)
+
+    def _allowed(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
+        others = []
+        for entry in self.allow:
+            if entry.answer(call, context, tool):
+                return entry.does
+            if not entry.problem and any(map(_is_commands, entry.rule.arguments.values())):
+                others.append(entry)
+        if len(others) < 2:
+            return None
+        found = _allowed_together([entry.rule for entry in others], call, context, tool)
+        return Decision("allow", others[0].does.reason, rule="; ".join(rule.name for rule in found)) if found else None
+
+
+def _name_shown(name: str) -> str:
+    return name if name.isidentifier() else repr(name[:100])
+
+
+def _together(asks: Sequence[Decision]) -> Decision:
+    """One question of several: who is asked sees all reasons."""
+    if len(asks) == 1:
+        return asks[0]
+    reasons = list(dict.fromkeys(one.reason for one in asks))
+    more = len(reasons) - _MOST_REASONS
+    text = "; ".join(reasons[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+    into = next((one.into for one in asks if one.into), None)
+    return ask(text, into=into, rule="; ".join(str(one.rule) for one in asks[:_MOST_REASONS]))
+
+
+def _is_commands(condition: Condition) -> bool:
+    return isinstance(condition, Commands)
+
+
+def _allowed_together(rules: Iterable[Rule], call: ToolCall, context: ToolContext, tool: Any) -> list[Rule]:
+    """Rules of which each allows some of the commands of a line, and all other conditions of each hold."""
+    holding = [rule for rule in rules if _holds_but_for_commands(rule, call, context, tool)]
+    groups: dict[frozenset[str], list[Rule]] = {}
+    for rule in holding:
+        groups.setdefault(frozenset(place for place, one in _commands_of(rule)), []).append(rule)
+    for places, group in groups.items():
+        merged = {place: Commands.together([_commands_at(rule, place) for rule in group]) for place in places}
+        answers = (of_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
+        if every(answers):
+            return [rule for rule in group if _found_any(rule, call, context)]
+    return []
+
+
+def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, tool: Any) -> bool:
+    return rule.of_call(call, context, tool) is True and bool(
+        rule.of_arguments(call.arguments, context, leave_out=_is_commands)
+    )
+
+
+def _commands_of(rule: Rule) -> Iterator[tuple[str, Commands]]:
+    return ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
+
+
+def _commands_at(rule: Rule, place: str) -> Commands:
+    return dict(_commands_of(rule))[place]
+
+
+def _found_any(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
+    """Whether any command of the line is one of the rule's."""
+    parts = _commands_of(rule)
+    return any(of_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)
