@@ -38,6 +38,7 @@ PUBLIC += (
     "ferrule.loop",
     "ferrule.events",
     "ferrule.serve",
+    "ferrule.interop.afk",
     "ferrule.isolation.workers",
     "ferrule.testing",
     "ferrule.cli",

@@ -170,7 +170,7 @@ HERE = [line.strip("| ").split(" | ")[1] for line in COMING_FROM.splitlines() if
 def test_each_name_of_ours_on_the_page_for_who_comes_from_elsewhere_is_there() -> None:
     places = (
         *(ferrule, Runner, Toolset, ToolContext, ToolResult, middleware, guards, loop, models, serve, sources, testing),
-        *(loop.LoopResult, importlib.import_module("ferrule.sources.mcp")),
+        *(loop.LoopResult, *map(importlib.import_module, ("ferrule.sources.mcp", "ferrule.interop.afk"))),
     )
     takes = {*OPTIONS, *inspect.signature(Runner).parameters, *inspect.signature(loop.run).parameters}
     known = takes.union(*map(dir, places), ["name", "into", "output", "content", "openai_responses", "strict"])
