@@ -17,10 +17,10 @@ SHOWN_FORMATS = set(range(0x600, 0x606)) | {0x6DD, 0x890, 0x891, 0x8E2, 0x110BD,
 def test_no_control_and_no_format_character_that_is_not_seen_stays_in_a_word() -> None:
     kinds = {"Cc", "Cf", "Cs"}
     unseen = {code for code in range(0x110000) if unicodedata.category(chr(code)) in kinds} - SHOWN_FORMATS
-    left = [
-        hex(code) for code in unseen - {9, 10, 13} - set(range(0xD800, 0xE000)) if visible(f"a{chr(code)}b")[1] != 1
-    ]
-    assert left == []
+    breaks = "\x0b\x0c\x85"
+    unseen -= {*map(ord, f"\t\n\r{breaks}"), *range(0xD800, 0xE000)}
+    assert [hex(code) for code in unseen if visible(f"a{chr(code)}\u4e2d") != ("a\u4e2d", 1)] == []
+    assert [visible(f"a{one}b") for one in (*breaks, "\r", "\r\n", "\u2028", "\u2029")] == 7 * [("a\nb", 0)]
     assert visible("a\ud800b") == ("a\ufffdb", 0)
 
 

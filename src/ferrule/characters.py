@@ -1,4 +1,4 @@
-"""What nobody sees in a text, and what moves or turns round what is seen: one table for terminals, for the texts of
+"""What a text does beside saying something, and how it is kept from that: one table for terminals, for the texts of
 servers and for what tools give back."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import re
 
 from ferrule.values.content import clean
 
-__all__ = ["HIDDEN", "visible"]
+__all__ = ["HIDDEN", "REFERENCE", "inert", "reference", "visible"]
 
 # Where emoji and symbols stand that may be followed by U+FE0E or U+FE0F, which say whether they are coloured, and the
 # keycaps: https://www.unicode.org/Public/UCD/latest/ucd/emoji/emoji-variation-sequences.txt
@@ -31,7 +31,76 @@ HIDDEN = re.compile(f"[{_ALWAYS}]|(?<!{_SYMBOL})(?!{_KEYCAP})[\ufe0e\ufe0f]|{_JO
 between two characters that are not ASCII."""
 
 
+_LINE_BREAKS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+# ECMA-48: control sequences; strings for the terminal, such as titles and links, with their ends; other escapes.
+_ESCAPES = re.compile(
+    "(?:\x1b\\[|\x9b)[0-?]*+[ -/]*+[@-~]"
+    "|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*+(?:\x07|\x1b\\\\|\x9c)"
+    "|\x1b[ -/]*+[0-OQ-WYZ\\\\`-~]"
+)
+
+
 def visible(text: str) -> tuple[str, int]:
-    """The text without what nobody sees, and how many such characters it had."""
+    """The text without what nobody sees and what moves a cursor, every line break as `\\n`; and how many characters it
+    had too many."""
     text = clean(text)
-    return HIDDEN.subn("", text) if not text.isascii() or not text.isprintable() else (text, 0)
+    if text.isascii() and text.isprintable():
+        return text, 0
+    lines = _LINE_BREAKS.sub("\n", text)
+    seen = HIDDEN.sub("", _ESCAPES.sub("", lines))
+    return seen, len(lines) - len(seen)
+
+
+REFERENCE = r"&(?:amp;)*+(?:lt|#\d{2,5});"
+"""A first character that was written by `reference` before."""
+
+
+def reference(found: re.Match[str]) -> str:
+    """What was found, a character or a `REFERENCE`, as a reference of HTML: `&lt;` for `<`, `&#91;` for `[`, and
+    `&amp;lt;` for what was `&lt;`, so that it can be turned back."""
+    text = found[0]
+    if text.startswith("&"):
+        return f"&amp;{text[1:]}"
+    return "&lt;" if text == "<" else f"&#{ord(text)};"
+
+
+# A tag stays that runs nothing and loads nothing from elsewhere: without a style, an event, and an address but one
+# beside it. So does a link to a page, as one in Markdown does: nobody but a person follows it.
+_QUIET_VALUE = r"""(?:"(?:[^"<>:\\&/\t\n]|/(?!/))*+"|'(?:[^'<>:\\&/\t\n]|/(?!/))*+'|(?:[^\s"'<>:\\&/=`]|/(?![/>]))++)"""
+_QUIET = rf"(?:(?!on|style|srcdoc|http-equiv)[\w-]++(?:\s*+=\s*+{_QUIET_VALUE})?\s*+)*+/?>"
+_TO_A_PAGE = rf"""(?<=<a\s)\s*+href=(?:"https?://[^"<>\\]*+"|'https?://[^'<>\\]*+')\s*+{_QUIET}"""
+_LOADING_TAG = rf"(?i:<(?:script|style)\b|<[a-z][\w-]*+[\s/](?=[^<>]*=)(?!{_TO_A_PAGE}|\s*+{_QUIET}))[^<>]*+"
+_QUIET_IMAGE = r"""[^\[\]]*\]\((?:[\w.%+-]|(?<!\()/(?!/))++(?:\s++"[^"<>]*")?\)"""
+_LOADING_IMAGE = rf"!\[(?!{_QUIET_IMAGE})(?:[^\[\]]*+\]\([^\s()]*+)?"
+_LOADING_TAGS, _LOADING_IMAGES = re.compile(_LOADING_TAG), re.compile(_LOADING_IMAGE)
+_QUERIES = re.compile(r"""(//[^\s"'<>()?#]*+)[?#][^\s"'<>()]*""")
+_ENDS_IMAGES = re.compile(r"\][(\[:\]]")
+"""Without one of these, `![` is no image anywhere."""
+
+_IN_ANGLES = (
+    "s|bos|eos|pad|unk|start_of_turn|end_of_turn|think|tool_calls?|tool_response|tool_results?|function_calls"
+    "|function_results"
+)
+_IN_BRACKETS = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK"
+_ROLE_NAMES = "Human|HUMAN|Assistant|ASSISTANT|SYSTEM|USER"
+# The marks of chat templates, and of what Ferrule itself has left out.
+_TEMPLATE_MARKS = re.compile(
+    rf"(?:{REFERENCE}|<)(?=[|\uff5c][^|\uff5c<>\[&\n]{{1,100}}[|\uff5c]>|/?(?:{_IN_ANGLES})>|</?SYS>>)"
+    rf"|(?:{REFERENCE}|\[)(?=/?(?:{_IN_BRACKETS})\]|cut(?:\]|: \d))"
+    rf"|(?:(?m:^)|(?<=\\n))(?:{REFERENCE}(?=(?:uman|UMAN|ssistant|SSISTANT|YSTEM|SER):)|(?=(?:{_ROLE_NAMES}):)[A-Z])"
+)
+
+
+def inert(text: str) -> str:
+    """The text whose HTML and Markdown load and run nothing, and which holds no mark of a chat template."""
+    if "<" in text:
+        text = _LOADING_TAGS.sub(_as_text, text)
+    if "![" in text and _ENDS_IMAGES.search(text):
+        text = _LOADING_IMAGES.sub(_as_text, text)
+    return _TEMPLATE_MARKS.sub(reference, text)
+
+
+def _as_text(found: re.Match[str]) -> str:
+    """What would have loaded something, as text, with no data in its address."""
+    whole = _QUERIES.sub(r"\1", found[0])
+    return f"!&#91;{whole[2:]}" if whole.startswith("![") else f"&lt;{whole[1:]}"

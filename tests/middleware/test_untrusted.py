@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrule import Runner, ToolError, ask, tool
@@ -70,6 +71,18 @@ def test_nothing_inside_closes_the_envelope_or_opens_another(texts: list[str]) -
     # What a careless reader could take for one of our tags, however it is spaced or written.
     bare = re.sub(r"[^\w<\uff1c\ufe64]", "", text).lower()
     assert len(re.findall(r"[<\uff1c\ufe64]untrusted", bare)) == 2
+
+
+BEHIND_ITS_FIRST = "".join(rf"[^\w<\uff1c\ufe64]*{letter}" for letter in "untrusted")
+
+
+@settings(max_examples=1000)
+@given(st.lists(hostile | st.sampled_from(["&amp;", "&#65308;", "&", ";", "&amp;lt;"]), max_size=8).map("".join))
+def test_what_is_inside_is_had_back_exactly(text: str) -> None:
+    boundary, inside = opened(enveloped(ToolResult(text)).text)
+    assert boundary not in inside
+    reference = rf"(?i)&(?:amp;)*(?:lt|#\d{{2,5}});(?={BEHIND_ITS_FIRST})"
+    assert re.sub(reference, lambda found: html.unescape(found[0]), inside) == Text(text).text
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="<\uff1c\ufe64")))

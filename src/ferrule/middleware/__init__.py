@@ -20,7 +20,21 @@ from ferrule.middleware.budget import budget
 from ferrule.middleware.cache import cache
 from ferrule.middleware.limit_output import limit_output
 from ferrule.middleware.rate import rate
+from ferrule.middleware.redact import redact
 from ferrule.middleware.retry import retry
+from ferrule.middleware.sanitize import sanitize
 from ferrule.middleware.untrusted import untrusted
 
-__all__ = ["after", "before", "breaker", "budget", "cache", "limit_output", "rate", "retry", "untrusted"]
+__all__ = [
+    "after",
+    "before",
+    "breaker",
+    "budget",
+    "cache",
+    "limit_output",
+    "rate",
+    "redact",
+    "retry",
+    "sanitize",
+    "untrusted",
+]

@@ -6,6 +6,8 @@ import html
 import re
 import secrets
 
+from ferrule.characters import REFERENCE, reference
+from ferrule.middleware._texts import is_text
 from ferrule.types import Next
 from ferrule.values.call import ToolCall
 from ferrule.values.content import Block, Media, Text, bound, size
@@ -15,7 +17,8 @@ from ferrule.values.result import ToolResult
 # Anything may stand between the letters but a letter, a digit or another bracket: blanks, zero-width characters,
 # and the slash of a closing tag.
 _LOOKS_LIKE_OURS = re.compile(
-    "[<\uff1c\ufe64](?=" + "".join(rf"[^\w<\uff1c\ufe64]*{letter}" for letter in "untrusted") + ")", re.IGNORECASE
+    f"(?:{REFERENCE}|[<\uff1c\ufe64])(?=" + "".join(rf"[^\w<\uff1c\ufe64]*{letter}" for letter in "untrusted") + ")",
+    re.IGNORECASE,
 )
 _JOINT = "\n"
 
@@ -24,7 +27,6 @@ MOST = 100_000
 is longer, perhaps a tag with it, so an envelope for less needs a `limit_output` inside."""
 _SPARE = 500
 _BOUNDARY = 32
-_IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
 
 
 async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
@@ -32,9 +34,10 @@ async def untrusted(call: ToolCall, context: ToolContext, next: Next) -> ToolRes
     See docs/talking-to-the-model.md.
 
     The envelope's boundary is random, new for every call, and occurs nowhere in what it encloses. What looks like
-    the envelope's own tags is escaped (`&lt;`), media that are text become text, no address in it is fetched by a
-    model's API, and the whole is cut to 100,000 characters. The runner's own words, of a call that was not run, are
-    left as they are; those of a middleware, such as a `rate`, are not. It belongs in `around`, outermost, so that
+    the envelope's own tags is escaped (`&lt;`, and `&amp;lt;` for what was `&lt;`, so that it can be turned back),
+    media that are text become text, no address in it is fetched by a model's API, and the whole is cut to 100,000
+    characters. The runner's own words, of a call that was not run, are left as they are; those of a middleware, such
+    as a `rate`, are not. It belongs in `around`, outermost, so that
     nothing cuts the envelope itself:
     `around=[untrusted, limit_output(16_000)]`.
     """
@@ -54,7 +57,7 @@ untrusted.__dict__["only_around"] = "untrusted belongs in `around`: in `inside`,
 
 def _enveloped(blocks: tuple[Block, ...], tool: str) -> tuple[Block, ...]:
     opening, closing = _tags(tool, "0" * _BOUNDARY)
-    inside = _cut_and_defused(tuple(map(_as_text, blocks)), MOST - len(opening) - len(closing) - _SPARE)
+    inside = _cut_and_defused(tuple(map(_without_media_of_text, blocks)), MOST - len(opening) - len(closing) - _SPARE)
     opening, closing = _tags(tool, _unused_boundary(inside))
     first, last = inside[:1], inside[-1:]
     if len(inside) == 1 and isinstance(inside[0], Text):
@@ -75,9 +78,9 @@ def _tags(tool: str, boundary: str) -> tuple[str, str]:
     return opening, f'\n</untrusted boundary="{boundary}">'
 
 
-def _as_text(block: Block) -> Block:
+def _without_media_of_text(block: Block) -> Block:
     """Media whose bytes a provider shows as text, as that text."""
-    if isinstance(block, Text) or block.data is None or not _IS_TEXT.match(block.mime_type):
+    if isinstance(block, Text) or block.data is None or not is_text(block):
         return block
     return Text(block.data.decode("utf-8", "replace"))
 
@@ -85,8 +88,8 @@ def _as_text(block: Block) -> Block:
 def _cut_and_defused(blocks: tuple[Block, ...], room: int) -> tuple[Block, ...]:
     """The blocks without our tags, in at most `room` characters. They are cut first: a cut may write JSON anew."""
     inside = _defused(bound(blocks, room))
-    # What is escaped grows by three characters, and is at least ten.
-    return inside if size(inside) <= room else _defused(bound(blocks, room * 3 // 4))
+    # What is escaped grows by seven characters at most, and is at least ten.
+    return inside if size(inside) <= room else _defused(bound(blocks, room // 2))
 
 
 def _unused_boundary(blocks: tuple[Block, ...]) -> str:
@@ -108,23 +111,23 @@ def _defused(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     """The blocks with every bracket escaped that starts what looks like a tag of ours, also across blocks."""
     texts = [block.text if isinstance(block, Text) else "" for block in blocks]
     joined = _JOINT.join(texts)
-    found = [match.start() for match in _LOOKS_LIKE_OURS.finditer(joined)]
+    found = list(_LOOKS_LIKE_OURS.finditer(joined))
     defused: list[Block] = []
     start = 0
     for block, text in zip(blocks, texts, strict=True):
         if isinstance(block, Media):
             defused.append(_defused_media(block))
         else:
-            here = [place - start for place in found if start <= place < start + len(text)]
-            defused.append(Text(_escaped_at(text, here)) if here else block)
+            here = [match for match in found if start <= match.start() < start + len(text)]
+            defused.append(Text(_escaped_at(text, here, start)) if here else block)
         start += len(text) + len(_JOINT)
     return tuple(defused)
 
 
 def _defused_media(block: Media) -> Media:
-    name = block.name and _LOOKS_LIKE_OURS.sub("&lt;", block.name)
-    uri = block.uri and _LOOKS_LIKE_OURS.sub("&lt;", block.uri)
-    mime_type = _LOOKS_LIKE_OURS.sub("&lt;", block.mime_type)
+    name = block.name and _LOOKS_LIKE_OURS.sub(reference, block.name)
+    uri = block.uri and _LOOKS_LIKE_OURS.sub(reference, block.uri)
+    mime_type = _LOOKS_LIKE_OURS.sub(reference, block.mime_type)
     if len(mime_type) > 255:  # more than content takes, through what was escaped
         mime_type = mime_type.partition(";")[0]
     if (name, uri, mime_type, False) == (block.name, block.uri, block.mime_type, block.fetch):
@@ -132,12 +135,13 @@ def _defused_media(block: Media) -> Media:
     return Media(block.kind, block.data, mime_type, uri, name, fetch=False)
 
 
-def _escaped_at(text: str, places: list[int]) -> str:
+def _escaped_at(text: str, found: list[re.Match[str]], before: int) -> str:
+    """The text that begins `before` characters behind the place from which what was found is counted."""
     parts: list[str] = []
     start = 0
-    for place in places:
-        parts += [text[start:place], "&lt;"]
-        start = place + 1
+    for match in found:
+        parts += [text[start : match.start() - before], reference(match)]
+        start = match.end() - before
     return "".join([*parts, text[start:]])
 
 

@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from logging import ERROR, getLogger
+from logging import ERROR, INFO, getLogger
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ferrule.values.decision import Decision
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
 from ferrule.values.json_text import SECRET_STARS
+from ferrule.values.masking import without_keys
 
 if TYPE_CHECKING:
     from ferrule.pipeline.state import CallState
@@ -28,6 +29,7 @@ _WRITTEN_ONE_WAY = re.compile(r"[\w.~-]+", re.ASCII).fullmatch
 _IN_WORDS = ("title", "description", "$comment")
 _IN_DATA = ("const", "enum", "default", "examples")
 _NOTHING: JsonObject = FrozenDict()
+_LONGEST_SAID = 5_000
 _SHORTEST = 4
 _SHORTEST_ANYWHERE = 8
 """Shorter ones are stars as whole words alone: `read` that is bound is not to be one in `ready`."""
@@ -60,12 +62,18 @@ def _described(node: Any, hiding: Callable[[str], str]) -> Any:
 
 
 def log_raised(call: AnyCall, message: str, *about: object, error: BaseException, level: int = ERROR) -> None:
-    """Write down an exception, with its traceback."""
-    hiding = _hiding(call)
-    if hiding is str:
+    """Write down an exception with its traceback; as text, where that is not to be read as it is."""
+    hiding, whole = _hiding(call), "".join(traceback.format_exception(error)).rstrip()
+    shown = without_keys(hiding(whole))
+    if hiding is str and shown == whole:
         log.log(level, message, *about, exc_info=error)
     else:
-        log.log(level, f"{message}\n%s", *about, hiding("".join(traceback.format_exception(error)).rstrip()))
+        log.log(level, f"{message}\n%s", *about, shown)
+
+
+def log_said(message: str, name: str, text: str, *, level: int = INFO) -> None:
+    """Write down a tool's name and the beginning of what it said, whose known secrets are hidden already."""
+    log.log(level, f"{message}: %.500r", name, without_keys(text[:_LONGEST_SAID]))
 
 
 def _hiding(call: AnyCall, given: JsonObject = _NOTHING) -> Callable[[str], str]:

@@ -13,7 +13,7 @@ from typing import Any
 from ferrule.definition.output import Shaped
 from ferrule.errors import NotStartedError, RemoteError, ToolError, WorkerDiedError, origin_of
 from ferrule.executors.in_loop import joined
-from ferrule.pipeline.hiding import hide, log_raised
+from ferrule.pipeline.hiding import hide, log_raised, log_said
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.state import CallState
 from ferrule.values.call import ToolCall
@@ -23,7 +23,6 @@ from ferrule.values.input import InputRequired
 from ferrule.values.masking import masked_text
 from ferrule.values.result import Status, ToolResult, gave, keep, keep_duration, keep_told, success
 
-log = logging.getLogger("ferrule")
 NOTHING_RUN = "Nothing was run."
 CANCELLED = f"The call was cancelled. {NOTHING_RUN}"
 _MAY_HAVE = "It had been started, so its effect may have happened."
@@ -146,9 +145,9 @@ def handler_raised(plan: Plan, state: CallState, error: BaseException) -> ToolRe
     of_its_own = getattr(origin, "result", None) is None and not isinstance(origin, WorkerDiedError)
     to_model = of_its_own and _is_one(origin, (ToolError,))
     if to_model:
-        log.info("tool %r raised a ToolError: %.500r", plan.name, text)
+        log_said("tool %r raised a ToolError", plan.name, text)
     elif origin is not error:  # whose traceback the log has, of the call that raised it
-        log.warning("tool %r raised what a tool that it called had raised: %.500r", plan.name, text)
+        log_said("tool %r raised what a tool that it called had raised", plan.name, text, level=logging.WARNING)
     else:
         log_raised(state, "tool %r raised", plan.name, error=error, level=logging.WARNING)
     if not to_model or not text_of(error).strip():  # an API may refuse an error without a text
@@ -166,7 +165,7 @@ def not_run(plan: Plan, state: CallState, error: BaseException) -> ToolResult:
     stays known."""
     status: Status = "limited" if isinstance(error, NotStartedError) and error.limited else "failed"
     executed, text = state.attempt.executed, safe_text(error, plan.expose, partial(hide, state))
-    log.info("tool %r did nothing: %.500r", plan.name, text)
+    log_said("tool %r did nothing", plan.name, text)
     text = _failed(state, text, executed)
     return unsuccessful(state, status, text, executed=executed, exception=error, keep_chunks=True)
 

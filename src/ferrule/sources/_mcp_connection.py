@@ -29,7 +29,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
-from ferrule.characters import visible
+from ferrule.characters import inert, visible
 from ferrule.sources._mcp_http import HttpClient
 from ferrule.sources._mcp_log import DROPPED, SDK_LOGS, ServerLog
 from ferrule.sources._mcp_oauth import provider
@@ -360,7 +360,7 @@ class Connection:
         self.protocol = session.protocol_version or ""
         said = "" if info is None else one_line(f"{info.name} {info.version}", _MOST_INFO)
         self.server_info = self.log.told(said, _MOST_INFO)
-        said = visible(session.instructions or "")[0].strip()[:_MOST_INSTRUCTIONS]
+        said = inert(visible(session.instructions or "")[0]).strip()[:_MOST_INSTRUCTIONS]
         self.instructions = self.log.told(said, _MOST_INSTRUCTIONS)
         self.session, self.state, self.reason, self._has_listed = session, "ready", "", True
         self.log.tell(logging.INFO, f"{self.server.label} is ready: {self.server_info}, MCP {self.protocol}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ferrule.characters import visible
+from ferrule.characters import inert, visible
 
 _TEXT_KEYWORDS = ("title", "description", "$comment")
 """The keywords of a schema whose text is for people and models, and decides nothing."""
@@ -44,6 +44,7 @@ def visible_schema(schema: Any, most: int) -> tuple[Any, int]:
         _check_value(key)
         if key in _TEXT_KEYWORDS and isinstance(value, str):
             text, count = visible(value)
+            text = inert(text)
             found[key], removed = text[:most], removed + count + max(len(text) - most, 0)
         elif key in _BY_NAME and isinstance(value, Mapping):
             found[key] = {}

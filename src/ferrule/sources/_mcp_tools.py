@@ -15,7 +15,7 @@ import mcp_types as types
 from ferrule import DefinitionError, Tool
 from ferrule.arguments.names import as_seen
 from ferrule.arguments.schema_parameters import plain_schema
-from ferrule.characters import visible
+from ferrule.characters import inert, visible
 from ferrule.patterns import ForeignSchema, Patterns
 from ferrule.sources._mcp_calls import RemoteTool
 from ferrule.sources._mcp_connection import MOST_LIST, Connection, Listing
@@ -144,6 +144,7 @@ class Tools:
         prefix = self._connection.server.name
         name = definition.name if prefix is None else f"{prefix}__{definition.name}"
         description, removed = visible(definition.description or "")
+        description = inert(description)
         removed += max(len(description) - self._longest, 0)
         shown, more = visible_schema(definition.input_schema, _MOST_DESCRIPTION)
         input_schema, output_schema = ForeignSchema(shown, built.patterns), None
@@ -169,7 +170,7 @@ class Tools:
             name,
             remote.call,
             description=cut(description, self._longest, "head"),
-            title=None if title is None else visible(title)[0],
+            title=None if title is None else inert(visible(title)[0]),
             input_schema=input_schema,
             output_schema=output_schema,
             server=_digest(*self._connection.server.identity, definition.name),

@@ -4,6 +4,7 @@ repetition that may fail is bounded, and all others take what they have read."""
 from __future__ import annotations
 
 import re
+from binascii import a2b_base64
 from collections.abc import Callable
 
 from pydantic import ValidationError
@@ -32,15 +33,39 @@ _PROSE = (
 """A complaint, and the name of a key, which go on in a plain word."""
 _HEADERS = r"""(?i)((?:authorization|cookie)[\\"'\]]{0,4}+\s*+[:=]\s*+\\?b?["']?)[^\n"']+"""
 _BEARER = r"""(?i)((?<![a-z])bearer(?:[\s:=]|%20)++\\?["']?)[^\s"'<>]+"""
-_KEY_SHAPES = (
-    r"(?<![A-Za-z0-9])[sr]k[_-][\w-]{8,}|(?:gh[pousr]_|hf_|npm_)[A-Za-z0-9]{16,}|github_pat_\w{16,}"
-    r"|(?:glpat|xapp)-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[a-z][.-][\w.-]{8,}|AIza[\w-]{16,}|ya29\.[\w.-]{8,}"
-    r"|eyJ[\w-]{8,}(?:\.[\w-]*)*"
+_SERVICE_KEYS = (
+    r"(?=[ASadeghnprswxy])(?:(?<![A-Za-z0-9])(?:[sr]k[_-](?:(?:proj|ant|live|test|svcacct|admin|or)[_-][\w-]{8,}|[A-Za-z0-9]{20,})"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|(?:gsk|whsec|shp(?:at|ss|ca))_\w{16,}|(?:xai|pplx|nvapi|dapi)-?\w{24,}"
+    r"|SG\.[\w-]{16,}\.[\w-]{16,}|hvs\.[\w-]{16,}|AGE-SECRET-KEY-1[A-Z0-9]{20,})"
+    r"|(?:gh[pousr]_|hf_|npm_|dckr_pat_|dop_v1_|pypi-)[A-Za-z0-9_-]{16,}|github_pat_\w{16,}|(?:glpat|xapp)-[\w-]{8,}"
+    r"|xox[a-z][.-][\w.-]{8,}|hooks\.slack\.com/services/[\w/]{16,}|AIza[\w-]{16,}|ya29\.[\w.-]{8,}"
+    r"|(?:(?<![\w-])|(?<=\\n))eyJ[\w-]{8,}+\.[\w-]{2,}+\.[\w-]*)"
 )
+"""What can be nothing but a key: the marks that services put before theirs, so that they are found where they leak."""
+_KEY_SHAPES = rf"(?<![A-Za-z0-9])[sr]k[_-][\w-]{{8,}}|AKIA[A-Z0-9]{{12,}}|eyJ[\w-]{{8,}}(?:\.[\w-]*)*|{_SERVICE_KEYS}"
 _PRIVATE_KEY = r"(?s)(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(?:(?!-----END).)*"
 _ADDRESS = r"://\S+"
 _USER = r"(?s)://[^/?#@:]*(?::(?!//).*|(?=@|\Z))"
 _INPUT = r"input_value=[^\n]*"
+_ONLY_CREDENTIALS = (
+    r"(?s)()-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----END)(?:[\w+/=:,.\s-]|\\[nr]))*+"
+    r"(?:-----END [A-Z ]{0,50}-----)?",
+    rf"(){_SERVICE_KEYS}",
+    r"""(://)(?:[^\s/?#@:"'<>\\]*+:[^\s/?#@"'<>\\]++|[^\s/?#@:"'<>\\]{20,}+)(?=@)""",
+    r"""(?i)(authorization["'\\]{0,4}\s{0,3}[:=]\s{0,3}["'\\]{0,4}(?:basic|bearer|digest|token)\s{1,3})[^\s"',\\]{6,}""",
+    r"""(?i)((?<![a-z])bearer\s{1,3})(?=[\w.~+/-]*\d)[\w.~+/-]{16,}=*""",
+    # A setting in capitals, as in a file `.env`, in JSON too.
+    r"""(?m)((?:^|\\n|")(?:export )?(?:[A-Z0-9]++_)*+(?:SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY"""
+    r"""|(?:(?<=API_)|(?<=AUTH_)|(?<=SECRET_)|(?<=ACCESS_)|(?<=PRIVATE_)|(?<=ACCOUNT_)|(?<=SIGNING_))KEY)=)"""
+    r"""(?:(\\?["'])(?:(?!\2)[^\n])*+\2|(?![$<\s"'\\])(?:(?!\\n)[^\s"'])++)""",
+    # A text of letters and digits under a name that says nothing else; no part of a program.
+    r"""(?i)(?=[acpbrs])((?:passw(?:or)?d|passphrase|(?:client|app)[_-]?secret|secret|api[_-]?key"""
+    r"""|(?:secret|access|private|account)[_-]?key|(?:access|refresh|auth|api|bot)[_-]?token)["'\\]{0,4}\s{0,3}[:=]"""
+    r"""\s{0,3}["'\\]{0,4})(?=[^\s"',;&<>\\]*\d)(?=[^\s"',;&<>\\]*[a-z])[^\s"',;&<>(){}\[\]$\\]{8,}+"""
+    r"""(?=[\s"',;&<}\]\\]|\Z)""",
+)
+"""In each, the first group stays."""
+_BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
 
 
 def without_credentials(text: str, most: int = 500) -> str:
@@ -54,6 +79,24 @@ def without_credentials(text: str, most: int = 500) -> str:
     if len(read) < len(text) and len(masked) <= most:  # its last word may be half a credential
         masked = masked[: max(masked.rfind(" "), masked.rfind("\n")) + 1]
     return masked[:most]
+
+
+def without_keys(text: str) -> str:
+    """All of `text`, with stars in the place of what can be nothing but a credential, also once in base64. It leaves
+    what may be something else: texts of programs, numbers of commits, names and prose."""
+    for expression in _ONLY_CREDENTIALS:
+        text = re.sub(expression, rf"\1{MASK}", text)
+    return re.sub(_BASE64, _unless_key, text)
+
+
+def _unless_key(found: re.Match[str]) -> str:
+    """What was found, where it is no credential in base64."""
+    encoded = found[0].rstrip("=").replace("-", "+").replace("_", "/")
+    if len(encoded) % 4 == 1 or not encoded.isascii():
+        return found[0]
+    decoded = a2b_base64(encoded + "=" * (-len(encoded) % 4)).decode("latin-1")
+    is_key = any(re.search(expression, decoded) for expression in _ONLY_CREDENTIALS)
+    return MASK if is_key else found[0]
 
 
 def _without_named(text: str) -> str:

@@ -1,0 +1,92 @@
+"""A result with every text in it changed, wherever it stands: content, output, keys, error, metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from ferrule.values.content import Block, Media, Text, as_output, render
+from ferrule.values.result import ToolResult
+
+Change: TypeAlias = Callable[[str], str]
+_IS_TEXT = re.compile(r"text/|application/([\w.+-]+\+)?json\s*(;|$)", re.IGNORECASE)
+
+
+def is_text(media: Media) -> bool:
+    """Whether a provider shows the bytes of it as text."""
+    return bool(_IS_TEXT.match(media.mime_type))
+
+
+def with_texts(result: ToolResult, change: Change) -> ToolResult:
+    """`result` as `change` leaves its texts: the same object where that is as they were."""
+    changes: dict[str, Any] = {}
+    output = as_output(result.output, strict=False)
+    changed_output = _changed(output, change)
+    if changed_output is not output:
+        changes["output"] = changed_output
+    if result.error is not None and (error := change(result.error)) != result.error:
+        changes["error"] = error
+    metadata = _changed(result.metadata, change)
+    if metadata is not result.metadata:
+        changes["metadata"] = metadata
+    rendered = result.error is None and result.content == render(output)
+    content = render(changed_output) if rendered else _changed(result.content, change)
+    if content != result.content:
+        changes["content"] = content
+    return result.replace(**{"content": result.content, **changes}) if changes else result
+
+
+def _changed(value: Any, change: Change) -> Any:
+    """`value` itself where nothing in it was changed."""
+    if isinstance(value, str):
+        made = change(value)
+        return value if made == value else made
+    if isinstance(value, bytes):
+        return _changed_bytes(value, change)
+    if isinstance(value, Text | Media):
+        return _changed_block(value, change)
+    if isinstance(value, Mapping):
+        return _changed_mapping(value, change)
+    if isinstance(value, list | tuple):
+        items = [_changed(item, change) for item in value]
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else tuple(items) if isinstance(value, tuple) else items
+    return value
+
+
+def _changed_bytes(value: bytes, change: Change) -> bytes:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return value
+    made = change(text)
+    return value if made == text else made.encode()
+
+
+def _changed_block(block: Block, change: Change) -> Block:
+    if isinstance(block, Text):
+        text = change(block.text)
+        return block if text == block.text else Text(text)
+    data = block.data
+    if data is not None and is_text(block):
+        data = _changed_bytes(data, change)
+    uri, name = block.uri and change(block.uri), block.name and change(block.name)
+    if data is block.data and (uri, name) == (block.uri, block.name):
+        return block
+    return Media(block.kind, data, block.mime_type, uri, name, fetch=block.fetch and uri == block.uri)
+
+
+def _changed_mapping(value: Mapping[Any, Any], change: Change) -> Mapping[Any, Any]:
+    """Two keys that would become one stay two."""
+    made: dict[Any, Any] = {}
+    same, taken = True, set(value)
+    for key, item in value.items():
+        new = change(key) if isinstance(key, str) else key
+        if new != key:
+            while new in taken:
+                new += "_"
+            taken.add(new)
+        made[new] = _changed(item, change)
+        same = same and new == key and made[new] is item
+    return value if same else made

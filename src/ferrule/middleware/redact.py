@@ -1,0 +1,53 @@
+"""Credentials in what a tool returns are stars."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from ferrule.characters import visible
+from ferrule.middleware._texts import with_texts
+from ferrule.types import Next
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Text
+from ferrule.values.context import ToolContext
+from ferrule.values.masking import without_keys
+from ferrule.values.result import ToolResult
+
+
+async def redact(call: ToolCall, context: ToolContext, next: Next) -> ToolResult:
+    """Put stars in the place of credentials in all that comes back: the output and its keys, content, an error's text,
+    metadata; so also in the record and the log of calls. See docs/middleware.md#what-comes-back.
+
+    A credential is what can be nothing else: keys with the marks of services (AWS, OpenAI, Anthropic, GitHub, GitLab,
+    Slack, Google, Stripe and others), JSON web tokens, private keys in PEM, passwords in URLs, bearer tokens and what
+    `Authorization` says, settings in capitals as in a file `.env`, and a text of letters and digits under the name of a
+    password or a key; each also once in base64. Numbers of commits, UUIDs and prose stay.
+
+    It belongs in `around`, inside of `untrusted` and `limit_output`, which could cut a credential in two.
+    """
+    result = with_texts(await next(call, context), _redacted)
+    content = _redacted_across(result.content)
+    return result if content == result.content else result.replace(content=content)
+
+
+redact.__dict__["only_around"] = (
+    "redact belongs in `around`: in `inside`, what the runner says of a failure is left out"
+)
+
+
+def _redacted(text: str) -> str:
+    """A key that has characters between its own which nobody sees is one, too."""
+    seen, hidden = visible(text)
+    masked = without_keys(seen)
+    return masked if not hidden or masked != seen else text
+
+
+def _redacted_across(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Texts that follow each other, as one where a credential begins in one and ends in another."""
+    found: list[Block] = []
+    for is_text, group in groupby(blocks, lambda block: isinstance(block, Text)):
+        some = list(group)
+        joined = "".join(block.text for block in some if isinstance(block, Text))
+        masked = _redacted(joined) if is_text and len(some) > 1 else joined
+        found += some if masked == joined else [Text(masked)]
+    return tuple(found)

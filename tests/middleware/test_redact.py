@@ -1,0 +1,172 @@
+"""`redact`: no credential is in what comes back, and what is none stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import DefinitionError, Runner, Text, ToolError, ToolResult, deny, events, tool
+from ferrule.middleware import limit_output, redact, sanitize, untrusted
+from ferrule.values.masking import without_keys
+
+RANDOM = "aB3dE5gH7jK9mN1pQ2sT4vW6xY8zA0cD"
+"""Where a credential has it, it is this that must not leave."""
+CREDENTIALS = [
+    *(f"AKIA{RANDOM.upper()[:16]}", f"sk-{RANDOM}", f"sk-proj-ab_{RANDOM}", f"sk-ant-api03-{RANDOM}-_x"),
+    f"ghp_{RANDOM}",
+    *(f"github_pat_11AB_{RANDOM}", f"gho_{RANDOM}", f"glpat-{RANDOM}", f"xoxb-12-34-{RANDOM}", f"xapp-1-{RANDOM}"),
+    *(f"AIza{RANDOM}-_x", f"sk_live_{RANDOM}", f"rk_test_{RANDOM}", f"whsec_{RANDOM}", f"hf_{RANDOM}", f"npm_{RANDOM}"),
+    *(f"https://hooks.slack.com/services/T00/B00/{RANDOM}", f"ya29.{RANDOM}", f"SG.{RANDOM}.{RANDOM}", f"gsk_{RANDOM}"),
+    *(f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{RANDOM}", f"postgres://u:{RANDOM}@h/db", f"https://{RANDOM}@h/x.git"),
+    *(f"Authorization: Basic {RANDOM}==", f"curl -H 'authorization: Bearer {RANDOM}'", f"Bearer {RANDOM}"),
+    *(f"export DB_PASSWORD={RANDOM}", f"API_KEY='{RANDOM}'", f"a=1\nTOKEN={RANDOM}\nb=2"),
+    f"aws_secret_access_key = {RANDOM}",
+    *(f'"client_secret": "{RANDOM}"', f"password: {RANDOM}", f"?access_token={RANDOM}&a=1"),
+    f"-----BEGIN RSA PRIVATE KEY-----\n{RANDOM}\n-----END RSA PRIVATE KEY-----",
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\n{RANDOM}",
+]  # fmt: skip
+
+
+def secret_of(credential: str) -> str:
+    return RANDOM if RANDOM in credential else credential
+
+
+def redacted(output: Any, *outside: Any) -> ToolResult:
+    @tool(read_only=True)
+    def fetch() -> Any:
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+    return asyncio.run(Runner([fetch], around=[*outside, redact]).run("fetch"))
+
+
+def redacted_stream(*pieces: str) -> ToolResult:
+    @tool(read_only=True)
+    async def stream() -> AsyncIterator[str]:
+        for piece in pieces:
+            yield piece
+
+    return asyncio.run(Runner([stream], around=[redact]).run("stream"))
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS)
+def test_a_credential_is_stars_wherever_it_stands(credential: str, tmp_path: Path) -> None:
+    secret = secret_of(credential)
+
+    @tool(read_only=True)
+    async def fetch(kind: str) -> Any:
+        if kind == "error":
+            raise ToolError(f"no: {credential}")
+        if kind == "exposed":
+            raise LookupError(f"no: {credential}")
+        given = {
+            "text": f"it is\n{credential}\nthere",
+            "nested": {"a": [{"b": credential}]},
+            "key": {credential: 1},
+            "json": json.dumps({"k": credential, "n": 1}),
+            "bytes": credential.encode(),
+            "result": ToolResult(f"{credential}", metadata={"m": credential}, content=[Text(credential)]),
+            "base64": b64encode(credential.encode()).decode(),
+            "base64 of a URL": urlsafe_b64encode(f"x {credential}".encode()).decode().rstrip("="),
+        }
+        return given[kind]
+
+    kinds = ("text", "nested", "key", "json", "bytes", "result", "error", "exposed", "base64", "base64 of a URL")
+    file = tmp_path / "log"
+    with events.to_file(file, include=["output", "error", "metadata"]) as log:
+        runner = Runner([fetch], around=[redact], observers=[log])
+        for kind in kinds:
+            result = asyncio.run(runner.run("fetch", {"kind": kind}))
+            told = (result.text, result.error, result.output, result.record(), repr(result), result.metadata)
+            assert secret not in str(told) and "***" in str(told), kind
+            if kind.startswith("base64"):
+                assert result.text == "***"
+            if kind == "json":
+                json.loads(result.text)
+    assert secret not in file.read_text()
+
+
+@pytest.mark.parametrize("credential", CREDENTIALS)
+def test_a_credential_in_two_pieces_is_found_at_every_border(credential: str) -> None:
+    secret = secret_of(credential)
+    for place in range(1, len(credential)):
+        result = redacted_stream(credential[:place], credential[place:])
+        assert secret not in result.text + str(result.record())
+    half = len(credential) // 2
+    blocks = redacted([Text(credential[:half]), Text(credential[half:])])
+    assert secret not in "".join(block.text for block in blocks.content if isinstance(block, Text))
+
+
+@pytest.mark.parametrize("order", [[redact, sanitize], [sanitize, redact]])
+def test_what_nobody_sees_hides_no_credential(order: list[Any]) -> None:
+    @tool(read_only=True)
+    def fetch() -> str:
+        return f"sk-\u200bproj-{RANDOM[:8]}\u2060{RANDOM[8:]}"
+
+    assert asyncio.run(Runner([fetch], around=order).run("fetch")).text == "***"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0123456789abcdef0123456789abcdef01234567",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "550e8400-e29b-41d4-a716-446655440000 toolu_01AbCdEfGhIjKlMnOpQrSt chatcmpl-AbC123dEf456GhI789",
+        "sk-circle-fade-dot sk-learn risk-management task_manager",
+        "https://example.org:80/a?mail=bob@example.org and ssh://git@github.com/a/b",
+        '{"a": "http://x.test:8080", "mail": "bob@example.org"}',
+        "token = tokens[i2]; password = get_password2(); secret: str = Field(); api_key=os.environ['KEY2']",
+        "TOKEN=$(cat x)\nPWD=/home/x1\nMAX_TOKENS=3000\nSORT_KEY=name\nKEYBOARD=us",
+        '{"next_page_token": "CAUQAA1234", "cursor": "eyJpZCI6MX0", "session": "abc12345"}',
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
+        "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
+        "The bearer of authentication-schemes. A secret: nobody knows. authorization: see page 3",
+        "ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAABgQC7 bob@host",
+    ],
+)
+def test_what_is_no_credential_stays(text: str) -> None:
+    assert redacted(text).text == redacted(text).output == text
+    assert redacted({text: [text]}).output == {text: [text]}
+
+
+def test_a_secret_is_found_before_the_output_is_cut() -> None:
+    text = redacted(f"{'x ' * 500}sk-proj-{RANDOM}{' x' * 500}", limit_output(1000)).text
+    assert RANDOM[:8] not in text and RANDOM[-8:] not in text
+
+
+def test_refusals_stay_the_runners_own() -> None:
+    @tool(read_only=True)
+    def fetch() -> str:
+        return ""
+
+    runner = Runner([fetch], around=[untrusted, redact], guards=[lambda call, context: deny("not today")])
+    assert "untrusted" not in asyncio.run(runner.run("fetch")).text
+
+
+PIECES = ["A_", "eyJ", "a.", "://a:", "-----BEGIN ", "sk-proj-", "password=1", "\\n", "aB1+", "bearer a", '"export ']
+PIECES += ["SECRET_", "SG.", "xoxb-", "AKIA", "KEY=", " ", "\n", "@", "PRIVATE KEY-----", "authorization: basic ", "'"]
+SEVERAL = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
+
+
+@given(SEVERAL, SEVERAL)
+def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
+    # Whatever goes back once for each character takes minutes for this length.
+    without_keys(pieces * (100_000 // len(pieces)) + end)
+
+
+def test_inside_it_is_a_mistake() -> None:
+    @tool(read_only=True)
+    def fetch() -> str:
+        return ""
+
+    with pytest.raises(DefinitionError, match="belongs in `around`"):
+        Runner([fetch], inside=[redact])
