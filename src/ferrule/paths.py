@@ -27,6 +27,9 @@ from ferrule.errors import DefinitionError
 
 Kind: TypeAlias = Literal["file", "directory", "link", "other"]
 """What is at a path. See docs/guards.md#paths."""
+Expected: TypeAlias = os.stat_result | Literal["nothing"] | None
+"""What is to be replaced: a file as it was when it was read, `"nothing"` where there was none, or whatever is there.
+See docs/guards.md#paths."""
 
 PATH_NAMES: Final = frozenset(
     {"path", "paths", "filepath", "filepaths", "file", "files", "filename", "filenames"}
@@ -369,11 +372,12 @@ class Directory:
         finally:
             os.close(fd)
 
-    def write(self, name: str, data: bytes, *, expected: os.stat_result | None = None, mode: int = 0o666) -> bool:
+    def write(self, name: str, data: bytes, *, expected: Expected = None, mode: int = 0o666) -> bool:
         """Put `data` in the place of the file `name`, all at once, keeping its mode; whether it is a new file.
 
         Args:
-            expected: What the file was when it was read; where it has changed since, it stays as it is.
+            expected: What the file was when it was read, or `"nothing"` where there was none; where it has changed
+                since, it stays as it is.
             mode: The rights of a new file.
 
         Raises:
@@ -413,8 +417,11 @@ class Directory:
         finally:
             os.close(fd)
 
-    def _unchanged(self, name: str, now: os.stat_result | None, expected: os.stat_result | None) -> None:
-        if expected is not None and (now is None or _version(now) != _version(expected)):
+    def _unchanged(self, name: str, now: os.stat_result | None, expected: Expected) -> None:
+        if expected is None:
+            return
+        before = None if expected == "nothing" else _version(expected)
+        if before != (None if now is None else _version(now)):
             raise OSError(f"{_quoted(self._full(name))} was changed by somebody else meanwhile; read it again")
 
     def _expect(self, name: str, wanted: Kind) -> None:
@@ -591,13 +598,18 @@ def open_exactly(path: str, flags: int = os.O_RDONLY, mode: int = 0o666, *, hard
 
 
 def write_exactly(
-    path: str, data: bytes, *, expected: os.stat_result | None = None, make_directories: bool = False
+    path: str,
+    data: bytes,
+    *,
+    expected: Expected = None,
+    make_directories: bool = False,
 ) -> bool:
     """Put `data` at exactly the canonical absolute `path`, all at once; whether it is a new file.
     See docs/guards.md#paths.
 
     Args:
-        expected: What the file was when it was read; where it has changed since, it stays as it is.
+        expected: What the file was when it was read, or `"nothing"` where there was none; where it has changed since,
+            it stays as it is.
         make_directories: Make the directories above it that are missing.
 
     Raises:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ from ferrule import (
     tool,
 )
 from ferrule.guards import ask_before_changes
+from ferrule.tools import files
 
 both_eras = pytest.mark.parametrize("era", ERAS)
 MODERN = ERAS[0]
@@ -333,6 +335,31 @@ def test_a_client_is_not_asked_about_what_cannot_work(era: str) -> None:
     answer = call(Runner([shred], guards=[ask_before_changes]), era, "shred", {"name": "a"}, person)
     assert text(answer) == "Denied: there is no a. Nothing was run."
     assert person.asked == []
+
+
+class Meanwhile(Person):
+    """Who is asked while somebody else writes a file."""
+
+    def __init__(self, path: Path, written: str) -> None:
+        super().__init__(YES)
+        self.path, self.written = path, written
+
+    async def __call__(self, context: Any, params: Any) -> wire.ElicitResult:
+        self.path.write_text(self.written, encoding="utf-8")
+        return await super().__call__(context, params)
+
+
+@both_eras
+@pytest.mark.parametrize(("meanwhile", "left"), [("one", "new"), ("other", "other")])
+def test_what_changes_while_the_client_asks_is_not_written_over(
+    era: str, meanwhile: str, left: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one", encoding="utf-8")
+    runner = Runner(files.tools, guards=[ask_before_changes])
+    answer = call(runner, era, "write_file", {"path": str(path), "content": "new"}, Meanwhile(path, meanwhile))
+    assert path.read_text(encoding="utf-8") == left
+    assert ("has changed since it was shown" in text(answer)) is (left == "other")
 
 
 @both_eras

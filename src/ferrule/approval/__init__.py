@@ -10,8 +10,10 @@ suspends it, and everything else, breaking too, denies. The smallest one of your
 
 from __future__ import annotations
 
-from ferrule.approval.asked import Answer, Asked, AskedApprover
+from ferrule.approval.asked import Answer, Asked, AskedApprover, previewed
+from ferrule.approval.callback import callback
 from ferrule.approval.console import console
+from ferrule.approval.later import later
 from ferrule.approval.offer import Offer
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
@@ -24,7 +26,10 @@ __all__ = [
     "NoPreview",
     "Offer",
     "Question",
+    "callback",
     "console",
+    "later",
     "preview_lines",
+    "previewed",
     "printable",
 ]

@@ -34,7 +34,7 @@ _LOOK_AGAIN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a person has said to an `Asked`.
+    """What a person has said to an `Asked`. See docs/approvals.md.
 
     Attributes:
         decision: `allow(…)`, `deny(…)`, or `ask(…)` for "not now".
@@ -200,6 +200,12 @@ class Asked:
             return answer
         return replace(answer, decision=replace(self._bound(decision), by=decision.by or by))
 
+    def barred(self, by: str | None) -> str | None:
+        """Why a yes of this person does not count where nobody may allow a call of their own; `None` where it does."""
+        if not by:
+            return "it is not known who allowed this, and nobody may allow a call of their own"
+        return f"{by!r} may not allow a call of their own" if by == self.context.principal else None
+
     def _bound(self, decision: Decision) -> Decision:
         """An allow of what was shown holds the call to it; one with other arguments says what it wants itself."""
         if self.decision.schema is not None:
@@ -214,7 +220,7 @@ class Asked:
 
 
 async def previewed(asked: Asked) -> Asked:
-    """`asked` with its preview, made in a thread."""
+    """`asked` with its preview, made in a thread. See docs/approvals.md."""
     made: Any = await in_own_thread(asked.previewed)
     if isinstance(made, Raised):
         raise made.error

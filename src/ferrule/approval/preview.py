@@ -10,11 +10,11 @@ _MOST_COMPARED = 1000  # lines; what difflib takes grows with the square of them
 
 
 class NoPreview(Exception):
-    """What a preview gave is neither a text nor a `Diff`."""
+    """What a preview gave is neither a text nor a `Diff`. See docs/approvals.md."""
 
 
 def preview_lines(given: object) -> list[str]:
-    """The lines of a text, or the differences of a `Diff`, which has `name`, `before` and `after`.
+    """The lines of a text, or the differences of a `Diff`. See docs/approvals.md.
 
     Raises:
         NoPreview: for anything else.

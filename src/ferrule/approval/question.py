@@ -19,7 +19,8 @@ _BESIDE = "  │ "
 
 
 class Question:
-    """What is asked; the first time what is long is cut, and the `whole` of it is shown to those who want it.
+    """What is asked; the first time what is long is cut, and the `whole` of it is shown to those who want it. See
+    docs/approvals.md.
 
     Args:
         call: What would run.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import mcp_types as wire
 
-from ferrule import Decision, ToolCall, ToolContext, ToolError, allow, deny
-from ferrule.approval.preview import NoPreview, preview_lines
-from ferrule.approval.question import Question
+from ferrule import Decision, allow, deny
+from ferrule.approval import Asked
 from ferrule.arguments.schema_parameters import SchemaParameters
-from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.content import cut
-from ferrule.values.frozen import thaw
+from ferrule.values.frozen import JsonObject, thaw
 from ferrule.values.json_text import loads
 
 _YES: dict[str, Any] = {
@@ -35,7 +32,6 @@ _QUESTION = "question"
 _MOST_IN_A_KEY = 64
 _FORMATS = {"date", "date-time", "email", "uri"}
 _MOST_IN_A_MESSAGE = 8_000
-_SECONDS_TO_PREVIEW = 5.0
 
 
 class Form(NamedTuple):
@@ -45,27 +41,24 @@ class Form(NamedTuple):
         kind: `"yes"`, `"object"` for what is wanted as it is, or `"json"` for one text that holds it.
         key: The name of the question among those of a result: the title of what is wanted, where it has one.
         schema: The JSON Schema that the client is sent, with flat properties.
+        binds: What holds the call to what was shown, where it is allowed.
     """
 
     kind: str
     key: str
     message: str
     schema: dict[str, Any]
+    binds: dict[str, Any] = {}  # noqa: RUF012
 
 
-async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> Form:
-    """The question of `decision` as a form; what does not fit one is asked for as JSON.
-
-    Raises:
-        ToolError: of the tool's preview, where the call cannot work.
-    """
-    asked = call, decision, tuple(context.tool.hidden), await _preview(call, context)
-    message = Question(*asked, whole=True).text.strip()
+def form_of(asked: Asked) -> Form:
+    """The question as a form; what does not fit one is asked for as JSON."""
+    message = asked.text.strip()
     if len(message) > _MOST_IN_A_MESSAGE:  # beginnings and ends, so that nothing hides behind much else
-        message = cut(Question(*asked).text.strip(), _MOST_IN_A_MESSAGE)
-    wanted = decision.schema
+        message = cut(asked.question().text.strip(), _MOST_IN_A_MESSAGE)
+    wanted = asked.decision.schema
     if wanted is None or (not wanted.get("properties") and _takes_nothing(wanted)):
-        return Form("yes", _QUESTION, message, _YES)
+        return Form("yes", _QUESTION, message, _YES, thaw(asked.binds))
     title = wanted.get("title")
     key = title if isinstance(title, str) and 0 < len(title) <= _MOST_IN_A_KEY else _QUESTION
     flat = _flat(wanted)
@@ -76,14 +69,15 @@ async def form_of(call: ToolCall, decision: Decision, context: ToolContext) -> F
     return Form("json", key, message, {"type": "object", "properties": {"json": field}, "required": ["json"]})
 
 
-def answer_of(form: Form, given: wire.ElicitResult, by: str | None) -> Decision:
-    """What the person answered, as a decision; `by` is on whose behalf."""
+def answer_of(form: Form, given: wire.ElicitResult, by: str | None, arguments: JsonObject) -> Decision:
+    """What the person answered, as a decision; `by` is on whose behalf, and `arguments` are what was asked about."""
     if given.action != "accept":
         said = "declined" if given.action == "decline" else "left the question without an answer"
         return deny(f"the person who was asked {said}")
     content: dict[str, Any] = given.content or {}
     if form.kind == "yes":
-        return allow(by=by) if content.get("approve") is True else deny("the person who was asked said no")
+        allowed = allow({**arguments, **form.binds} if form.binds else None, by=by)
+        return allowed if content.get("approve") is True else deny("the person who was asked said no")
     if form.kind == "object":
         return allow(content, by=by)
     try:
@@ -135,24 +129,3 @@ def _form_field(schema: dict[str, Any]) -> dict[str, Any]:
     if kept.get("format", "date") not in _FORMATS:
         del kept["format"]
     return kept
-
-
-async def _preview(call: ToolCall, context: ToolContext) -> list[str] | str | None:
-    """What the tool's preview says, or why it says nothing.
-
-    Raises:
-        ToolError: where it says that the call cannot work.
-    """
-    make = context.tool.preview
-    if make is None:
-        return None
-    try:
-        async with asyncio.timeout(_SECONDS_TO_PREVIEW):
-            found = await in_own_thread(lambda: preview_lines(make(call.arguments)))
-    except TimeoutError:
-        return f"it takes longer than {_SECONDS_TO_PREVIEW:.0f} s"
-    if not isinstance(found, Raised):
-        return found  # type: ignore[return-value]
-    if isinstance(found.error, ToolError):
-        raise found.error
-    return str(found.error) if isinstance(found.error, NoPreview) else f"it broke ({type(found.error).__name__})"

@@ -35,7 +35,8 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolError, ToolResult, ask, deny
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, ToolResult, ask, deny
+from ferrule.approval import Asked, previewed
 from ferrule.pipeline.results import NOTHING_RUN
 from ferrule.pipeline.tasks import start
 from ferrule.serve._caller import CALLER, ask_client, noting
@@ -145,16 +146,16 @@ class _Client:
         declared = None if capabilities is None else capabilities.elicitation
         if declared is None or (declared.form is None and declared.url is not None):
             return _NO_FORMS
-        try:
-            form = await form_of(call, decision, context)
-        except ToolError as cannot_work:
-            return deny(str(cannot_work))
+        asked = await previewed(Asked.of(call, decision, context))
+        if asked.problem is not None:
+            return deny(asked.problem)
+        form = form_of(asked)
         if not modern:
-            return await self._elicit(form)
+            return await self._elicit(form, call)
         # What a tool wants to know may be told with the call; a yes is the answer to a question that was asked.
         given = None if form.kind == "yes" else self._ahead.pop(form.key, None)
         if isinstance(given, wire.ElicitResult):
-            return answer_of(form, given, identity(self._request))
+            return answer_of(form, given, identity(self._request), call.arguments)
         put_off = ask(decision.reason, into=decision.into)  # another object, by which it is known again
         self._put_off = put_off, decision, form
         return put_off
@@ -186,7 +187,7 @@ class _Client:
         is_it = pending["reason"] == clean(asked.reason) and same(thaw(pending["schema"]), thaw(asked.schema))
         return form if is_it else None
 
-    async def _elicit(self, form: Form) -> Decision | bool:
+    async def _elicit(self, form: Form, call: ToolCall) -> Decision | bool:
         try:
             given = await self._request.session.send_request(
                 _elicitation(form),
@@ -200,7 +201,7 @@ class _Client:
             return deny("the client could not ask")
         except ValidationError:
             return deny("what the client answered is no answer of MCP's")
-        return answer_of(form, given, identity(self._request))
+        return answer_of(form, given, identity(self._request), call.arguments)
 
     # -- progress -----------------------------------------------------------------------------------------------------
 
@@ -379,7 +380,8 @@ class RunnerServer:
                 given = (params.input_responses or {}).get(form.key)
                 if not isinstance(given, wire.ElicitResult):  # asked again, until there is an answer
                     return _question(form, state)
-                run = served.runner.resume(record, answer_of(form, given, who), context, by=who)
+                answer = answer_of(form, given, who, record["pending"]["arguments"])
+                run = served.runner.resume(record, answer, context, by=who)
                 result = await self._run(client, record["pending"]["call"]["id"], run)
         finally:
             self._calls.leave(who)

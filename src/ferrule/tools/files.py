@@ -27,7 +27,17 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from ferrule.definition.decorator import tool
 from ferrule.definition.tool import Tool
 from ferrule.errors import ToolError
-from ferrule.paths import Directory, Kind, checked, contains, open_directory, open_exactly, real, write_exactly
+from ferrule.paths import (
+    Directory,
+    Expected,
+    Kind,
+    checked,
+    contains,
+    open_directory,
+    open_exactly,
+    real,
+    write_exactly,
+)
 from ferrule.patterns import BUDGET, Pattern, PatternError
 from ferrule.values.context import CONTEXT, ToolContext, running
 from ferrule.values.decision import Diff
@@ -71,6 +81,9 @@ Path = Annotated[
 """A parameter that is a path, as these tools have it."""
 Text = Annotated[str, Field(json_schema_extra={"contentMediaType": "text/plain"})]
 """One that is text and no path, which guards need not judge as one."""
+_NOT_THERE: Final = "nothing"
+_ANYTHING: Final[Any] = object()
+"""A default without a JSON form, so that nobody is shown a parameter that nobody has filled."""
 
 
 def _located(path: str, working_directory: str) -> str:
@@ -110,6 +123,42 @@ def _read_whole(full: str, shown: str, hard_links: bool) -> tuple[bytes, os.stat
     _check_readable(len(data), shown, _MOST_EDITED, "edited")  # it may have grown, and files of `/proc` say 0
     _check_text(data, shown, len(data))
     return data, found
+
+
+def _sha256_of(data: bytes) -> str:
+    from hashlib import sha256  # loads OpenSSL, which most programs never need
+
+    return sha256(data).hexdigest()
+
+
+def _check_shown(data: bytes | None, shown: str, expected: str) -> None:
+    """Refuse a file, or its absence, where it is not what a person was shown."""
+    if expected is not _ANYTHING and expected != (_NOT_THERE if data is None else _sha256_of(data)):
+        raise _not_as_shown(shown)
+
+
+def _not_as_shown(shown: str) -> ToolError:
+    return ToolError(
+        f"{shown!r} has changed since it was shown to the person who allowed this; nothing was written. Read it again; "
+        "the next call is shown to them anew",
+        executed=False,
+    )
+
+
+def _found_as_shown(full: str, shown: str, expected: str) -> Expected:
+    """What the file is that is to be replaced; `None` for whatever is there."""
+    if expected is _ANYTHING:
+        return None
+    found: Expected = _NOT_THERE
+    data = None
+    try:
+        data, found = _read_whole(full, shown, _takes_hard_links())
+    except FileNotFoundError:
+        pass
+    except ValueError:  # what was shown was a text
+        raise _not_as_shown(shown) from None
+    _check_shown(data, shown, expected)
+    return found
 
 
 def _check_readable(size: int, shown: str, most: int, what: str) -> None:
@@ -218,19 +267,28 @@ def _preview_write(arguments: Mapping[str, Any], *, hard_links: bool = True) -> 
     path, content = arguments["path"], arguments["content"]
     if not os.path.isabs(path):  # nobody says here where it starts
         return f"{path!r} would hold this, in the place of whatever is there:\n{content}"
+    binds = {"expected": _NOT_THERE}
     try:
-        before = _read_whole(_located(path, os.sep), path, hard_links)[0].decode()
+        data = _read_whole(_located(path, os.sep), path, hard_links)[0]
+        before, binds = data.decode(), {"expected": _sha256_of(data)}
     except FileNotFoundError:
         before = ""
     except UnicodeDecodeError as error:
         return f"{path!r} is not UTF-8 text (byte {error.start}), and would hold this instead:\n{content}"
     except (ValueError, OSError) as error:
         return f"{path!r} would hold this, in the place of what cannot be shown ({error}):\n{content}"
-    return Diff(before, content, path)
+    return Diff(before, content, path, binds)
 
 
-@tool(destructive=True, idempotent=True, open_world=False, resources=_same_file, preview=_preview_write)
-def write_file(path: Path, content: Text, context: ToolContext) -> str:
+@tool(
+    destructive=True,
+    idempotent=True,
+    open_world=False,
+    resources=_same_file,
+    preview=_preview_write,
+    private=["expected"],
+)
+def write_file(path: Path, content: Text, context: ToolContext, expected: str = _ANYTHING) -> str:
     """Write a whole text file, which replaces what is there; directories that are missing are made.
 
     Args:
@@ -241,9 +299,10 @@ def write_file(path: Path, content: Text, context: ToolContext) -> str:
     full = _located(path, context.working_directory)
     data = _encoded("content", content)
     _check_size(len(data))
-    new = write_exactly(full, data, make_directories=True)
+    shown = _shown(full, context)
+    new = write_exactly(full, data, expected=_found_as_shown(full, shown, expected), make_directories=True)
     lines = len(_lines(content)) if content else 0
-    return f"{'made' if new else 'replaced'} {_shown(full, context)!r}: {lines} lines"
+    return f"{'made' if new else 'replaced'} {shown!r}: {lines} lines"
 
 
 def _encoded(name: str, text: str) -> bytes:
@@ -263,17 +322,22 @@ class _Edit(NamedTuple):
 
     before: str
     after: str
+    data: bytes
+    """What `before` was read from."""
     found: os.stat_result
     often: str
     line: int
 
 
-def _edit(full: str, shown: str, old: str, new: str, replace_all: bool, hard_links: bool) -> _Edit:
+def _edit(
+    full: str, shown: str, old: str, new: str, replace_all: bool, hard_links: bool, expected: str = _ANYTHING
+) -> _Edit:
     if not old:
         raise ValueError("old is empty; say which passage is to be replaced, or use write_file for a whole file")
     if old == new:
         raise ValueError("old and new are the same, so there is nothing to change")
     data, found = _read_whole(full, shown, hard_links)
+    _check_shown(data, shown, expected)
     try:
         document = _Document.of(data.decode())
     except UnicodeDecodeError as error:
@@ -296,7 +360,7 @@ def _edit(full: str, shown: str, old: str, new: str, replace_all: bool, hard_lin
     _check_size(len(data) + len(places) * (len(_encoded("new", put)) + put.count("\n") - len(_encoded("old", wanted))))
     changed = document.replaced(places, len(wanted), put)
     often = "once" if len(places) == 1 else f"{len(places)} times"
-    return _Edit(document.text, changed, found, often, document.line(places[0]))
+    return _Edit(document.text, changed, data, found, often, document.line(places[0]))
 
 
 def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> str | Diff:
@@ -308,11 +372,13 @@ def _preview_edit(arguments: Mapping[str, Any], *, hard_links: bool = True) -> s
         edit = _edit(_located(path, os.sep), path, old, new, arguments.get("replace_all", False), hard_links)
     except (ValueError, OSError) as error:
         raise ToolError(str(error)) from None
-    return Diff(edit.before, edit.after, path)
+    return Diff(edit.before, edit.after, path, {"expected": _sha256_of(edit.data)})
 
 
-@tool(destructive=True, open_world=False, resources=_same_file, preview=_preview_edit)
-def edit_file(path: Path, old: Text, new: Text, context: ToolContext, replace_all: bool = False) -> str:
+@tool(destructive=True, open_world=False, resources=_same_file, preview=_preview_edit, private=["expected"])
+def edit_file(
+    path: Path, old: Text, new: Text, context: ToolContext, replace_all: bool = False, expected: str = _ANYTHING
+) -> str:
     """Replace a passage of a text file. Line ends and encoding stay as they are.
 
     Args:
@@ -323,7 +389,7 @@ def edit_file(path: Path, old: Text, new: Text, context: ToolContext, replace_al
     """
     full = _located(path, context.working_directory)
     shown = _shown(full, context)
-    edit = _edit(full, shown, old, new, replace_all, _takes_hard_links())
+    edit = _edit(full, shown, old, new, replace_all, _takes_hard_links(), expected)
     data = _encoded("new", edit.after)
     _check_time(context)
     write_exactly(full, data, expected=edit.found)

@@ -70,7 +70,7 @@ class Diff:
     before: str
     after: str
     name: str = ""
-    binds: JsonObject = field(default_factory=FrozenDict, hash=False)
+    binds: JsonObject = field(default_factory=FrozenDict, compare=False)
 
 
 def allow(arguments: JsonObject | None = None, *, by: str | None = None) -> Decision:
