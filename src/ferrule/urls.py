@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from ferrule.errors import DefinitionError
 
@@ -35,6 +35,7 @@ _LONGEST_HOST, _LONGEST_LABEL = 253, 63  # RFC 1035
 _SHOWN_OF_HOST: Final = 120
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([1-9][0-9]{0,4}))?")
 _EVERY_HOST = re.compile(r"\*(?::.*)?")
 _PUNYCODE = re.compile(r"(?:^|\.)xn--")
@@ -330,3 +331,78 @@ def _url_or_host(text: str) -> Url | None:
         return read_url(text) if "/" in text else read_host(text)
     except ValueError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Which hosts may be reached, by which schemes and at which ports. See docs/guards.md#hosts."""
+
+    allowed: tuple[HostPattern, ...]
+    ask: tuple[HostPattern, ...]
+    deny: tuple[HostPattern, ...]
+    schemes: tuple[str, ...]
+    ports: frozenset[int] | None
+    """`None` for every port."""
+
+    @classmethod
+    def of(
+        cls,
+        allowed: Iterable[str],
+        ask: Iterable[str] = (),
+        deny: Iterable[str] = (),
+        schemes: Iterable[str] = ("https", "http"),
+        ports: Iterable[int] | None = None,
+    ) -> Destinations:
+        """Read what a program wrote; where no host is allowed, `*` is.
+
+        Raises:
+            DefinitionError: where a pattern, a scheme or a port is none.
+        """
+        names = _several("schemes", schemes, "('https', 'http')")
+        if not all(isinstance(name, str) and _SCHEME.fullmatch(name) for name in names):
+            raise DefinitionError(f"schemes={names!r}: a scheme is written as 'https', in lower case")
+        numbers = None if ports is None else _several("ports", ports, "(443, 8443)")
+        if not all(type(port) is int and 0 < port < 65_536 for port in numbers or ()):
+            raise DefinitionError(f"ports={numbers!r}: a port is a number of 1 to 65535")
+        return cls(
+            _patterns("allowed", allowed) or (HostPattern("*"),),
+            _patterns("ask", ask),
+            _patterns("deny", deny),
+            names,
+            None if numbers is None else frozenset(numbers),
+        )
+
+    def verdict(self, url: Url) -> tuple[Literal["allow", "ask", "deny"], str]:
+        """What is to be done about a URL, and what is wrong with it. deny > ask > allow, whatever the order; what no
+        pattern allows is denied, and what an ask or a deny may be of is asked about."""
+        if url.scheme and url.scheme not in self.schemes:
+            return "deny", f"goes by {url.scheme}, and allowed is {', '.join(self.schemes) or 'nothing'}"
+        if self.ports is not None and url.port not in self.ports:
+            port = f"port {url.port}" if url.port else "a port that is not written"
+            return "deny", f"goes to {port}, and allowed is {', '.join(map(str, sorted(self.ports))) or 'none'}"
+        denied, asked = found_by(self.deny, url), found_by(self.ask, url)
+        if denied:
+            return "deny", f"leads to {url.host}, which is denied"
+        if asked or asked is None or denied is None:
+            return "ask", f"leads to {url.host}, which is asked about"
+        if any(pattern.matches(url) for pattern in self.allowed):
+            return "allow", ""
+        allowed = ", ".join(pattern.text for pattern in self.allowed)
+        return "deny", f"leads to {url.host}{_why_written_out(url.host)}; allowed is: {allowed}"
+
+
+def _why_written_out(host: str) -> str:
+    kind = kind_of_host(host)
+    if kind in {None, "global"}:
+        return " (written with xn--), which is allowed only where it is written out" if _PUNYCODE.search(host) else ""
+    return f" ({kind}), which is allowed only where it is written out"
+
+
+def _patterns(option: str, given: Iterable[str]) -> tuple[HostPattern, ...]:
+    return tuple(map(HostPattern, _several(option, given, "('example.org', '*.example.com')")))
+
+
+def _several(option: str, given: Any, example: str) -> tuple[Any, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise DefinitionError(f"{option}={given!r}: write several, as in {example}")
+    return tuple(given)

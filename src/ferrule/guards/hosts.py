@@ -1,0 +1,198 @@
+"""URLs lead to allowed hosts only, whatever tool they are given to.
+
+Judged are, in every tool and at every depth: what a type or a schema says is a URL or a host; what stands under the
+name of one; and any other whole text that begins as a URL. A URL within a longer text is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from ferrule.arguments.schema_walk import Schema, forms_of, meant, of_item, of_property
+from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
+from ferrule.paths import has_name_of
+from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url
+from ferrule.values.arguments import Place
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, ask, deny
+
+_Role: TypeAlias = Literal["url", "reference", "host"]
+_ROLE_OF_FORMAT: Final[Mapping[str, _Role]] = {
+    **dict.fromkeys(("uri", "iri", "uri-template", "multi-host-uri"), "url"),
+    **dict.fromkeys(("uri-reference", "iri-reference"), "reference"),
+    **dict.fromkeys(("hostname", "idn-hostname", "ipv4", "ipv6", "ipvanyaddress"), "host"),
+}
+"""JSON Schema's formats, and Pydantic's own."""
+_WITHOUT_HOST: Final = frozenset({"data", "mailto", "tel", "urn"})
+"""Schemes whose URLs reach no host: RFC 2397, RFC 6068, RFC 3966, RFC 8141."""
+_RELATIVE = re.compile(r"[^:/?#]+(?:[/?#].*)?")
+_URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_BEGINS_AS_URL = re.compile(
+    r"[a-z][a-z0-9+.-]*:[/\\]{2}[^\s]|(?:https?|wss?|ftp|file):[^\s]|[/\\]{2,}(?=[^\s/\\])[^/\\?#\s]+(?:[/\\?#]|\Z)",
+    re.IGNORECASE,
+)
+"""How a text begins that may be a URL, to clients that take backslashes for slashes, or any number of them. Where there
+is no scheme, a blank in what would be the host makes it none: `//TODO this`."""
+_NOT_COUNTED: Final = QUOTES_AND_BLANKS + "".join(map(chr, range(32)))
+"""What the URL Standard, and those who strip a text, take away at its ends."""
+_DROPPED: Final = str.maketrans("", "", "\t\r\n")
+"""What the URL Standard takes out of a URL, wherever it stands."""
+_LEAST_ADDRESS: Final = 2**24
+"""The least number that is an IPv4 address of something: 0.0.0.0/8 is none (RFC 1122)."""
+
+
+def hosts(
+    *allowed: str,
+    ask: Iterable[str] = (),
+    deny: Iterable[str] = (),
+    schemes: Iterable[str] = ("https", "http"),
+    ports: Iterable[int] | None = None,
+    parameters: Iterable[str] = (),
+    text: Iterable[str] = (),
+) -> Callable[[ToolCall, ToolContext], Decision | None]:
+    """A guard that denies every URL that leads elsewhere than to allowed hosts. See docs/guards.md#hosts.
+
+    A pattern is a host, `*.example.org` for all below one, or `*`, each with a port or for all of them. What `*` stands
+    for is never an address that is not global, a name of one machine or network (`localhost`, `db`, `x.internal`), or
+    one with `xn--`. What cannot be read in one way is denied. It does not matter whether a tool is read-only.
+
+    A name is judged as it is written, whatever it resolves to: a handler opens it with `ferrule.http`, which checks the
+    addresses, or reaches what the name's owner likes.
+
+    Args:
+        allowed: Patterns of hosts; `*` where there are none.
+        ask: Patterns of hosts that a person is asked about, allowed or not.
+        deny: Patterns of hosts that are denied, whatever else is said of them. Here, and in `ask`, `*` is everything.
+        schemes: The schemes of URLs. Of `data`, `mailto`, `tel` and `urn` nothing more is judged.
+        ports: The ports; `None` for every one.
+        parameters: More names of parameters that are URLs or hosts, at every depth.
+        text: Names of parameters that are neither, with all that is in them, at every depth, whatever a schema says.
+            Only where the tool's schema has the name: no key of a model's making is text.
+
+    Raises:
+        DefinitionError: where a pattern, a scheme, a port or a name is none.
+    """
+    rules = Destinations.of(allowed, ask, deny, schemes, ports)
+    named, texts = given_names("hosts", parameters=parameters, text=text)
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        judge = _HostJudge(rules, named, texts, getattr(context, "tool", None))
+        judge.mapping(call.arguments, [judge.schema], (), None)
+        return judge.decision
+
+    guard.__name__ = guard.__qualname__ = f"hosts({', '.join(map(repr, allowed))})"
+    return guard
+
+
+class _HostJudge:
+    """Goes through the arguments of one call, and keeps the strictest decision, of several the first."""
+
+    def __init__(self, rules: Destinations, named: frozenset[str], texts: frozenset[str], tool: Any) -> None:
+        self.rules = rules
+        self.named = named
+        self.texts = texts
+        self.schema: Schema = getattr(tool, "input_schema", {})
+        self.hidden = getattr(tool, "hidden", ())
+        self.decision: Decision | None = None
+        self.unnamed: set[Place] = set()
+        self.known: dict[tuple[int, ...], list[Schema]] = {}
+
+    def mapping(self, values: Mapping[str, Any], nodes: list[Any], place: Place, role: _Role | None) -> None:
+        forms = meant(values, self.forms(nodes))
+        of_keys = [form["propertyNames"] for form in forms if "propertyNames" in form]
+        for key, value in values.items():
+            inner = (*place, key)
+            if not any(key in form.get("properties", ()) for form in forms):
+                self.unnamed.add(inner)
+            inherited = role if inner in self.unnamed else None
+            self.text(key, self.forms(of_keys), inner, "host" if inherited == "host" else None)
+            if key not in self.texts or inner in self.unnamed:
+                below = [node for form in forms for node in of_property(form, key)]
+                self.value(value, below, inner, self.role_of_name(key) or inherited)
+
+    def value(self, value: Any, nodes: list[Any], place: Place, role: _Role | None) -> None:
+        forms = self.forms(nodes)
+        role = _role_of_forms(forms) or role
+        if isinstance(value, str):
+            self.text(value, forms, place, role)
+        elif isinstance(value, Mapping):
+            self.mapping(value, nodes, place, role)
+        elif isinstance(value, list | tuple):
+            for at, one in enumerate(value):
+                self.value(one, [node for form in forms for node in of_item(form, at)], (*place, at), role)
+        elif role == "host" and type(value) in {int, float}:
+            if type(value) is float or not 0 < value < _LEAST_ADDRESS:
+                self.keep("deny", place, f"{place_text(place)} must be a host as text, and is a number")
+
+    def text(self, text: str, forms: list[Schema], place: Place, role: _Role | None) -> None:
+        role = None if _is_constant(text, forms) else _role_of_forms(forms) or role
+        if role is not None:
+            self.judge(text, role, place, quoted_value(place, text))
+        elif place[0] not in self.hidden and not says_text(forms):
+            given = f"{quoted_value(place, text)} reads as a URL{remedy('hosts', place, self.unnamed)} and"
+            for read in _readings_as_url(text):
+                self.judge(read, "url", place, given)
+
+    def judge(self, text: str, role: _Role, place: Place, given: str) -> None:
+        if role != "host" and self.reaches_no_host(text, role):
+            return
+        try:
+            found = _read_as(text, role)
+        except ValueError as error:
+            self.keep("deny", place, f"{given} cannot be judged: {error}")
+            return
+        kind, why = self.rules.verdict(found)
+        if kind != "allow":
+            self.keep(kind, place, f"{given} {why}")
+
+    def reaches_no_host(self, text: str, role: _Role) -> bool:
+        """Whether a URL is one of a scheme that has no hosts, or a reference that stays on the host where it is."""
+        if "\\" in text or not text.isprintable():
+            return False
+        if scheme := _URL_SCHEME.match(text):
+            return scheme[1].lower() in _WITHOUT_HOST.intersection(self.rules.schemes)
+        if text[:1] in {"", "/", "?", "#"}:
+            return text[:2] != "//"
+        return role == "reference" and _RELATIVE.fullmatch(text) is not None
+
+    def keep(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
+        if place[0] in self.hidden:
+            reason = "a URL that only the program knows leads to a host that is not allowed"
+        if self.decision is None or (kind == "deny" and self.decision.kind == "ask"):
+            self.decision = deny(reason) if kind == "deny" else ask(reason)
+
+    def role_of_name(self, key: str) -> _Role | None:
+        if key in self.named or has_name_of(key, HOST_NAMES):
+            return "host"
+        return "url" if has_name_of(key, URL_NAMES) else None
+
+    def forms(self, nodes: list[Any]) -> list[Schema]:
+        ids = tuple(map(id, nodes))
+        if ids not in self.known:
+            self.known[ids] = forms_of(nodes, self.schema)
+        return self.known[ids]
+
+
+def _role_of_forms(forms: Iterable[Schema]) -> _Role | None:
+    roles = [_ROLE_OF_FORMAT[str(form["format"])] for form in forms if str(form.get("format")) in _ROLE_OF_FORMAT]
+    return next((role for role in ("url", "host", "reference") if role in roles), None)
+
+
+def _is_constant(text: str, forms: Iterable[Schema]) -> bool:
+    """Whether a schema writes this text out."""
+    return any(text in form.get("enum", ()) or text == form.get("const") for form in forms)
+
+
+def _read_as(text: str, role: _Role) -> Url:
+    return read_host(text) if role == "host" and "://" not in text else read_url(text)
+
+
+def _readings_as_url(text: str) -> Iterator[str]:
+    """What a text begins with as a URL, to a client that takes it as it is, strips it, or takes line breaks out."""
+    plain = text.strip(_NOT_COUNTED)
+    for read in dict.fromkeys((plain, plain.translate(_DROPPED))):
+        if _BEGINS_AS_URL.match(read):
+            yield read.split(maxsplit=1)[0]

@@ -1,0 +1,224 @@
+"""`hosts` in a runner: URLs and hosts are judged wherever they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import AnyUrl, HttpUrl, IPvAnyAddress, PostgresDsn, create_model
+
+from ferrule import Decision, Runner, Tool, ToolCall, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import hosts
+from steps import steps
+
+ATTACKS = json.loads((Path(__file__).parent.parent / "data" / "url_attacks.json").read_text(encoding="utf-8"))
+RESOLVED = ("//internal.test", "v6internal.test", "mixed.test", "rebind.test", "/r1", "/r2", "/r3", "/r4", "/loop")
+"""Of the attacks, what no text tells; tests/test_http.py has all."""
+LOOPBACK = "http://127.0.0.1/"
+
+
+def judged(kind: Any, value: Any, name: str = "value", guard: Any = None, **call: Any) -> Decision:
+    """What the guard says of a call of a read-only tool with one parameter of this type, or of this JSON Schema."""
+    if isinstance(kind, dict):
+        schema = {"type": "object", "properties": {name: kind}, "required": [name]}
+        taken = Tool(name="take", description="x", handler=lambda payload: None, input_schema=schema, read_only=True)
+    else:
+
+        @tool(name="take", args_model=create_model("Arguments", **{name: (kind, ...)}), read_only=True)
+        def taken(arguments: Any) -> None:
+            """Take it."""
+
+    runner = Runner([taken], guards=[guard or hosts()])
+    return asyncio.run(runner.decide(ToolCall("1", "take", {name: value, **call})))
+
+
+@pytest.mark.parametrize("row", ATTACKS["rows"], ids=lambda row: ascii(row["url"]))
+def test_every_attack_is_denied_by_name_by_type_and_by_how_it_reads(row: dict[str, str]) -> None:
+    url = row["url"]
+    denied = row["expect"] == "deny" and not url.endswith(tuple(RESOLVED)) and not any(one in url for one in RESOLVED)
+    uri = {"type": "string", "format": "uri"}
+    kinds = {judged(str, url, "url").kind, judged(uri, url).kind, judged(str, url).kind, judged(Any, {"a": [url]}).kind}
+    assert kinds == ({"deny"} if denied else {"allow"}) or row["expect"] == "either"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (str, "url", "127.0.0.1:8000/x"),
+        (str, "imageUrl", "localhost:8000"),
+        (str, "proxy", "127.0.0.1:8080"),
+        (dict[str, str], "proxies", {"http": "127.0.0.1:8080"}),
+        (list[str], "urls", ["https://example.org/", "example.org"]),
+        (str, "host", "127.1"),
+        (str, "hostname", "db"),
+        (str, "host", LOOPBACK),
+        (str, "host", ""),
+        (int, "host", 2130706433),
+        (float, "host", 127.1),
+        (list[int], "ips", [0]),
+        (dict[str, int], "hosts", {"10.0.0.1": 22}),
+        (str, "ip_address", "::1"),
+        (AnyUrl, "value", "ftp://example.org/"),
+        (HttpUrl, "value", "http://0x7f.1/"),
+        (dict[str, HttpUrl], "value", {"a": LOOPBACK}),
+        (HttpUrl | str, "value", "localhost"),
+        (PostgresDsn, "value", "postgres://u:p@example.org/db"),
+        (IPvAnyAddress, "value", "10.0.0.1"),
+        ({"type": "string", "format": "uri-reference"}, "value", "//example.org/x"),
+        ({"type": "string", "format": "uri-reference"}, "value", "localhost:8000/x"),
+        ({"type": "string", "format": "hostname"}, "value", "db"),
+        ({"type": "object", "propertyNames": {"format": "hostname"}}, "value", {"db": 1}),
+        ({"type": "object"}, "value", {"url": "localhost:1"}),
+        ({"type": "object"}, "value", {LOOPBACK: 1}),
+        (
+            {"anyOf": [{"type": "array", "items": {"format": "uri", "type": "string"}}, {"type": "null"}]},
+            "value",
+            ["a"],
+        ),
+        (str, "value", f"'{LOOPBACK}'"),
+        (str, "value", f"{LOOPBACK} is the page"),
+        (str, "value", "HTTP:127.0.0.1"),
+        (str, "value", "\\\\server\\share"),
+    ],
+)
+def test_what_is_known_to_be_a_url_or_a_host_is_denied_elsewhere(kind: Any, name: str, value: Any) -> None:
+    assert judged(kind, value, name).kind == "deny"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (str, "url", "https://example.org/a?b=http://127.0.0.1/"),
+        (str, "url", ""),
+        (str, "url", "/users/5?x=a:b"),
+        (str, "endpoint", "#top"),
+        (Literal["auto", "https://example.org/"], "url", "auto"),
+        (dict[str, str], "urls", {"home": "https://example.org/"}),
+        (str, "host", "example.org:8080"),
+        (str, "host", "https://example.org"),
+        (str, "server_ip", "[2606:4700::1111]:443"),
+        (int, "hosts", 5),
+        (bool, "host", True),
+        (HttpUrl, "value", "https://example.org"),
+        (HttpUrl | None, "value", None),
+        ({"type": "string", "format": "uri-reference"}, "value", "a/b.html?c:d"),
+        ({"type": "string", "contentMediaType": "text/html"}, "value", LOOPBACK),
+        (str, "value", "see http://127.0.0.1/"),
+        (str, "value", "// a comment"),
+        (str, "value", "//TODO this"),
+        (str, "value", "http: the protocol"),
+        (str, "value", "https://example.org/x is down"),
+        (str, "value", "12:30 and /usr/bin and C:\\x and a//b"),
+        (str, "curl", "localhost:1"),
+        (str, "link", "docs/a.md"),
+    ],
+)
+def test_what_leads_to_a_public_host_or_to_none_is_no_objection(kind: Any, name: str, value: Any) -> None:
+    assert judged(kind, value, name).kind == "allow"
+
+
+def test_what_is_allowed_asked_about_and_denied_goes_by_the_strictest() -> None:
+    guard = hosts("*.example.org", "127.0.0.1:8000", ask=["pay.example.org", "*:22"], deny=["evil.example.org"])
+    kinds = {
+        "https://a.example.org/": "allow",
+        "http://127.0.0.1:8000/": "allow",
+        "http://127.0.0.1:8001/": "deny",
+        "https://example.com/": "deny",
+        "https://pay.example.org/": "ask",
+        "https://evil.example.org/": "deny",
+        "http://evil.example.org:22/": "deny",
+        "http://example.com:22/": "ask",
+        "http://127.1:22/": "deny",
+    }
+    assert {url: judged(str, url, "url", guard).kind for url in kinds} == kinds
+    assert judged(str, "a.example.org", "host", guard).kind == "ask"  # by which port, cannot be known
+    several = ["https://a.example.org/", "https://pay.example.org/", "https://evil.example.org/"]
+    assert [judged(list[str], several[:end], "urls", guard).kind for end in (1, 2, 3)] == ["allow", "ask", "deny"]
+    assert judged(list[str], several[::-1], "urls", guard).kind == "deny"
+
+
+def test_schemes_and_ports_are_bounded_and_what_has_no_host_goes_by_its_scheme() -> None:
+    guard = hosts(schemes=("https", "data"), ports=(443, 8443))
+    kinds = {
+        "https://example.org/": "allow",
+        "https://example.org:8443/": "allow",
+        "https://example.org:8444/": "deny",
+        "http://example.org:443/": "deny",
+        "data:text/plain,hello": "allow",
+        "mailto:a@example.org": "deny",
+    }
+    assert {url: judged(str, url, "url", guard).kind for url in kinds} == kinds
+    assert judged(str, "data:text/plain,hello", "url").kind == "deny"
+    assert [judged(str, host, "host", guard).kind for host in ("example.org", "example.org:443")] == ["deny", "allow"]
+
+
+def test_names_say_what_is_a_url_and_what_is_text() -> None:
+    guard = hosts(parameters=("target",), text=("url", "content", "place"))
+    assert judged(str, "localhost:80", "target", guard).kind == "deny"
+    assert judged(str, "example.org:80", "target", guard).kind == "allow"
+    assert judged(str, LOOPBACK, "url", guard).kind == "allow"
+    assert judged({"type": "object"}, {"content": LOOPBACK}, "value", guard).kind == "deny"  # a key of a model's making
+    assert judged(HttpUrl, LOOPBACK, "place", guard).kind == "allow"
+
+
+def test_the_reason_says_what_is_wrong_and_what_would_be_right() -> None:
+    reason = judged(str, LOOPBACK, "url", hosts("example.org", "*.example.com")).reason
+    assert reason == (
+        f"url='{LOOPBACK}' leads to 127.0.0.1 (loopback), which is allowed only where it is written out; "
+        "allowed is: example.org, *.example.com"
+    )
+    assert "text=('query',)" in str(judged(str, LOOPBACK, "query").reason)
+    assert "write it as it is in the DNS" in str(judged(str, "http://bücher.test/", "url").reason)
+
+
+def test_what_the_program_fills_in_is_not_told() -> None:
+    @tool
+    def fetch(url: str, note: str) -> None:
+        """Fetch."""
+
+    runner = Runner([fetch.bind(url="http://secret.internal/", note=LOOPBACK)], guards=[hosts()])
+    decision = asyncio.run(runner.decide(ToolCall("1", "fetch", {})))
+    assert (decision.kind, decision.reason) == (
+        "deny",
+        "a URL that only the program knows leads to a host that is not allowed",
+    )
+    runner = Runner([fetch.bind(url="https://example.org/", note=LOOPBACK)], guards=[hosts()])
+    assert asyncio.run(runner.decide(ToolCall("1", "fetch", {}))).kind == "allow"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({option: "example.org"} for option in ("ask", "deny", "schemes", "parameters", "text")),
+        {"ask": ["a*b"]},
+        {"schemes": ["https:"]},
+        {"ports": ["443"]},
+        {"ports": [0]},
+        {"ports": 443},
+        {"parameters": ["a"], "text": ["a"]},
+    ],
+)
+def test_options_that_say_nothing_are_definition_errors(options: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError):
+        hosts(**options)
+
+
+def test_the_steps_grow_with_the_arguments_alone() -> None:
+    """Each form of a schema that refers to itself is found once, however deep the arguments are."""
+    node: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "string", "format": "uri"}]}
+    properties = {"left": node, "right": node, "urls": {"type": "array", "items": node}}
+    schema = {"type": "object", "properties": {"n": node}, "$defs": {"n": {"type": "object", "properties": properties}}}
+    nested = Tool(name="take", description="x", handler=lambda payload: None, input_schema=schema, read_only=True)
+    runner = Runner([nested], guards=[hosts()])
+
+    def took(depth: int) -> int:
+        value: Any = "https://example.org/"
+        for _ in range(depth):
+            value = {"left": value, "urls": ["https://example.org/"] * depth}
+        return steps(lambda: asyncio.run(runner.decide(ToolCall("1", "take", {"n": value}))))
+
+    assert took(40) < 5 * took(20)
