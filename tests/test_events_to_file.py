@@ -74,7 +74,7 @@ def test_with_decisions_the_file_says_who_allowed_what_by_which_rule(tmp_path: P
         ("7", ("deny", "too much", "policy.toml:7", None)),
         ("7", "denied"),
         ("20", ("ask", "is it right?", "policy.toml:20", None)),
-        ("20", ("allow", "", None, "eve")),
+        ("20", ("allow", "", "policy.toml:20", "eve")),
         ("20", "ok"),
     ]
 

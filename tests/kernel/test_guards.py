@@ -681,3 +681,46 @@ def test_the_decision_is_an_event_where_there_are_guards_and_only_there() -> Non
     watch = judged([saying(deny("no"))])[2]
     assert watch.kinds() == ["tool:pre", "tool:decided", "tool:error"]
     assert watch.events[1].data["decision"] == deny("no")
+
+
+def by_rule(decision: Decision, rule: str) -> Any:
+    """A guard that answers by a rule of its own."""
+    return saying(Decision(decision.kind, decision.reason, rule=rule))
+
+
+def said_by(*guards: Any, **options: Any) -> list[tuple[str, str | None, str | None]]:
+    """The decisions that were told of one call: what, by which rule and by whom."""
+    watch = judged(list(guards), **options)[2]
+    told = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"]
+    return [(one.kind, one.rule, one.by) for one in told]
+
+
+def test_the_rules_by_which_guards_allow_are_told_and_silence_has_none() -> None:
+    assert said_by(saying(None), by_rule(allow(), "a:1"), later(None), by_rule(allow(), "b:2")) == [
+        ("allow", "a:1; b:2", None)
+    ]
+    assert said_by(by_rule(allow(), "a:1"), by_rule(ask("q"), "b:2")) == [("ask", "b:2", None), ("deny", "b:2", None)]
+
+
+def test_after_an_answer_it_is_told_which_rule_asked_and_who_answered() -> None:
+    asks = by_rule(ask("q"), "a:1")
+    assert said_by(asks, approve=lambda *rest: allow(by="ada"))[1:] == [("allow", "a:1", "ada")]
+    assert said_by(asks, approve=lambda *rest: deny("no"))[1:] == [("deny", "a:1", None)]
+
+
+def test_a_call_that_was_resumed_still_has_the_rule_that_asked() -> None:
+    async def main() -> None:
+        ran, watch = Ran(), Watch()
+        guards = [by_rule(ask("q"), "a:1")]
+        runner = Runner([ran.tool], guards=guards, observers=[watch], approve=lambda *rest: ask("later"))
+        suspended = await runner.run(ToolCall("c1", "double", {"n": 1}))
+        assert (await runner.resume(suspended.record(), True, by="ada")).success
+        last = [event.data["decision"] for event in watch.events if event.kind == "tool:decided"][-1]
+        assert (last.kind, last.rule, last.by) == ("allow", "a:1", "ada")
+
+    go(main())
+
+
+def test_what_a_person_refuses_says_why_it_was_asked() -> None:
+    result = judged([saying(ask("offer a voucher instead"))], approve=lambda *rest: False)[0]
+    assert result.error == "Denied: refused by the person who was asked (offer a voucher instead). Nothing was run."

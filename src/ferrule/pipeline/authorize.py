@@ -25,13 +25,13 @@ from ferrule.pipeline.hiding import hide, hide_question, log_raised
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import Suspended, denied
 from ferrule.pipeline.state import CallState, ancestors
-from ferrule.pipeline.suspension import Answered, recorded_arguments, supplied_names, take_up, without
+from ferrule.pipeline.suspension import Answered, recorded_arguments, refused, supplied_names, take_up, without
 from ferrule.pipeline.tasks import within_time
 from ferrule.types import Approver, Coro, Guard, GuardFunction
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall, judged_call, starred_call
 from ferrule.values.context import ToolContext, bound_context
-from ferrule.values.decision import ALLOW, Decision, ask, deny
+from ferrule.values.decision import ALLOW, Decision, deny
 from ferrule.values.event import emit
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 from ferrule.values.input import Answer, InputRequired
@@ -82,7 +82,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     await take_up(plan, answered)
     state.call = judged_call(state.call, arguments)
     record = answered.record
-    asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]))
+    asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     if asked.schema is not None:
         state.attempt.note_started()  # it has run until it asked
     answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
@@ -126,9 +126,9 @@ async def explain(plan: Plan, state: CallState) -> list[Decision]:
     said = []
     for function, guard in plan.guards:
         found = next_found(((function, guard),), state)
-        one = Decision("allow", rule=name_of(guard)) if found is None else await _decision(plan, guard, found[1], state)
+        one = ALLOW if found is None else await _decision(plan, guard, found[1], state)
         arguments = one.arguments and starred(one.arguments, plan.parameters.hidden)
-        said.append(replace(one, arguments=arguments))
+        said.append(replace(one, arguments=arguments, rule=one.rule or name_of(guard)))
     return said
 
 
@@ -141,9 +141,9 @@ async def judge(plan: Plan, state: CallState, found: Found | None) -> Decision:
         one = await _decision(plan, guard, verdict, state)
         if one.kind == "deny":
             return one
-        if one.kind == "ask":
+        if one.arguments is None:
             decision = _both(decision, one)
-        elif one.arguments is not None:
+        else:
             try:
                 changed = _with_arguments(plan, state, one.arguments)
             except Exception as error:
@@ -172,14 +172,17 @@ async def _decision(plan: Plan, guard: Guard, verdict: object, state: CallState)
         raised, verdict = verdict.error, broken(verdict.error, partial(hide, state))
         if verdict in (BROKEN, LATE):
             log_raised(state, "the guard %r of tool %r broke", guard, plan.name, error=raised)
-    return hide_question(state, replace(verdict, rule=verdict.rule or name_of(guard)))
+    return verdict if verdict is ALLOW else hide_question(state, replace(verdict, rule=verdict.rule or name_of(guard)))
 
 
 def _both(one: Decision, other: Decision) -> Decision:
-    """Two decisions of which none denies; of two asks, a person has to see both."""
-    if one.kind == other.kind == "ask" and one.reason != other.reason:
-        return ask(f"{one.reason}; {other.reason}", into=one.into or other.into, rule=f"{one.rule}; {other.rule}")
-    return one.stricter(other)
+    """Two decisions of which none denies; of two asks, a person has to see both, of two that allow both are told."""
+    if one is ALLOW or other is ALLOW:
+        return other if one is ALLOW else one
+    if one.kind != other.kind:
+        return one.stricter(other)
+    reasons = "; ".join(filter(None, dict.fromkeys((one.reason, other.reason))))
+    return replace(one, reason=reasons, into=one.into or other.into, rule=f"{one.rule}; {other.rule}")
 
 
 def _with_arguments(plan: Plan, state: CallState, arguments: JsonObject) -> ToolCall | None:
@@ -225,8 +228,8 @@ async def ask_and_judge(
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
     elif answer.kind == "allow":
         decision = await _judge_again(plan, state, frozenset(given if asked.schema is None else ()))
-        if answer.rule is not None and decision.kind == "allow":
-            decision = replace(decision, rule=answer.rule)
+    if decision.kind != "ask":
+        decision = replace(decision, by=answer.by, rule=decision.rule or answer.rule or asked.rule)
     decision = hide_question(state, decision)  # what is asked may be a handler's own words
     state.tell("tool:decided", decision if answer.by is None else {"decision": decision, "by": answer.by})
     if decision.kind == "ask":
@@ -338,7 +341,7 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
         return deny("the question could not be asked")
     if isinstance(answer, Decision):
         return answer
-    return ALLOW if answer is True else deny("refused by the person who was asked")
+    return ALLOW if answer is True else refused(asked)
 
 
 async def _ask_in_thread(question: Callable[[], object], plan: Plan, state: CallState) -> object:

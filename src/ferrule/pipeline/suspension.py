@@ -63,8 +63,14 @@ class Answered(NamedTuple):
         """The approver that gives this answer."""
         answer: Any = self.answer
         if isinstance(answer, bool):
-            answer = ALLOW if answer else deny("refused by the person who was asked")
+            answer = ALLOW if answer else refused(decision)
         return replace(answer, by=answer.by or self.by) if isinstance(answer, Decision) else answer
+
+
+def refused(asked: Decision) -> Decision:
+    """The deny for a question that was answered with no; why it was asked may name what to do instead."""
+    why = f" ({asked.reason})" if asked.reason else ""
+    return deny(f"refused by the person who was asked{why}")
 
 
 def resume_keys(given: object) -> tuple[bytes, ...]:
@@ -101,6 +107,7 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "context": jsonable({name: value for name, value in fields._asdict().items() if name not in _NOT_KEPT}),
         "reason": clean(decision.reason),
         "into": decision.into,
+        "rule": decision.rule,
         "schema": thaw(decision.schema),
         "state": thaw(suspended.kept),
         "asked_at": asked_at,

@@ -22,8 +22,8 @@ class Decision:
         into: For an ask: the parameter whose value a person supplies, or `None`.
         schema: For an ask that a running tool made: the JSON Schema of what is wanted, an object; the answer is
             `allow({...})` with that object. `None` for an ask whether the call may run.
-        by: For an allow: who approved, where that is said.
-        rule: Which rule spoke: the guard's name, where the guard does not say.
+        by: Who answered, where that is said.
+        rule: Which rule spoke: the guard's name, where the guard does not say. After an answer, the rule that asked.
     """
 
     kind: Literal["allow", "ask", "deny"]
