@@ -16,6 +16,7 @@ import pytest
 
 from ferrule import Decision, Event, Runner, ToolCall, ToolContext, ToolResult, allow
 from ferrule.guards import ask_before_changes
+from ferrule.providers.lint import findings
 from ferrule.sources import mcp
 from needed import needed
 from products import sampled
@@ -190,3 +191,16 @@ def test_the_inspector_drives_an_example_whose_changes_nobody_there_can_allow(tm
         [*command, *server, *write], capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
     )
     assert "enied" in done.stdout and (tmp_path / "today.md").read_text(encoding="utf-8") == "buy milk", done.stdout
+
+
+def test_nothing_in_what_the_reference_servers_say_of_their_tools_is_hidden_or_instructs_the_model(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        names = ("server-everything", "server-memory")
+        programs = [*map(program, names), program("server-filesystem", str(tmp_path))]
+        async with mcp.connect(*programs, required=True) as tools:
+            assert len(tools) > 30
+            assert [one for one in findings(tools, []) if one.rule in ("hidden", "instruction")] == []
+
+    go(main())

@@ -31,6 +31,7 @@ from ferrule.providers import (
     openai_chat,
     openai_responses,
 )
+from ferrule.providers._instructions import hidden_in, instructions_in, orders_about, texts_of
 from ferrule.providers._schemas import broken_rule, inner, pointed_at
 from ferrule.providers._write import refused_keys
 
@@ -51,7 +52,7 @@ class Finding:
     level: Level
     rule: str
     """Its kind: `count`, `definition`, `description-size`, `strict`, `strict-limit`, `provider`, `wire-name`,
-    `context-parameter`, `no-description`, `no-parameter-description` or `confusable`."""
+    `context-parameter`, `no-description`, `no-parameter-description`, `confusable`, `hidden` or `instruction`."""
     text: str
     provider: str = ""
     """Empty: whichever."""
@@ -137,7 +138,13 @@ def findings(
     """
     tools = list(tools)
     found = [finding for name in providers for finding in _refusals(tools, name, strict)]
-    found += [*_wire_names(tools), *_undescribed(tools), *_confusable(tools)]
+    found += [
+        *_wire_names(tools),
+        *_undescribed(tools),
+        *_confusable(tools),
+        *_hidden_texts(tools),
+        *_instructions(tools),
+    ]
     return sorted([*_untyped_contexts(tools), *found], key=lambda finding: LEVELS.index(finding.level))
 
 
@@ -243,6 +250,48 @@ def _is_described(node: Any, root: Mapping[str, Any]) -> bool:
     if isinstance(referred, Mapping) and referred.get("description"):
         return True
     return any(_is_described(branch, root) for branch in branches)
+
+
+# What speaks to the model, or is not seen
+
+
+def _hidden_texts(tools: Sequence[Tool]) -> Iterator[Finding]:
+    for tool in tools:
+        for path, text in texts_of(tool):
+            if (what := hidden_in(text)) is not None:
+                yield Finding("warning", "hidden", f"has characters that nobody sees: {what}", "", tool.name, path)
+        removed = tool.metadata.get("mcp", {}).get("removed")  # by the source, before anybody could see them
+        if removed:
+            text = f"{removed} characters of its texts, hidden or too many, were left out"
+            yield Finding("warning", "hidden", text, tool=tool.name)
+
+
+def _instructions(tools: Sequence[Tool]) -> Iterator[Finding]:
+    """Texts that instruct the model instead of describing the tool, and those that say what becomes of the tools of
+    others: what one source says of its own tools is a description."""
+    names: dict[str | None, dict[str, str]] = {}
+    for tool in tools:
+        names.setdefault(_server_of(tool), {}).update(dict.fromkeys(_names_in_texts(tool), tool.name))
+    others = {one: {k: v for other, own in names.items() if other != one for k, v in own.items()} for one in names}
+    for tool in tools:
+        for path, text in texts_of(tool):
+            for sign, quoted in instructions_in(text):
+                said = f"may instruct the model, as it {sign}: {quoted}"
+                yield Finding("warning", "instruction", said, "", tool.name, path)
+            for other, quoted in orders_about(text, others[_server_of(tool)]):
+                said = f"may instruct the model, as it speaks of {other!r}, a tool of another server: {quoted}"
+                yield Finding("warning", "instruction", said, "", tool.name, path)
+
+
+def _server_of(tool: Tool) -> str | None:
+    server: str | None = tool.metadata.get("mcp", {}).get("server")
+    return server
+
+
+def _names_in_texts(tool: Tool) -> list[str]:
+    """What a text may call a tool, where that is no word of the language: its name, and that without its server's."""
+    inner = tool.name.removeprefix(f"{_server_of(tool)}__")
+    return [name for name in {tool.name, inner} if "_" in name or "-" in name]
 
 
 # What a model may mix up
