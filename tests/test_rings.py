@@ -35,7 +35,7 @@ BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool"
 tool that is called by itself."""
 LEAVES = {
     "characters": {"values"},
-    "commands": {"errors", "shell_syntax"},
+    "commands": {"errors", "paths", "shell_syntax"},
     "events": {"errors", "values"},
     "paths": {"errors"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls", "store"},

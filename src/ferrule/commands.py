@@ -11,12 +11,13 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeVar, final
 
 from ferrule.errors import DefinitionError
+from ferrule.paths import has_name_of
 from ferrule.shell_syntax import (
     MOST_CHARACTERS,
     MOST_LEVELS,
@@ -38,9 +39,12 @@ __all__ = [
     "Redirection",
     "allowed",
     "found",
+    "is_elsewhere",
     "offers",
     "read_argv",
     "read_line",
+    "targets",
+    "without_relative_paths",
 ]
 
 COMMAND_NAMES: Final = frozenset({"command", "commands", "cmd", "cmds", "commandline", "cmdline", "argv"})
@@ -59,6 +63,7 @@ _READS_CODE: Final = words_of(
 """Builtins that read an argument as code, or set what the words after them mean (bash 5.2, builtins(1))."""
 _READS_CODE_BY_OPTION: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
 """Those that do with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
+_DIRECTORY_NAMES: Final = frozenset({"cwd", "workdir", "dir", "directory", "folder", "workingdir"})
 _CHANGES_DIRECTORY: Final = frozenset({"cd", "pushd", "popd"})
 
 # -- programs that run their arguments ---------------------------------------------------------------------------------
@@ -134,10 +139,8 @@ def read_argv(words: Sequence[str]) -> Line:
 def _with_what_runs(line: Line) -> Line:
     """The line, with what its builtins do and the commands that are arguments of others."""
     unknown = (*line.unknown, *(what for command in line.commands for what in _code_of(command)))
-    commands = tuple(inner for command in line.commands for inner in _unwrapped(command))
-    if _changes_directory(commands):
-        commands = tuple(map(_without_relative_targets, commands))
-    return Line(commands, unknown)
+    whole = Line(tuple(inner for command in line.commands for inner in _unwrapped(command)), unknown)
+    return without_relative_paths(whole) if _changes_directory(whole.commands) else whole
 
 
 def _code_of(command: Command) -> Iterator[str]:
@@ -151,6 +154,34 @@ def _code_of(command: Command) -> Iterator[str]:
 
 def _may_have_option(word: str | None, letters: str) -> bool:
     return bool(letters) and (word is None or (word[:1] == "-" and any(letter in word for letter in letters)))
+
+
+def is_elsewhere(values: Mapping[str, object]) -> bool:
+    """Whether arguments that stand beside a command say in which directory it runs. See docs/guards.md#commands."""
+    return any(value and has_name_of(name, _DIRECTORY_NAMES) for name, value in values.items())
+
+
+def without_relative_paths(line: Line) -> Line:
+    """The line where nobody knows in which directory it runs. See docs/guards.md#commands."""
+    moved = tuple(map(_without_relative_targets, line.commands))
+    programs = (command.words[0] for command in moved if command.words and not command.through)
+    unknown = [f"where {program!r} is" for program in programs if program and _is_relative(program)]
+    return Line(moved, (*line.unknown, *unknown))
+
+
+def targets(text: str, elsewhere: bool = False) -> list[str | None]:
+    """The files that redirections of a line open; `None` for one that cannot be known. See docs/guards.md#commands.
+
+    Args:
+        elsewhere: Whether it runs in a directory that is not known.
+    """
+    line = without_relative_paths(read_line(text)) if elsewhere else read_line(text)
+    opened = [one.target for command in line.commands for one in command.redirections]
+    return [*opened, None] if line.unknown and ("<" in text or ">" in text) else opened
+
+
+def _is_relative(program: str) -> bool:
+    return "/" in program and not posixpath.isabs(program)
 
 
 def _changes_directory(commands: Iterable[Command]) -> bool:
@@ -355,17 +386,14 @@ def _match_word(pattern: _Word, word: str) -> bool:
 def allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callable[[str], bool]) -> bool:
     """Whether all that may run is known and matches some pattern. See docs/guards.md#commands.
 
-    Wrappers count by their own names. Assignments match nothing, nor does a program by a relative path where the line
-    changes the directory. `may_write` is asked about the target of each redirection, those to be read too.
+    Wrappers count by their own names, and assignments match nothing. `may_write` is asked about the target of each
+    redirection, those to be read too.
     """
     patterns = tuple(patterns)
     own = [command for command in line.commands if not command.through]
     if line.unknown or not any(command.words for command in own) or any(command.assignments for command in own):
         return False
     if not all(one.target is not None and may_write(one.target) for each in line.commands for one in each.redirections):
-        return False
-    programs = [command.words[0] or "/" for command in own if command.words]
-    if _changes_directory(line.commands) and any("/" in name and not posixpath.isabs(name) for name in programs):
         return False
     return all(_is_named(command.words, patterns) for command in own if command.words)
 

@@ -12,9 +12,10 @@ breaks, the call is denied. The smallest one of your own:
 from __future__ import annotations
 
 from ferrule.guards.ask_before_changes import ask_before_changes
+from ferrule.guards.commands import commands
 from ferrule.guards.hosts import hosts
 from ferrule.guards.rules import rules
 from ferrule.guards.within import within
 from ferrule.paths import PATH_NAMES
 
-__all__ = ["PATH_NAMES", "ask_before_changes", "hosts", "rules", "within"]
+__all__ = ["PATH_NAMES", "ask_before_changes", "commands", "hosts", "rules", "within"]

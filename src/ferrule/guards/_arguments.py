@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from ferrule.arguments.schema_walk import Schema
+from ferrule.arguments.schema_walk import Schema, forms_of, of_item, of_property
 from ferrule.errors import DefinitionError
 from ferrule.values.arguments import Place
 
@@ -43,6 +43,22 @@ def says_text(forms: Iterable[Schema]) -> bool:
     of_text = [form for form in forms if "string" in form.get("type", "string")]
     told = ("contentMediaType" in form or form.get("contentEncoding") == "base64" for form in of_text)
     return bool(of_text) and all(told)
+
+
+def lists_values(schema: Schema, place: Place) -> bool:
+    """Whether a tool's schema lists the values that may stand at a place, so that it is no free text."""
+    forms = [form for form in forms_at(schema, place) if not _OF_OTHERS & form.keys()]
+    return bool(forms) and all("enum" in form or "const" in form for form in forms)
+
+
+def forms_at(schema: Schema, place: Place) -> list[Schema]:
+    """What a tool's schema says of a place, in each form that the value may have."""
+    nodes: list[Any] = [schema]
+    for part in place:
+        forms = forms_of(nodes, schema)
+        below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
+        nodes = [node for found in below for node in found]
+    return forms_of(nodes, schema)
 
 
 def quoted_value(place: Place, text: str) -> str:

@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ferrule.arguments.schema_walk import forms_of, of_item, of_property
+from ferrule.commands import COMMAND_NAMES, is_elsewhere, targets
 from ferrule.guards._arguments import (
     QUOTE_LENGTH,
     QUOTES_AND_BLANKS,
+    forms_at,
     given_names,
     place_text,
     quoted_value,
@@ -44,7 +45,7 @@ def within(
     Judged are, at every depth: what `context.paths` tells of, by type or schema; text, a list of texts, and the keys of
     a mapping, under one of `PATH_NAMES` or of `parameters`; and any other whole text, key or value, that is absolute,
     begins with `~`, has a `..` part or is a `file:` URL, blanks and quotes around it not counted. These last are denied
-    outside, and stay as they are written inside.
+    outside, and stay as they are written inside. So do shell lines, of which redirections are judged.
 
     Symbolic links are followed before a path is judged, and the tool is given what they led to. Roots are fixed when
     the guard is made. Paths, and roots that are relative, start at `context.working_directory` where the caller gave
@@ -129,6 +130,8 @@ class _Judge:
             below = not (text or is_path) and (key in self.paths or has_name_of(key, PATH_NAMES))
             # What the program itself fills in is judged where it is known to be a path, and not for how it reads.
             judged[name] = self.value(value, inner, named=below, is_text=text or inner[0] in self.hidden)
+            if has_name_of(key, COMMAND_NAMES) and not text:
+                self.shell_lines(value, inner, is_elsewhere(values))
         return judged
 
     def value(self, value: Any, place: Place, *, named: bool, is_text: bool) -> Any:
@@ -141,6 +144,15 @@ class _Judge:
         if isinstance(value, str) and not is_text:
             self.not_outside(value, place)
         return value
+
+    def shell_lines(self, value: Any, place: Place, elsewhere: bool) -> None:
+        """Refuse what a redirection opens outside."""
+        for line in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ():
+            for target in targets(line, elsewhere) if isinstance(line, str) else ():
+                given = f"{place_text(place)}: a redirection in {line[:QUOTE_LENGTH]!r}"
+                if target is None:
+                    raise _Outside(place, f"{given} opens what cannot be known; write an absolute path that is known")
+                self.real_path(target, place, f"{given} opens what")
 
     def must_be_text(self, value: Any, place: Place) -> bool:
         """Whether no number may stand there: `path` is never one, `max_files` may be."""
@@ -200,13 +212,7 @@ class _Judge:
 
     def is_declared_text(self, place: Place) -> bool:
         """Whether the tool's schema says what kind of text stands there, in each form that the text may have."""
-        schema = getattr(self.tool, "input_schema", {})
-        nodes: list[Any] = [schema]
-        for part in place:
-            forms = forms_of(nodes, schema)
-            below = (of_property(form, part) if isinstance(part, str) else of_item(form, part) for form in forms)
-            nodes = [node for found in below for node in found]
-        return says_text(forms_of(nodes, schema))
+        return says_text(forms_at(getattr(self.tool, "input_schema", {}), place))
 
 
 def _readings(text: str) -> Iterator[str]:

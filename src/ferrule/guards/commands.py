@@ -1,0 +1,219 @@
+"""Shell lines run the commands that are named, and no others."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ferrule.commands import (
+    COMMAND_NAMES,
+    Command,
+    CommandPattern,
+    Line,
+    allowed,
+    found,
+    is_elsewhere,
+    read_argv,
+    read_line,
+    without_relative_paths,
+)
+from ferrule.errors import DefinitionError
+from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values
+from ferrule.paths import Roots, has_name_of
+from ferrule.values import decision
+from ferrule.values.arguments import Place
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision
+
+Patterns = tuple[CommandPattern, ...]
+
+_LISTS_OF_LINES: Final = frozenset({"commands", "cmds"})
+_ARGUMENT_NAMES: Final = frozenset({"args", "arguments"})
+_ENVIRONMENT_NAMES: Final = frozenset({"env", "environment"})
+
+
+def commands(
+    allow: Iterable[str] = (),
+    ask: Iterable[str] = (),
+    deny: Iterable[str] = (),
+    *,
+    within: Iterable[str | os.PathLike[str]] = (),
+    parameters: Iterable[str] = (),
+    text: Iterable[str] = (),
+) -> Callable[[ToolCall, ToolContext], Decision | None]:
+    """A guard that judges the commands of shell lines, and asks about those that no pattern names.
+    See docs/guards.md#commands.
+
+    Judged is what stands, at any depth and in any tool, under one of `ferrule.commands.COMMAND_NAMES` or of
+    `parameters`: text as a shell line, a list of texts as an argument vector. What cannot be known is never allowed,
+    and asked about where it may be one of `ask` or of `deny`. Deny wins over ask, and ask over allow. A call without a
+    command has no objection from here.
+
+    Args:
+        allow: Patterns such as `git status`, `pytest *`: a line runs where each of its commands matches one.
+        ask: Patterns of commands that a person is asked about.
+        deny: Patterns of commands that do not run.
+        within: Folders or files that redirections of an allowed line may read and write; none where there are none.
+        parameters: More names of parameters that are shell lines.
+        text: Names of parameters that are none; one whose schema lists its values (`enum`) is none anyway.
+
+    Raises:
+        DefinitionError: where a pattern, a root or a name is none.
+    """
+    patterns = (_patterns("allow", allow), _patterns("ask", ask), _patterns("deny", deny))
+    names, texts = given_names("commands", parameters=parameters, text=text)
+    roots = (within,) if isinstance(within, str | os.PathLike) else tuple(within)
+    files = Roots(*roots, of="commands(within=…)") if roots else None
+
+    def guard(call: ToolCall, context: ToolContext) -> Decision | None:
+        directory = context.fields.working_directory
+
+        def may_open(path: str) -> bool:
+            return files is not None and _holds(files, path, directory)
+
+        finder = _Finder(names, texts, getattr(context, "tool", None))
+        lines = list(finder.mapping(call.arguments, ()))
+        return _decide_on(lines, patterns, may_open) if lines else None
+
+    guard.__name__ = guard.__qualname__ = "commands"
+    return guard
+
+
+def _patterns(option: str, given: Iterable[str]) -> Patterns:
+    if isinstance(given, str):
+        raise DefinitionError(f"commands({option}=…) takes patterns such as ['git status', 'pytest *'], not {given!r}")
+    return tuple(map(CommandPattern, given))
+
+
+def _holds(files: Roots, path: str, directory: str | None) -> bool:
+    try:
+        return files.hold(path, directory)
+    except (OSError, ValueError):
+        return False
+
+
+# -- where commands stand in arguments ---------------------------------------------------------------------------------
+
+
+class _Finder:
+    """Goes through the arguments of one call."""
+
+    def __init__(self, names: frozenset[str], texts: frozenset[str], tool: Any) -> None:
+        self.names = names
+        self.texts = texts
+        self.schema = getattr(tool, "input_schema", {})
+
+    def mapping(self, values: Mapping[str, Any], place: Place) -> Iterator[Line]:
+        for key, value in values.items():
+            inner = (*place, key)
+            if not self.is_command(key, inner):
+                yield from self.below(value, inner)
+            elif value is not None:
+                yield from self.beside(values, self.command(key, value, inner, values))
+
+    def is_command(self, key: str, place: Place) -> bool:
+        if key in self.names:
+            return True
+        return has_name_of(key, COMMAND_NAMES) and key not in self.texts and not lists_values(self.schema, place)
+
+    def below(self, value: Any, place: Place) -> Iterator[Line]:
+        if isinstance(value, Mapping):
+            yield from self.mapping(value, place)
+        elif isinstance(value, list | tuple):
+            for at, one in enumerate(value):
+                yield from self.below(one, (*place, at))
+
+    def command(self, key: str, value: Any, place: Place, values: Mapping[str, Any]) -> Iterator[Line]:
+        """What stands under the name of a command, with the arguments that stand beside it."""
+        arguments = next((values[name] for name in _ARGUMENT_NAMES if values.get(name)), ())
+        if isinstance(value, str) and arguments:
+            yield from _with_arguments_beside(value, arguments)
+        elif isinstance(value, str):
+            yield read_line(value)
+        elif _is_words(value) and key not in _LISTS_OF_LINES:
+            yield read_argv(value)
+        elif isinstance(value, list | tuple) and value:
+            for at, one in enumerate(value):
+                yield from self.command("", one, (*place, at), {})
+        else:
+            inner = list(self.below(value, place))
+            yield from inner or [Line((), ("a command that is neither text nor a list of texts",))]
+
+    def beside(self, values: Mapping[str, Any], lines: Iterable[Line]) -> Iterator[Line]:
+        """The lines, with what is set for them by other arguments."""
+        is_set = any(values.get(name) for name in _ENVIRONMENT_NAMES)
+        for line in lines:
+            moved = without_relative_paths(line) if is_elsewhere(values) else line
+            yield replace(moved, unknown=(*moved.unknown, "what the environment changes")) if is_set else moved
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value)
+
+
+def _with_arguments_beside(command: str, arguments: Any) -> Iterator[Line]:
+    """Of a program whose arguments are a list of their own: as they are, and as the line that may be made of them."""
+    words = [arguments] if isinstance(arguments, str) else arguments
+    if not _is_words(words):
+        yield Line((), ("arguments that are not a list of texts",))
+        return
+    yield read_line(" ".join([command, *words]))
+    if not isinstance(arguments, str):
+        yield read_argv([command, *words])
+
+
+# -- what is decided of them -------------------------------------------------------------------------------------------
+
+
+def _decide_on(
+    lines: list[Line], patterns: tuple[Patterns, Patterns, Patterns], may_open: Callable[[str], bool]
+) -> Decision | None:
+    allows, asks, denies = patterns
+    for pattern in denies:
+        if any(found(line, [pattern]) for line in lines):
+            return decision.deny(f"commands like {pattern.text!r} do not run", rule=f"commands: deny {pattern.text}")
+    for pattern in asks:
+        if any(found(line, [pattern]) for line in lines):
+            return decision.ask(f"this runs {pattern.text!r}", rule=f"commands: ask {pattern.text}")
+    for pattern in (*denies, *asks):
+        for line in lines:
+            if found(line, [pattern]) is None:
+                return decision.ask(
+                    f"it cannot be known whether this runs {pattern.text!r}: {_why(line)}",
+                    rule=f"commands: {pattern.text}",
+                )
+    for line in lines:
+        if not allowed(line, allows, may_open):
+            return decision.ask(_not_allowed(line, allows, may_open))
+    return None
+
+
+def _not_allowed(line: Line, allows: Patterns, may_open: Callable[[str], bool]) -> str:
+    """Which of its commands is the first that nothing allows."""
+    for command in line.commands:
+        if not command.through and not allowed(Line((command,)), allows, lambda path: True):
+            return f"nothing allows {_command_text(command)}"
+    targets = (one for command in line.commands for one in command.redirections)
+    for one in targets:
+        if one.target is None or not may_open(one.target):
+            return f"nothing allows {one.operator} {(one.target or 'a file that cannot be known')[:QUOTE_LENGTH]!r}"
+    return f"nothing allows {_why(line)}"
+
+
+def _command_text(command: Command) -> str:
+    words = ("…" if word is None else shlex.quote(word) for word in command.words)
+    text = " ".join([*(f"{name}=…" for name in command.assignments), *words])
+    return repr(text[:QUOTE_LENGTH])
+
+
+def _why(line: Line) -> str:
+    """What of a line is not known, or is used in a way that may mean something else."""
+    if line.unknown:
+        return line.unknown[0]
+    unsure = (command for command in line.commands if None in command.words or command.assignments)
+    command = next(unsure, None)
+    return _command_text(command) if command else "it names it among its words"

@@ -1,0 +1,166 @@
+"""`commands`: shell lines run what is named, through a runner with a shell that really runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from ferrule import Runner, ToolContext, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import commands, within
+from ferrule.values.call import ToolCall
+from ferrule.values.decision import Decision
+
+
+def judged(arguments: dict[str, Any], cwd: Path | None = None, **options: Any) -> Decision | None:
+    given: dict[str, Any] = {"allow": ["git *", "cd *", "./run"], "ask": ["git push *"], "deny": ["rm *"], **options}
+    return commands(**given)(ToolCall("1", "shell", arguments), ToolContext[Any](working_directory=cwd))
+
+
+def kind(arguments: dict[str, Any], **options: Any) -> str:
+    decision = judged(arguments, **options)
+    return "none" if decision is None else decision.kind
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"command": "git status"}, "none"),
+        ({"command": "ls"}, "ask"),
+        ({"command": "git push"}, "ask"),
+        ({"command": "git log | xargs rm"}, "deny"),
+        ({"command": "git $x"}, "ask"),
+        ({"command": ""}, "ask"),
+        ({"command": None}, "none"),
+        ({"command": 3}, "ask"),
+        ({"path": "rm x"}, "none"),
+        ({"shellCommand": "rm x"}, "deny"),
+        ({"steps": [{"run_cmd": "git log"}, {"run_cmd": "rm x"}]}, "deny"),
+        ({"command": ["git", "log", "; rm x"]}, "ask"),
+        ({"command": ["git", "log", "$(x) y"]}, "none"),
+        ({"argv": ["rm", "x"]}, "deny"),
+        ({"commands": ["git log", "rm x"]}, "deny"),
+        ({"commands": ["git log", "git status"]}, "none"),
+        ({"commands": [["git", "log"], ["rm", "x"]]}, "deny"),
+        ({"command": {"program": "rm"}}, "ask"),
+        ({"command": "git", "args": ["log"]}, "none"),
+        ({"command": "rm", "args": ["x"]}, "deny"),
+        ({"command": "git", "args": ["push"]}, "ask"),
+        ({"command": "git", "args": ["log", "; rm x"]}, "deny"),
+        ({"command": "git", "args": "log; rm x"}, "deny"),
+        ({"command": "git", "args": {"a": 1}}, "ask"),
+        ({"command": "git log", "env": {"PATH": "."}}, "ask"),
+        ({"command": "git log", "env": {}}, "none"),
+        ({"command": "./run"}, "none"),
+        ({"command": "./run", "cwd": "x"}, "ask"),
+        ({"command": "cd x && ./run"}, "ask"),
+    ],
+)
+def test_what_stands_under_the_name_of_a_command_is_judged(arguments: dict[str, Any], expected: str) -> None:
+    assert kind(arguments) == expected
+
+
+def test_more_names_are_commands_and_others_none() -> None:
+    assert kind({"script": "rm x"}, parameters=["script"]) == "deny"
+    assert kind({"command": "rm x"}, text=["command"]) == "none"
+
+
+def test_what_the_schema_lists_is_no_shell_line() -> None:
+    @tool
+    def edit(command: Literal["view", "create"], path: str) -> str:
+        """Edit."""
+        return command
+
+    runner = Runner([edit], guards=[commands()])
+    assert asyncio.run(runner.run("edit", {"command": "view", "path": "a"})).success
+
+
+def test_redirections_open_files_within_alone(tmp_path: Path) -> None:
+    def of(line: str, **more: Any) -> str:
+        decision = judged({"command": line, **more}, tmp_path, within=["out"])
+        return "none" if decision is None else decision.kind
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "link").symlink_to("../x")
+    assert of("git log > out/a 2>&1") == of("git log >> ./out/a 2>/dev/null") == "none"
+    for target in ("a", "out/../a", "out/link", "$x", "~/a", "out/*", "/etc/x", "out/\\\n/../a"):
+        assert of(f"git log > {target}") == "ask"
+    assert of("git log > out/a", cwd="x") == "ask"
+    assert kind({"command": "git log > out/a"}) == "ask"
+
+
+@pytest.mark.parametrize(
+    "line", ["git log > ../a", "cd x && git log > a", "git log > $x", "eval x > a", "bash -c 'a > /etc/x'"]
+)
+def test_within_judges_what_redirections_open(line: str, tmp_path: Path) -> None:
+    context = ToolContext[Any](working_directory=tmp_path)
+    refused = within(".")(ToolCall("1", "shell", {"command": line}), context)
+    assert refused is not None and refused.kind == "deny" and "redirection" in refused.reason
+    assert within("/")(ToolCall("1", "shell", {"command": "git log > ../a"}), context) is None
+    assert within(".", text=["command"])(ToolCall("1", "shell", {"command": line}), context) is None
+
+
+def test_within_leaves_a_line_alone_that_opens_nothing_outside(tmp_path: Path) -> None:
+    context = ToolContext[Any](working_directory=tmp_path)
+    for line in ("git log > a 2>&1", "git log | wc -l", "case $x in a) ;; esac", f"cd x && git log > {tmp_path}/a"):
+        assert within(".")(ToolCall("1", "shell", {"command": line}), context) is None
+
+
+def test_the_reason_says_which_command_and_why() -> None:
+    def reason(line: str) -> str:
+        decision = judged({"command": line})
+        assert decision is not None
+        return decision.reason
+
+    assert reason("git log; ls -l 'a b'") == """nothing allows "ls -l 'a b'\""""
+    assert reason("rm x") == "commands like 'rm *' do not run"
+    assert reason("git push") == "this runs 'git push *'"
+    assert reason("git log `x`") == "it cannot be known whether this runs 'rm *': a command in backquotes"
+    assert reason("git log > x") == "nothing allows > 'x'"
+    assert reason("git commit -m rm") == "it cannot be known whether this runs 'rm *': it names it among its words"
+
+
+def test_what_is_no_pattern_is_a_mistake_of_the_program() -> None:
+    for options in ({"allow": "git *"}, {"deny": ["* x"]}, {"within": [""]}, {"parameters": "script"}):
+        with pytest.raises(DefinitionError):
+            commands(**options)  # type: ignore[arg-type]
+
+
+# -- through a runner, with a real shell -------------------------------------------------------------------------------
+
+
+def shell_in(folder: Path, **options: Any) -> Runner[Any]:
+    @tool
+    def shell(command: str) -> str:
+        """Run a shell line."""
+        line = ["/bin/bash", "--norc", "--noprofile", "-c", command]
+        clean = {"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "HOME": str(folder)}
+        done = subprocess.run(line, cwd=folder, env=clean, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return done.stdout
+
+    (folder / "bin").mkdir()
+    for name in ("git", "pytest", "make"):
+        (folder / "bin" / name).write_text(f'#!/bin/sh\nprintf "%s|" {name} "$@"\n')
+        (folder / "bin" / name).chmod(0o755)
+    return Runner([shell], guards=[commands(**options)])
+
+
+@pytest.mark.parametrize(
+    ("line", "allow", "told"),
+    [
+        ("git status", "git status *", "git|status|"),
+        ("g'it' \"status\" 'a b'", "git status *", "git|status|a b|"),
+        ("pytest -q tests/", "pytest *", "pytest|-q|tests/|"),
+        ("make test 2>&1", "make test", "make|test|"),
+        ("cd bin && pytest", "pytest *", "pytest|"),
+        ("git log --oneline -5 | head -3", "git log *", "git|log|--oneline|-5|"),
+        ("git log \\\n  -5 # five", "git log *", "git|log|-5|"),
+    ],
+)
+def test_what_is_allowed_runs(line: str, allow: str, told: str, tmp_path: Path) -> None:
+    runner = shell_in(tmp_path, allow=[allow, "head *", "cd *"], deny=["rm *"])
+    assert asyncio.run(runner.run("shell", {"command": line})).output == told
