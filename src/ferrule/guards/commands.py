@@ -64,7 +64,7 @@ def commands(
     Raises:
         DefinitionError: where a pattern, a root or a name is none.
     """
-    patterns = (_patterns("allow", allow), _patterns("ask", ask), _patterns("deny", deny))
+    patterns = (_read_patterns("allow", allow), _read_patterns("ask", ask), _read_patterns("deny", deny))
     names, texts = given_names("commands", parameters=parameters, text=text)
     roots = (within,) if isinstance(within, str | os.PathLike) else tuple(within)
     files = Roots(*roots, of="commands(within=…)") if roots else None
@@ -83,7 +83,7 @@ def commands(
     return guard
 
 
-def _patterns(option: str, given: Iterable[str]) -> Patterns:
+def _read_patterns(option: str, given: Iterable[str]) -> Patterns:
     if isinstance(given, str):
         raise DefinitionError(f"commands({option}=…) takes patterns such as ['git status', 'pytest *'], not {given!r}")
     return tuple(map(CommandPattern, given))
