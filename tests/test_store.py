@@ -35,9 +35,9 @@ def test_what_was_put_there_is_found_and_what_was_taken_away_is_not(make: Make) 
     assert make().compare_and_set("a", None, {"n": [1, True, 1.5, "é", None]})
     assert make().get("a") == {"n": [1, True, 1.5, "é", None]}
     assert make().compare_and_set("a/b", None, 0) and make().compare_and_set("b", None, "")
-    assert make().keys() == ["a", "a/b", "b"] and make().keys("a/") == ["a/b"]
+    assert list(make().items()) == ["a", "a/b", "b"] and make().items("a/") == {"a/b": 0}
     assert make().compare_and_set("a", {"n": [1, True, 1.5, "é", None]}, None)
-    assert make().get("a") is None and make().keys() == ["a/b", "b"]
+    assert make().get("a") is None and make().items() == {"a/b": 0, "b": ""}
 
 
 @pytest.mark.parametrize(("there", "old"), [(1, None), (1, 2), (1, True), (1, 1.0), (None, 1), ({"a": 1}, {"a": 2})])
@@ -142,7 +142,7 @@ def test_an_edit_anywhere_is_an_error_and_never_an_empty_store(file: Path) -> No
     for edited in edits(text):
         file.write_text(edited)
         assert "sealed" in refused(file)
-        for use in (lambda: store.get("a"), store.keys, lambda: store.compare_and_set("a", {"uses": 1}, None)):
+        for use in (lambda: store.get("a"), store.items, lambda: store.compare_and_set("a", {"uses": 1}, None)):
             with pytest.raises(StoreError):
                 use()
         assert file.read_text() == edited

@@ -53,8 +53,8 @@ class Store(Protocol):
         what is not there: as `old` it makes a value, as `new` it takes it away."""
         ...
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """The keys that begin so, in order."""
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there at one moment under keys that begin so, in the order of the keys."""
         ...
 
 
@@ -74,10 +74,10 @@ class Memory:
         with self._lock:
             return _compare_and_set(self._texts, key, old, new)
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """The keys that begin so, in order."""
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there under keys that begin so."""
         with self._lock:
-            return sorted(key for key in self._texts if key.startswith(prefix))
+            return _items(self._texts, prefix)
 
 
 def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonValue) -> bool:
@@ -88,6 +88,10 @@ def _compare_and_set(texts: dict[str, str], key: str, old: JsonValue, new: JsonV
     else:
         texts[key] = _json_text(new)
     return True
+
+
+def _items(texts: Mapping[str, str], prefix: str) -> dict[str, JsonValue]:
+    return {key: json.loads(texts[key]) for key in sorted(texts) if key.startswith(prefix)}
 
 
 def _json_text(value: JsonValue) -> str:
@@ -153,13 +157,13 @@ class SealedFile:
                 self._write(texts, writes + 1)
             return done
 
-    def keys(self, prefix: str = "") -> list[str]:
-        """The keys that begin so, in order.
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there under keys that begin so.
 
         Raises:
             StoreError: where the file cannot be read, or is not as it was written.
         """
-        return sorted(key for key in self._read()[0] if key.startswith(prefix))
+        return _items(self._read()[0], prefix)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

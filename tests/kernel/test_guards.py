@@ -647,6 +647,19 @@ def test_a_bound_value_cannot_be_changed_by_the_model() -> None:
 # -- decide ----------------------------------------------------------------------------------------------------------
 
 
+async def _awaits(call: ToolCall, context: ToolContext) -> Decision:
+    await asyncio.sleep(0)
+    return ask("q")
+
+
+def test_decide_and_explain_await_guards_on_another_loop_than_the_calls_before() -> None:
+    runner = Runner([Ran().tool], guards=[_awaits], approve=lambda *_: True)
+    assert go(runner.run("double", {"n": 1})).success
+    call = ToolCall("c1", "double", {"n": 1})
+    assert go(runner.decide(call)) == ask("q")
+    assert go(runner.explain(call)) == [ask("q")]
+
+
 def test_decide_says_what_the_guards_would_and_runs_nothing() -> None:
     async def main() -> None:
         ran, watch = Ran(), Watch()

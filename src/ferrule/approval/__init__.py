@@ -1,5 +1,6 @@
-"""Who answers when a guard asks: the person at the terminal, by `console`, with what `question` and `preview` write.
-`printable` is for whatever a program prints that others have written.
+"""Who answers when a guard asks: the person at the terminal, by `console`, with what `question` and `preview` write;
+`remembered` asks once for what a person allows for a while, and keeps it as `Grants`. `printable` is for whatever a
+program prints that others have written.
 
 An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
 suspends it, and everything else, breaking too, denies. The smallest one of your own:
@@ -13,16 +14,20 @@ from __future__ import annotations
 from ferrule.approval.asked import Answer, Asked, AskedApprover, previewed
 from ferrule.approval.callback import callback
 from ferrule.approval.console import console
+from ferrule.approval.grants import Grant, Grants
 from ferrule.approval.later import later
 from ferrule.approval.offer import Offer
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
+from ferrule.approval.remembered import remembered
 from ferrule.approval.terminal import printable
 
 __all__ = [
     "Answer",
     "Asked",
     "AskedApprover",
+    "Grant",
+    "Grants",
     "NoPreview",
     "Offer",
     "Question",
@@ -32,4 +37,5 @@ __all__ = [
     "preview_lines",
     "previewed",
     "printable",
+    "remembered",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
-from ferrule.scheduling.clock import end_of, wait_until
+from ferrule.scheduling.clock import MONOTONIC, Timer, end_of, wait_until
 from ferrule.types import Coro
 
 if TYPE_CHECKING:
@@ -30,10 +30,12 @@ ANSWER_SECONDS = 10.0
 
 async def within_time(runner: RunnerState, function: Callable[..., Awaitable[object]], *given: object) -> object:
     """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for."""
-    task = start(_outcome_of(function, given), asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
+    task = start(_outcome_of(function, given), loop)
     try:
         if not task.done():
-            await wait_until(end_of(task), runner.timer.time() + ANSWER_SECONDS, runner.timer)
+            await wait_until(end_of(task), timer.time() + ANSWER_SECONDS, timer)
     finally:
         task.cancel()
     if not task.done():

@@ -1,0 +1,350 @@
+"""Grants: what a person has allowed for a while.
+
+Each is bound to the tool as it was, to who called it and where, to the rule that asked, and to what the person was
+shown of the arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ferrule.approval.asked import Asked
+from ferrule.approval.offer import Offer
+from ferrule.approval.offering import bounds, fits, is_narrower
+from ferrule.approval.question import shown_name
+from ferrule.errors import DefinitionError
+from ferrule.paths import real
+from ferrule.scheduling.clock import MONOTONIC, Clock
+from ferrule.store import Memory, Store
+from ferrule.values.call import ToolCall
+from ferrule.values.content import cut
+from ferrule.values.context import JUDGED_TRAITS, ToolContext
+from ferrule.values.decision import Decision
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.json_text import SECRET_STARS, same
+
+log = logging.getLogger("ferrule")
+IN_A_SESSION = 12 * 3600.0
+"""Seconds that a grant for a session lasts at most. See docs/approvals.md#remembered-answers."""
+ALWAYS = 30 * 86_400.0
+"""Seconds that an "always" lasts at most. See docs/approvals.md#remembered-answers."""
+_KEPT_AS = "grant/"
+_MOST_OF_ARGUMENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a person has allowed for a while. See docs/approvals.md#remembered-answers.
+
+    Attributes:
+        id: What it is revoked by.
+        tool: The name of the tool.
+        fingerprint: Of the tool as it was, and of its traits for the arguments of the question.
+        rule: What asked, as `Decision.rule`; a question by another rule is put again.
+        principal: For whom.
+        session: In which session; `None` for any.
+        directory: In which working directory.
+        exactly: The arguments, and no others; `None` where it goes by `arguments`.
+        arguments: For each argument its condition as JSON, or `None` for any text that is no path and no URL. A call
+            with other arguments than these is not covered.
+        made_at, expires_at: Seconds since the epoch.
+        uses: How many calls it still answers; `None` for any number.
+        by: Who has given it, where that is known.
+        text: What it covers, as the person read it.
+    """
+
+    id: str
+    tool: str
+    fingerprint: str
+    rule: str | None
+    principal: str | None
+    session: str | None
+    directory: str
+    exactly: JsonObject | None
+    arguments: JsonObject
+    made_at: float
+    expires_at: float
+    uses: int | None
+    by: str | None
+    text: str
+
+    @property
+    def decision(self) -> Decision:
+        """The answer that it gives."""
+        return Decision("allow", f"granted before: {self.text}", by=self.by, rule=f"grant {self.id}")
+
+    def covers(self, subject: Subject, now: float) -> bool:
+        """Whether it answers the question about this call, at this time."""
+        return (
+            self.made_at <= now < self.expires_at
+            and self.uses != 0
+            and self.tool == subject.tool
+            and self.fingerprint == subject.fingerprint
+            and self.rule == subject.rule
+            and self.principal == subject.principal
+            and self.session in {None, subject.session}
+            and self.directory == subject.directory
+            and self._covers_arguments(subject)
+        )
+
+    def _covers_arguments(self, subject: Subject) -> bool:
+        given = subject.arguments
+        if self.exactly is not None:
+            return same(thaw(self.exactly), given)
+        return self.arguments.keys() == given.keys() and all(
+            fits(condition, given[name], subject.context) for name, condition in self.arguments.items()
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept."""
+        return {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> Grant:
+        """Of what `to_json` gave.
+
+        Raises:
+            TypeError: for anything else.
+        """
+        return cls(**kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a question is about, as a grant is compared with it: all of it was shown to a person, or is the tool's."""
+
+    tool: str
+    fingerprint: str
+    rule: str | None
+    principal: str | None
+    session: str | None
+    directory: str
+    arguments: dict[str, Any]
+    context: ToolContext
+
+
+def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subject | None:
+    """What a question is about; `None` where no grant may answer it: a value is asked for, or a person is not shown all
+    of the arguments, or nothing is known of the tool."""
+    if decision.into is not None or decision.schema is not None or context.call is None:
+        return None
+    tool = context.tool.definition
+    if not _is_all_shown(tool, context.call.arguments):
+        return None
+    given = {name: thaw(value) for name, value in call.arguments.items() if name not in tool.hidden}
+    if SECRET_STARS in json.dumps(given) or _has_secret(tool.input_schema):
+        return None
+    try:
+        directory = real(context.working_directory, ".")
+    except (OSError, ValueError):
+        return None
+    fingerprint = _fingerprint(tool, context)
+    return Subject(tool.name, fingerprint, decision.rule, context.principal, context.session, directory, given, context)
+
+
+def _is_all_shown(tool: Any, arguments: JsonObject) -> bool:
+    """Whether nothing is bound, and what is private is as the tool itself fills it in."""
+    parameters = tool.handling.parameters
+    given = tool.hidden & arguments.keys()
+    return not parameters.bound and all(
+        name in parameters.defaults and same(thaw(parameters.defaults[name]), thaw(arguments[name])) for name in given
+    )
+
+
+def _has_secret(schema: Any) -> bool:
+    """Whether a schema says anywhere that a value is secret."""
+    if isinstance(schema, Mapping):
+        return (
+            schema.get("writeOnly") is True
+            or schema.get("format") == "password"
+            or any(map(_has_secret, schema.values()))
+        )
+    return isinstance(schema, list | tuple) and any(map(_has_secret, schema))
+
+
+def _fingerprint(tool: Any, context: ToolContext) -> str:
+    """Of all that the tool says of itself, and of its traits for the arguments of the call."""
+    from hashlib import sha256  # loads OpenSSL, which most programs never need
+
+    parameters = tool.handling.parameters
+    facts = {
+        "shown": tool.fingerprint,
+        "title": tool.title,
+        "mounted": [mount.name for mount in tool.mounts],
+        "server": tool.server,
+        "schema": thaw(parameters.schema),
+        "hidden": sorted(parameters.hidden),
+        "output": thaw(tool.output_schema),
+        "traits": {name: getattr(context.tool, name) for name in JUDGED_TRAITS},
+    }
+    return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _now(context: ToolContext) -> float:
+    return (context.clock or MONOTONIC).now()
+
+
+class Grants:
+    """All that was granted, in a store. See docs/approvals.md#remembered-answers.
+
+    Its methods may block, as the store does, and may be called from any thread.
+
+    Args:
+        store: Where grants are kept; in the memory of this process where it is left out.
+    """
+
+    def __init__(self, store: Store | None = None) -> None:
+        self.store: Store = Memory() if store is None else store
+
+    def listed(self, clock: Clock = MONOTONIC) -> list[Grant]:
+        """The grants that are in force, the oldest first."""
+        now = clock.now()
+        found = [grant for grant, _ in self._kept() if now < grant.expires_at]
+        return sorted(found, key=lambda grant: (grant.made_at, grant.id))
+
+    def revoke(self, id: str) -> Grant | None:
+        """Take a grant back, for good; the grant, or `None` where there is none of this id."""
+        key = _KEPT_AS + id
+        while (kept := self.store.get(key)) is not None:
+            if self.store.compare_and_set(key, kept, None):
+                return Grant.from_json(kept)
+        return None
+
+    def find(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
+        """The grant that would answer this question; nothing is used up."""
+        return next((grant for grant, _ in self._answering(call, decision, context)), None)
+
+    def use(self, call: ToolCall, decision: Decision, context: ToolContext) -> Grant | None:
+        """The grant that answers this question. One for so many uses has one less then: of several calls at once, no
+        more are answered than it has."""
+        while found := self._answering(call, decision, context):
+            grant, kept = found[0]
+            if grant.uses is None:
+                return grant
+            left = None if grant.uses == 1 else {**kept, "uses": grant.uses - 1}
+            if self.store.compare_and_set(_KEPT_AS + grant.id, kept, left):
+                return grant
+        return None
+
+    def offers(self, asked: Asked) -> tuple[Offer, ...]:
+        """What a person may be offered beside a yes for this once; nothing for a question that no grant may answer."""
+        subject = subject_of(asked.call, asked.decision, asked.context)
+        if subject is None:
+            return ()
+        within = bounds(asked.context.tool, subject.arguments, subject.context)
+        these = Offer("these in this session", subject.tool, exactly=True, session=True, seconds=IN_A_SESSION)
+        offers = [these]
+        if within is not None:
+            offers.append(replace(these, key="these", session=False, seconds=ALWAYS))
+        if within is not None and any(one is None or "equals" not in one for one in within.values()):
+            wider = replace(these, key="this session", exactly=False, arguments=within)
+            offers += [wider, replace(wider, key="always", session=False, seconds=ALWAYS)]
+        return tuple(offer for offer in offers if subject.session is not None or not offer.session)
+
+    def grant(self, asked: Asked, offer: Offer, *, by: str | None = None) -> Grant:
+        """Keep what a person has chosen of what was offered, perhaps narrowed.
+
+        Args:
+            asked: The question, with its offers.
+            by: Who has chosen it.
+
+        Raises:
+            ValueError: where it is no part of what was offered; it says what would be right.
+        """
+        subject = subject_of(asked.call, asked.decision, asked.context)
+        offered = next((one for one in asked.offers if one.key == offer.key), None)
+        if subject is None or offered is None:
+            raise ValueError(f"nothing like {offer.key!r} was offered")
+        _check_part(offer, offered, subject)
+        now = _now(asked.context)
+        made = Grant(
+            id="",
+            tool=subject.tool,
+            fingerprint=subject.fingerprint,
+            rule=subject.rule,
+            principal=subject.principal,
+            session=subject.session if offer.session else None,
+            directory=subject.directory,
+            exactly=subject.arguments if offer.exactly else None,
+            arguments=thaw(offer.arguments),
+            made_at=now,
+            expires_at=now + float(offer.seconds or 0),
+            uses=offer.uses,
+            by=by,
+            text=_granted_text(offer, subject),
+        )
+        self._drop_expired(now)
+        return self._kept_under_its_id(made)
+
+    def _kept_under_its_id(self, made: Grant) -> Grant:
+        while True:
+            made = replace(made, id=secrets.token_hex(4))
+            if self.store.compare_and_set(_KEPT_AS + made.id, None, made.to_json()):
+                return made
+
+    def _kept(self) -> list[tuple[Grant, Any]]:
+        """All grants, each with the value that is kept of it."""
+        found = []
+        for key, kept in self.store.items(_KEPT_AS).items():
+            try:
+                found.append((Grant.from_json(kept), kept))
+            except TypeError:
+                log.error("what is kept as %r is no grant, and grants nothing", key)
+        return found
+
+    def _answering(self, call: ToolCall, decision: Decision, context: ToolContext) -> list[tuple[Grant, Any]]:
+        """The grants that answer a question: those for any number of calls first, then those that end first."""
+        subject = subject_of(call, decision, context)
+        if subject is None:
+            return []
+        now = _now(context)
+        found = [(grant, kept) for grant, kept in self._kept() if grant.covers(subject, now)]
+        return sorted(found, key=lambda one: (one[0].uses is not None, one[0].expires_at, one[0].id))
+
+    def _drop_expired(self, now: float) -> None:
+        for grant, kept in self._kept():
+            if grant.expires_at <= now:
+                self.store.compare_and_set(_KEPT_AS + grant.id, kept, None)
+
+
+def _check_part(offer: Offer, offered: Offer, subject: Subject) -> None:
+    """Refuse what is no part of what was offered.
+
+    Raises:
+        ValueError: with what would be right.
+    """
+    seconds: Any = offer.seconds
+    uses: Any = offer.uses
+    if (offer.tool, offer.exactly) != (offered.tool, offered.exactly) or (offered.session and not offer.session):
+        raise ValueError(f"what was offered is: {offered.text}")
+    if offer.session and subject.session is None:
+        raise ValueError("this call belongs to no session")
+    if seconds is None or not math.isfinite(seconds) or not 0 < seconds <= (offered.seconds or 0):
+        raise ValueError(f"what was offered is at most: {offered.text}")
+    if uses is not None and (isinstance(uses, bool) or not isinstance(uses, int) or uses < 1):
+        raise ValueError(f"a grant has a whole number of uses, at least 1, not {uses!r}")
+    if offered.uses is not None and (uses is None or uses > offered.uses):
+        raise ValueError(f"at most {offered.uses} uses were offered")
+    if offer.arguments.keys() != offered.arguments.keys():
+        raise ValueError(f"it is about {', '.join(offered.arguments) or 'no arguments'}")
+    for name, condition in offer.arguments.items():
+        try:
+            narrower = is_narrower(thaw(condition), thaw(offered.arguments[name]))
+        except DefinitionError as error:
+            raise ValueError(f"{name}: {error}") from None
+        if not narrower:
+            raise ValueError(f"{name}: {json.dumps(thaw(condition))} is more than what was offered: {offered.text}")
+
+
+def _granted_text(offer: Offer, subject: Subject) -> str:
+    """What is granted, with the arguments where it is for these."""
+    if not offer.exactly:
+        return offer.text
+    written = ", ".join(f"{shown_name(name)}={json.dumps(value)}" for name, value in subject.arguments.items())
+    return offer.text.replace("with these arguments", f"with {cut(written, _MOST_OF_ARGUMENTS)}" if written else "", 1)

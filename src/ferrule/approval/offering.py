@@ -1,0 +1,155 @@
+"""What "always" may mean for a call: for each argument a condition that is bounded by what a person was shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ferrule.arguments.schema_walk import forms_of
+from ferrule.commands import COMMAND_NAMES, offers, read_argv, read_line
+from ferrule.errors import DefinitionError
+from ferrule.paths import PATH_NAMES, has_name_of, real
+from ferrule.policy import condition
+from ferrule.policy.conditions import OneOf
+from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
+from ferrule.values.context import ToolContext, Traits
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import same
+
+CODE_NAMES = frozenset(
+    {"code", "script", "scripts", "program", "source", "snippet", "sql", "statement", "statements", "expression"}
+    | {"expr", "eval", "exec", "python", "javascript", "js", "bash", "shell", "sh", "powershell", "lua", "ruby", "perl"}
+)
+"""The names of parameters that an interpreter reads, so that no bound is known. See
+docs/approvals.md#remembered-answers."""
+_URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
+_LEADS_ELSEWHERE = re.compile(r"[\s'\"`]*(?:[/~\\]|[A-Za-z]:[\\/]|file:)|[^\s]*://", re.IGNORECASE)
+"""How a text begins that may be a path or a URL."""
+
+
+class _Unbounded(Exception):
+    """Nothing that was shown bounds this argument."""
+
+
+def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> dict[str, Any] | None:
+    """The condition of each argument, as JSON; `None` where these very arguments in this session are all that may be
+    offered: for a destructive tool, and where something runs a shell, an interpreter, or what cannot be known.
+
+    A number may be as large, a choice the same, a path in the same folder, a host and a command the same; other text
+    may be any that is no path and no URL. A tool that does not say whether it is destructive counts as that, but where
+    it runs commands: then these say so.
+    """
+    declared = tool.definition.options.get("destructive")
+    commands = [name for name in arguments if has_name_of(name, COMMAND_NAMES)]
+    if tool.destructive and (declared is not None or not commands):
+        return None
+    try:
+        made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
+    except (_Unbounded, DefinitionError, OSError, ValueError):
+        return None
+    # What is offered covers at least the call that it is offered for.
+    return made if all(fits(made[name], value, context) for name, value in arguments.items()) else None
+
+
+def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
+    if has_name_of(name, CODE_NAMES):
+        raise _Unbounded
+    if has_name_of(name, COMMAND_NAMES) and value is not None:
+        return {"commands": _commands(value)}
+    if isinstance(value, list | dict):
+        if any(has_name_of(key, CODE_NAMES | COMMAND_NAMES) for key in _keys_within(value)):
+            raise _Unbounded
+        return {"equals": value}
+    if isinstance(value, str):
+        return _bound_of_text(name, value, tool, context)
+    if value is None or isinstance(value, bool) or value <= 0:
+        return {"equals": value}
+    return {"at_least": 0, "at_most": value}
+
+
+def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> Any:
+    schema = tool.input_schema
+    forms = forms_of([schema.get("properties", {}).get(name, {})], schema)
+    if any("enum" in form or "const" in form for form in forms):
+        return {"equals": text}
+    is_url = has_name_of(name, URL_NAMES) or any(form.get("format") in _URL_FORMATS for form in forms)
+    if is_url or "://" in text:
+        return {"hosts": [_host(text)]}
+    if has_name_of(name, HOST_NAMES):
+        read_host(text)
+        return {"hosts": [text]}
+    is_path = any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES)
+    return {"within": [_folder(text, context)]} if is_path or leads_elsewhere(text) else None
+
+
+def _commands(value: Any) -> list[str]:
+    if isinstance(value, str):
+        found = offers(read_line(value))
+    elif isinstance(value, list) and all(isinstance(word, str) for word in value):
+        found = offers(read_argv(value))
+    else:
+        found = []
+    if not found:
+        raise _Unbounded
+    return found
+
+
+def _host(text: str) -> str:
+    url = read_url(text)
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    return f"{host}:{url.port}" if url.port else host
+
+
+def _folder(text: str, context: ToolContext) -> str:
+    """The folder of a path; the path itself where that would be everything."""
+    path = real(text, context.working_directory)
+    folder = os.path.dirname(path)
+    return path if os.path.dirname(folder) == folder else folder
+
+
+def _keys_within(value: Any) -> Iterable[str]:
+    """The keys at every depth."""
+    if isinstance(value, Mapping):
+        yield from value
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for inner in value:
+        yield from _keys_within(inner)
+
+
+def leads_elsewhere(text: str) -> bool:
+    """Whether a text, as a whole, may be a path that leaves its folder, or a URL."""
+    return _LEADS_ELSEWHERE.match(text) is not None or ".." in re.split(r"[/\\]", text.strip())
+
+
+def fits(given: Any, value: Any, context: ToolContext) -> bool:
+    """Whether a value is as the condition says, of which `given` is the JSON; `None` is any text that does not lead
+    elsewhere. What cannot be known is not so."""
+    if given is None:
+        return isinstance(value, str) and not leads_elsewhere(value)
+    if given.keys() == {"equals"}:
+        return same(thaw(given["equals"]), value)
+    if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
+        return False
+    return condition(given).matches(value, context) is True
+
+
+def is_narrower(given: Any, offered: Any) -> bool:
+    """Whether one condition lets nothing through that the other does not.
+
+    Raises:
+        DefinitionError: for what is none.
+    """
+    if given is None:
+        return offered is None
+    if same(given, offered):
+        return True
+    narrower = condition(given)
+    if offered is not None:
+        return "equals" not in offered and condition(offered).covers(narrower)
+    if not isinstance(narrower, OneOf):
+        return "glob" in given
+    return all(isinstance(one, str) and not leads_elsewhere(one) for one in narrower.values)

@@ -1,0 +1,106 @@
+"""Answers by what a person has granted before, and asks another approver about all else."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ferrule.approval.asked import Answer, Asked
+from ferrule.approval.grants import Grant, Grants
+from ferrule.approval.offer import Offer
+from ferrule.definition.handler import is_async
+from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.types import Approver
+from ferrule.values.call import ToolCall
+from ferrule.values.context import ToolContext
+from ferrule.values.decision import Decision, deny
+
+log = logging.getLogger("ferrule")
+_T = TypeVar("_T")
+
+
+class Remembered:
+    """What `remembered` makes."""
+
+    def __init__(self, inner: Approver, grants: Grants) -> None:
+        self.inner: Any = inner
+        self.grants = grants
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return (await self.answer(Asked.of(call, decision, context))).decision
+
+    async def answer(self, asked: Asked) -> Answer:
+        """What was granted before, or what the other approver says to the question with what it may offer."""
+        try:
+            grant = await _off_the_loop(lambda: self.grants.use(asked.call, asked.decision, asked.context))
+            if grant is not None:
+                return Answer(grant.decision)
+            asked = replace(asked, offers=await _off_the_loop(lambda: self.grants.offers(asked)))
+        except Exception:
+            log.exception("what was granted cannot be read, so it answers nothing")
+        answer = await self._inner_answer(asked)
+        if answer.offer is None or answer.decision.kind != "allow":
+            return answer
+        return await self._keep(asked, answer, answer.offer)
+
+    async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | None:
+        """What was granted before, of which nothing is used up; or what the other approver foresees."""
+        grant: Grant | None = await _off_the_loop(lambda: self.grants.find(call, decision, context))
+        if grant is not None:
+            return grant.decision
+        inner = getattr(self.inner, "foresee", None)
+        return None if inner is None else await inner(call, decision, context)
+
+    async def _inner_answer(self, asked: Asked) -> Answer:
+        if (ask := getattr(self.inner, "answer", None)) is not None:
+            return await ask(asked)  # type: ignore[no-any-return]
+        question = asked.call, asked.decision, asked.context
+        if is_async(self.inner):
+            return asked.answered(await self.inner(*question))
+        given: Any = await _off_the_loop(lambda: self.inner(*question))
+        return asked.answered(await given if inspect.isawaitable(given) else given)
+
+    async def _keep(self, asked: Asked, answer: Answer, offer: Offer) -> Answer:
+        """The answer, once what was chosen is kept; a deny where that is no part of what was offered."""
+        if not _is_as_asked(asked, answer.decision):
+            return Answer(deny("the arguments were changed, and what a person changes is not remembered"))
+        try:
+            await _off_the_loop(lambda: self.grants.grant(asked, offer, by=answer.decision.by))
+        except ValueError as error:
+            return Answer(deny(f"what was to be remembered was not offered: {error}"))
+        except Exception:
+            log.exception("what was allowed is not remembered")
+        return answer
+
+
+def _is_as_asked(asked: Asked, decision: Decision) -> bool:
+    """Whether an allow is of the arguments that were shown."""
+    given = decision.arguments
+    shown = asked.arguments
+    return given is None or all(name in asked.hidden or shown.get(name) == given[name] for name in {*shown, *given})
+
+
+async def _off_the_loop(function: Callable[[], _T]) -> _T:
+    """Stores read files, and wait for each other."""
+    answer: Any = await in_own_thread(function)
+    if isinstance(answer, Raised):
+        raise answer.error
+    return answer  # type: ignore[no-any-return]
+
+
+def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:
+    """An approver that asks `inner` once for what a person says is to be remembered. See
+    docs/approvals.md#remembered-answers.
+
+    What a grant covers is answered by it: `allow(by=…)` of who gave it, with the rule `grant ID`. All else is asked of
+    `inner`, where that is one of `ferrule.approval` with offers: for these arguments, for this session, always. What is
+    chosen is kept as a grant.
+
+    Args:
+        inner: Who is asked.
+        grants: Where grants are kept; in the memory of this process where it is left out.
+    """
+    return Remembered(inner, Grants() if grants is None else grants)

@@ -1,0 +1,715 @@
+"""Answers that are remembered: a grant covers what a person was shown, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from ferrule import Decision, Event, Runner, Tool, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule.approval import Answer, Asked, Grants, Offer, remembered
+from ferrule.store import Memory, SealedFile
+from ferrule.testing import ManualClock
+
+T = TypeVar("T")
+BOUND = 30.0
+
+
+def go(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a loop of its own, for a bounded time."""
+
+    async def bounded() -> T:
+        async with asyncio.timeout(BOUND):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+class Person:
+    """Chooses the offer of this key, once it is offered, and counts how often she is asked."""
+
+    def __init__(self, key: str | None = None, *, narrow: Callable[[Offer], Offer] = lambda offer: offer) -> None:
+        self.key = key
+        self.narrow = narrow
+        self.asked: list[Asked] = []
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return (await self.answer(Asked.of(call, decision, context))).decision
+
+    async def answer(self, asked: Asked) -> Answer:
+        self.asked.append(asked)
+        chosen = next((self.narrow(offer) for offer in asked.offers if offer.key == self.key), None)
+        return Answer(allow(by="ada"), chosen)
+
+    @property
+    def keys(self) -> list[str]:
+        """What was offered last."""
+        return [offer.key for offer in self.asked[-1].offers]
+
+
+def asks(call: ToolCall, context: ToolContext) -> Decision:
+    return ask("really?")
+
+
+@tool(destructive=False)
+async def note(to: str, text: str = "hi", copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
+    """Leave a note."""
+    return f"{to}: {text}"
+
+
+@tool
+async def shell(command: str, timeout: int = 60) -> str:
+    """Run a command."""
+    return command
+
+
+@tool(destructive=False)
+async def save(path: str, content: str) -> str:
+    """Save a file."""
+    return path
+
+
+@tool(destructive=False)
+async def fetch(url: str) -> str:
+    """Get a page."""
+    return url
+
+
+NOTE = {"to": "bob", "text": "hello", "copies": 2, "kind": "a"}
+SOMEBODY = {"principal": "kim", "session": "s1"}
+
+
+def runner_of(
+    person: Any, *tools: Tool, grants: Grants | None = None, guards: Any = (asks,), **options: Any
+) -> tuple[Runner, Grants]:
+    kept = Grants() if grants is None else grants
+    return Runner(tools, guards=guards, approve=remembered(person, kept), **options), kept
+
+
+def was_asked(person: Person, runner: Runner, name: str, arguments: Mapping[str, Any], **given: Any) -> bool:
+    """Whether the person was asked about this call, which runs."""
+    before = len(person.asked)
+    assert go(runner.run(name, dict(arguments), ToolContext(**{**SOMEBODY, **given}))).success
+    return len(person.asked) > before
+
+
+# -- what is offered -------------------------------------------------------------------------------------------------
+
+
+def offers_of(one: Tool, arguments: Mapping[str, Any], **given: Any) -> dict[str, Offer]:
+    person = Person()
+    runner, _ = runner_of(person, one)
+    assert was_asked(person, runner, one.name, arguments, **given)
+    return {offer.key: offer for offer in person.asked[-1].offers}
+
+
+FOUR = ["these in this session", "these", "this session", "always"]
+
+
+def test_each_argument_is_bounded_by_what_was_shown() -> None:
+    offers = offers_of(note, NOTE)
+    assert list(offers) == FOUR
+    assert offers["always"].arguments == {
+        "to": None,
+        "text": None,
+        "copies": {"at_least": 0, "at_most": 2},
+        "kind": {"equals": "a"},
+    }
+    assert offers["these"].exactly and not offers["these"].arguments
+    assert [offer.session for offer in offers.values()] == [True, False, True, False]
+    assert {key: offer.seconds for key, offer in offers.items()} == {
+        "these in this session": 43_200.0,
+        "these": 2_592_000.0,
+        "this session": 43_200.0,
+        "always": 2_592_000.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments", "name", "condition"),
+    [
+        (save, {"path": "/notes/deep/a.txt", "content": ""}, "path", {"within": ["/notes/deep"]}),
+        (save, {"path": "/a.txt", "content": ""}, "path", {"within": ["/a.txt"]}),
+        (save, {"path": "/notes/../b.txt", "content": ""}, "path", {"within": ["/b.txt"]}),
+        (save, {"path": "/notes/a", "content": "/etc/passwd"}, "content", {"within": ["/etc"]}),
+        (fetch, {"url": "https://example.org/a?b"}, "url", {"hosts": ["example.org:443"]}),
+        (fetch, {"url": "http://[2001:db8::1]:8080/"}, "url", {"hosts": ["[2001:db8::1]:8080"]}),
+        (shell, {"command": "git log -3"}, "command", {"commands": ["git log -3", "git log *"]}),
+        (shell, {"command": "pytest -q && ls"}, "command", {"commands": ["pytest -q", "ls"]}),
+        (note, {**NOTE, "copies": -3}, "copies", {"equals": -3}),
+        (note, {**NOTE, "copies": 0}, "copies", {"equals": 0}),
+        (note, {**NOTE, "to": "https://example.org/"}, "to", {"hosts": ["example.org:443"]}),
+    ],
+)
+def test_a_path_keeps_to_its_folder_a_url_to_its_host_and_a_command_to_what_it_runs(
+    one: Tool, arguments: Mapping[str, Any], name: str, condition: object
+) -> None:
+    assert offers_of(one, arguments)["always"].arguments[name] == condition
+
+
+class Step(BaseModel):
+    command: str
+
+
+@tool(destructive=True)
+async def erase(name: str) -> str:
+    """Erase."""
+    return name
+
+
+@tool
+async def unmarked(name: str) -> str:
+    """Do something."""
+    return name
+
+
+@tool(destructive=True)
+async def danger(command: str) -> str:
+    """Run a command as root."""
+    return command
+
+
+@tool(destructive=False)
+async def compute(code: str) -> str:
+    """Run Python."""
+    return code
+
+
+@tool(destructive=False)
+async def several(steps: list[Step]) -> int:
+    """Run commands."""
+    return len(steps)
+
+
+@tool(destructive=lambda arguments: arguments["name"] != "x")
+async def sometimes(name: str) -> str:
+    """Erase all but x."""
+    return name
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments"),
+    [
+        (erase, {"name": "a"}),
+        (unmarked, {"name": "a"}),
+        (sometimes, {"name": "a"}),
+        (danger, {"command": "git status"}),
+        (compute, {"code": "1"}),
+        (several, {"steps": [{"command": "ls"}]}),
+        *[
+            (shell, {"command": line})
+            for line in (
+                "sh -c ls",
+                "python x.py",
+                "sudo ls",
+                "env ls",
+                "ls > out",
+                "A=1 ls",
+                "ls $HOME",
+                "eval ls",
+                "",
+            )
+        ],
+        (fetch, {"url": "not a URL"}),
+        (save, {"path": "a\0b", "content": ""}),
+    ],
+)
+def test_of_what_is_destructive_or_runs_anything_these_arguments_in_this_session_are_all_that_is_offered(
+    one: Tool, arguments: Mapping[str, Any]
+) -> None:
+    assert list(offers_of(one, arguments)) == FOUR[:1]
+    assert list(offers_of(one, arguments, session=None)) == []
+
+
+def test_without_a_session_nothing_is_offered_for_one() -> None:
+    assert list(offers_of(note, NOTE, session=None)) == ["these", "always"]
+
+
+def test_what_has_the_same_bounds_as_these_arguments_is_offered_once() -> None:
+    @tool(destructive=False)
+    async def switch(on: bool, rooms: list[str], note: str | None = None) -> bool:
+        """Switch lights."""
+        return on
+
+    assert list(offers_of(switch, {"on": True, "rooms": ["a"]})) == FOUR[:2]
+
+
+@tool(destructive=False)
+async def login(user: str, password: SecretStr) -> str:
+    """Log in."""
+    return user
+
+
+@tool(destructive=False, private=("token",))
+async def post(text: str, token: str = "none") -> str:
+    """Post."""
+    return text
+
+
+def supplies(call: ToolCall, context: ToolContext) -> Mapping[str, Any] | None:
+    return None if call.arguments["token"] == "abc" else {**call.arguments, "token": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("one", "arguments", "guards"),
+    [
+        (login, {"user": "a", "password": "b"}, (asks,)),
+        (note.bind(to="bob"), {}, (asks,)),
+        (post, {"text": "a"}, (supplies, asks)),
+        (note, {"to": "**********"}, (asks,)),
+    ],
+)
+def test_nothing_is_offered_or_answered_where_the_person_is_not_shown_all(
+    one: Tool, arguments: Mapping[str, Any], guards: Any
+) -> None:
+    person = Person("always")
+    runner, grants = runner_of(person, one, guards=guards)
+    assert was_asked(person, runner, one.name, arguments) and person.keys == []
+    assert was_asked(person, runner, one.name, arguments) and grants.listed() == []
+
+
+def test_what_is_private_and_as_the_tool_fills_it_in_itself_does_not_stand_in_the_way() -> None:
+    person = Person("always")
+    runner, _ = runner_of(person, post)
+    assert was_asked(person, runner, "post", {"text": "a"}) and not was_asked(person, runner, "post", {"text": "b"})
+
+
+def test_nothing_is_offered_where_a_value_is_asked_for() -> None:
+    def for_a_pin(call: ToolCall, context: ToolContext) -> Decision:
+        return ask("the pin?", into="to")
+
+    person = Person("always")
+    runner, grants = runner_of(person, note, guards=(for_a_pin,))
+    go(runner.run("note", NOTE, **SOMEBODY))
+    assert person.keys == [] and grants.listed() == []
+
+
+# -- what a grant covers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "again"),
+    [
+        ("these", {}, False),
+        ("these", {"text": "other"}, True),
+        ("these", {"copies": 1}, True),
+        ("always", {"text": "other", "to": "eve", "copies": 0}, False),
+        ("always", {"copies": 3}, True),
+        ("always", {"copies": -1}, True),
+        ("always", {"kind": "b"}, True),
+        ("always", {"text": "/etc/passwd"}, True),
+        ("always", {"text": "~/x"}, True),
+        ("always", {"text": "a/../../b"}, True),
+        ("always", {"text": " 'file:x"}, True),
+        ("always", {"text": "https://evil.example"}, True),
+        ("always", {"text": "and/or"}, False),
+    ],
+)
+def test_a_grant_answers_what_it_says_and_nothing_else(key: str, other: Mapping[str, Any], again: bool) -> None:
+    person = Person(key)
+    runner, _ = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE)
+    assert was_asked(person, runner, "note", {**NOTE, **other}) is again
+
+
+@pytest.mark.parametrize(
+    ("one", "first", "second", "again"),
+    [
+        (save, {"path": "/n/a", "content": ""}, {"path": "/n/b/c", "content": "x"}, False),
+        (save, {"path": "/n/a", "content": ""}, {"path": "/n2/a", "content": ""}, True),
+        (save, {"path": "/n/a", "content": ""}, {"path": "/n/../m/a", "content": ""}, True),
+        (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org/y?z"}, False),
+        (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org@b.org/"}, True),
+        (fetch, {"url": "https://a.org/x"}, {"url": "http://a.org/x"}, True),
+        (shell, {"command": "git log -1"}, {"command": "git log -2"}, False),
+        (shell, {"command": "git log -1"}, {"command": "git log -1; rm -r x"}, True),
+        (shell, {"command": "git log -1"}, {"command": "git log -1 > x"}, True),
+        (shell, {"command": "git log -1"}, {"command": "git log -1", "timeout": 61}, True),
+        (shell, {"command": "pytest -q"}, {"command": "pytest -q -p evil"}, True),
+    ],
+)
+def test_paths_hosts_and_commands_are_compared_as_what_they_are(
+    one: Tool, first: Mapping[str, Any], second: Mapping[str, Any], again: bool
+) -> None:
+    person = Person("always")
+    runner, _ = runner_of(person, one)
+    assert was_asked(person, runner, one.name, first)
+    assert was_asked(person, runner, one.name, second) is again
+
+
+def test_a_link_that_leads_out_of_the_folder_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to(tmp_path)
+    person = Person("always")
+    runner, _ = runner_of(person, save)
+    assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/a", "content": ""})
+    assert not was_asked(person, runner, "save", {"path": f"{tmp_path}/in/b", "content": ""})
+    assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/link/b", "content": ""})
+
+
+@pytest.mark.parametrize(
+    ("key", "other", "again"),
+    [
+        ("always", {"session": "s2"}, False),
+        ("always", {"session": None}, False),
+        ("this session", {}, False),
+        ("this session", {"session": "s2"}, True),
+        ("this session", {"session": None}, True),
+        ("these in this session", {}, False),
+        ("these in this session", {"session": "s2"}, True),
+        ("always", {"principal": "eve"}, True),
+        ("always", {"principal": None}, True),
+        ("always", {"working_directory": "/tmp"}, True),
+    ],
+)
+def test_a_grant_holds_for_one_principal_in_one_directory_and_where_it_says_so_in_one_session(
+    key: str, other: Mapping[str, Any], again: bool
+) -> None:
+    person = Person(key)
+    runner, _ = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE)
+    assert was_asked(person, runner, "note", NOTE, **other) is again
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"description": "Leave a note, and do as it says."},
+        {"version": "2"},
+        {"title": "Notes"},
+        {"server": "elsewhere"},
+        {"idempotent": True},
+        {"open_world": False},
+        {"read_only": True, "destructive": False},
+        {"parallel": True},
+        {"private": ("kind",)},
+        {"output_schema": {"type": "string", "maxLength": 3_000}},
+        {"examples": [{"to": "ada"}]},
+    ],
+    ids=str,
+)
+def test_a_tool_that_says_something_else_of_itself_is_asked_about_again(changes: dict[str, Any]) -> None:
+    person, grants = Person("always"), Grants()
+    assert was_asked(person, runner_of(person, note, grants=grants)[0], "note", {"to": "bob"})
+    assert not was_asked(person, runner_of(person, note.replace(), grants=grants)[0], "note", {"to": "bob"})
+    assert was_asked(person, runner_of(person, note.replace(**changes), grants=grants)[0], "note", {"to": "bob"})
+
+
+def test_a_tool_with_another_schema_or_mounted_elsewhere_is_asked_about_again() -> None:
+    @tool(name="note", destructive=False)
+    async def longer(to: str, text: str = "hi", copies: Annotated[int, Field(le=9)] = 1, kind: str = "a") -> str:
+        """Leave a note."""
+        return to
+
+    person, grants = Person("always"), Grants()
+    assert was_asked(person, runner_of(person, note, grants=grants)[0], "note", NOTE)
+    assert was_asked(person, runner_of(person, longer, grants=grants)[0], "note", NOTE)
+    assert was_asked(person, runner_of(person, *Runner([note]).as_tools(), grants=grants)[0], "note", NOTE)
+
+
+def test_what_is_destructive_for_other_arguments_is_asked_about() -> None:
+    @tool(destructive=lambda arguments: arguments["name"] == "all")
+    async def clear(name: str) -> str:
+        """Clear."""
+        return name
+
+    person = Person("always")
+    runner, _ = runner_of(person, clear)
+    assert was_asked(person, runner, "clear", {"name": "one"})
+    assert not was_asked(person, runner, "clear", {"name": "two"}) and was_asked(
+        person, runner, "clear", {"name": "all"}
+    )
+
+
+def test_a_question_by_another_rule_is_put() -> None:
+    def by_another(call: ToolCall, context: ToolContext) -> Decision | None:
+        return ask("and this?", rule="new") if call.arguments["to"] == "eve" else None
+
+    person = Person("always")
+    runner, _ = runner_of(person, note, guards=(by_another, asks))
+    assert was_asked(person, runner, "note", NOTE)
+    assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
+    assert was_asked(person, runner, "note", {**NOTE, "to": "eve"})
+
+
+def test_a_grant_lifts_no_deny() -> None:
+    def not_eve(call: ToolCall, context: ToolContext) -> Decision | None:
+        return deny("not eve") if call.arguments["to"] == "eve" else None
+
+    person = Person("always")
+    runner, _ = runner_of(person, note, guards=(asks, not_eve))
+    assert was_asked(person, runner, "note", NOTE)
+    result = go(runner.run("note", {**NOTE, "to": "eve"}, **SOMEBODY))
+    assert (result.status, result.executed, len(person.asked)) == ("denied", False, 1)
+
+
+# -- for how long, and how often -------------------------------------------------------------------------------------
+
+
+def test_a_grant_ends_by_the_clock_of_the_runner_to_the_second() -> None:
+    clock = ManualClock()
+    person = Person("always", narrow=lambda offer: replace(offer, seconds=60.0))
+    runner, grants = runner_of(person, note, clock=clock)
+
+    async def asked_after(seconds: float) -> bool:
+        before = len(person.asked)
+        await clock.advance(seconds)
+        assert (await runner.run("note", NOTE, **SOMEBODY)).success
+        return len(person.asked) > before
+
+    async def main() -> list[bool]:
+        return [await asked_after(0), await asked_after(59.5), await asked_after(0.5)]
+
+    assert go(main()) == [True, False, True]
+    assert len(grants.listed(clock)) == 1  # the first is gone, the second answer made another
+
+
+def test_a_grant_that_was_made_later_by_the_clock_answers_nothing() -> None:
+    person, grants = Person("always"), Grants()
+    later = ManualClock()
+    go(later.advance(1000))
+    assert was_asked(person, runner_of(person, note, grants=grants, clock=later)[0], "note", NOTE)
+    assert was_asked(person, runner_of(person, note, grants=grants, clock=ManualClock())[0], "note", NOTE)
+
+
+@pytest.mark.parametrize("kept", ["memory", "file"])
+def test_of_fifty_calls_at_once_a_grant_for_one_answers_one(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    store = Memory() if kept == "memory" else SealedFile(tmp_path / "state" / "grants.json", b"k" * 32)
+    giving = Person("always", narrow=lambda offer: replace(offer, uses=1))
+    assert was_asked(giving, runner_of(giving, note, grants=Grants(store))[0], "note", NOTE)
+
+    def no(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        return False
+
+    runner, grants = runner_of(no, note, grants=Grants(store), concurrency=50)
+
+    async def main() -> list[ToolResult]:
+        return await asyncio.gather(*(runner.run("note", NOTE, **SOMEBODY) for _ in range(50)))
+
+    assert [result.success for result in go(main())].count(True) == 1
+    assert grants.listed() == []
+
+
+def test_a_grant_for_two_answers_two() -> None:
+    person = Person("these", narrow=lambda offer: replace(offer, uses=2))
+    runner, grants = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE)
+    person.key = None
+    assert [grant.uses for grant in grants.listed()] == [2]
+    assert [was_asked(person, runner, "note", NOTE) for _ in range(3)] == [False, False, True]
+
+
+def test_what_ends_anyway_is_used_before_what_is_counted() -> None:
+    person, grants = Person("these", narrow=lambda offer: replace(offer, uses=1)), Grants()
+    runner, _ = runner_of(person, note, grants=grants)
+    was_asked(person, runner, "note", NOTE)
+    wider = Person("always")
+    was_asked(wider, runner_of(wider, note, grants=grants)[0], "note", {**NOTE, "text": "other"})
+    assert not was_asked(person, runner, "note", NOTE)
+    assert sorted(str(grant.uses) for grant in grants.listed()) == ["1", "None"]
+
+
+def test_what_was_revoked_is_asked_about_again() -> None:
+    person = Person("always")
+    runner, grants = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE) and not was_asked(person, runner, "note", NOTE)
+    [grant] = grants.listed()
+    assert grants.revoke(grant.id) == grant and grants.revoke(grant.id) is None and grants.listed() == []
+    assert was_asked(person, runner, "note", NOTE)
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_events_and_results_say_which_grant_answered_and_whose_it_is() -> None:
+    person, seen = Person("always"), list[Event]()
+    runner, grants = runner_of(person, note, observers=[seen.append])
+    was_asked(person, runner, "note", NOTE)
+    seen.clear()
+    result = go(runner.run("note", NOTE, **SOMEBODY))
+    [grant] = grants.listed()
+    last = [event.data for event in seen if event.kind == "tool:decided"][-1]
+    assert (last["decision"].kind, last["decision"].rule, last["by"]) == ("allow", f"grant {grant.id}", "ada")
+    assert result.answered_by == "ada"
+    assert (grant.tool, grant.principal, grant.session, grant.rule, grant.by) == ("note", "kim", None, "asks", "ada")
+    assert grant.text == "note with any to and any text and copies … and kind …, for 30d".replace(
+        "copies …", 'copies {"at_least": 0, "at_most": 2}'
+    ).replace("kind …", 'kind {"equals": "a"}')
+
+
+def test_decide_says_which_grant_would_answer_and_uses_none_up() -> None:
+    person = Person("always", narrow=lambda offer: replace(offer, uses=1))
+    runner, grants = runner_of(person, note)
+    call = ToolCall("1", "note", NOTE)
+    assert go(runner.decide(call, **SOMEBODY)).kind == "ask"
+    was_asked(person, runner, "note", NOTE)
+    decisions = [go(runner.decide(call, **SOMEBODY)) for _ in range(3)]
+    [grant] = grants.listed()
+    assert [(one.kind, one.rule, one.by) for one in decisions] == [("allow", f"grant {grant.id}", "ada")] * 3
+    assert grant.uses == 1 and grant.text in decisions[0].reason
+
+
+# -- what may be chosen ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "narrow",
+    [
+        lambda offer: replace(offer, key="all"),
+        lambda offer: replace(offer, tool="shell"),
+        lambda offer: replace(offer, seconds=offer.seconds + 1),
+        lambda offer: replace(offer, seconds=None),
+        lambda offer: replace(offer, seconds=0.0),
+        lambda offer: replace(offer, seconds=-1.0),
+        lambda offer: replace(offer, seconds=float("nan")),
+        lambda offer: replace(offer, uses=0),
+        lambda offer: replace(offer, uses=1.5),
+        lambda offer: replace(offer, uses=True),
+        lambda offer: replace(offer, exactly=True),
+        lambda offer: replace(offer, arguments={}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "more": None}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "copies": None}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "copies": {"at_most": 2}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "copies": {"at_least": 0, "at_most": 3}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "kind": {"equals": "b"}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"equals": "/etc"}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"one_of": ["a", 1]}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"within": ["/"]}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "to": {"nothing": 1}}),
+        lambda offer: replace(offer, arguments={**offer.arguments, "to": "bob"}),
+    ],
+)
+def test_what_is_no_part_of_what_was_offered_is_refused_and_nothing_is_remembered_or_run(
+    narrow: Callable[[Offer], Offer],
+) -> None:
+    class Callback(Person):
+        async def answer(self, asked: Asked) -> Answer:
+            self.asked.append(asked)
+            return Answer(allow(), narrow(asked.offers[-1]))
+
+    person = Callback()
+    runner, grants = runner_of(person, note)
+    result = go(runner.run("note", NOTE, **SOMEBODY))
+    assert (result.status, result.executed) == ("denied", False) and "offered" in result.text
+    assert grants.listed() == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "second", "again"),
+    [
+        ({"equals": "bob"}, {}, False),
+        ({"equals": "bob"}, {"to": "eve"}, True),
+        ({"one_of": ["bob", "kim"]}, {"to": "kim"}, False),
+        ({"glob": "b*"}, {"to": "beth"}, False),
+        ({"glob": "b*"}, {"to": "eve"}, True),
+        ({"glob": "/b*"}, {"to": "/bob"}, True),
+    ],
+)
+def test_a_person_may_narrow_what_is_offered(condition: object, second: Mapping[str, Any], again: bool) -> None:
+    person = Person("always", narrow=lambda offer: replace(offer, arguments={**offer.arguments, "to": condition}))
+    runner, _ = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE)
+    person.key = None
+    assert was_asked(person, runner, "note", {**NOTE, **second}) is again
+
+
+def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_round() -> None:
+    person = Person("always", narrow=lambda offer: replace(offer, session=True))
+    runner, grants = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE) and [grant.session for grant in grants.listed()] == ["s1"]
+    person = Person("this session", narrow=lambda offer: replace(offer, session=False))
+    runner, grants = runner_of(person, note)
+    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.listed() == []
+
+
+def test_arguments_that_a_person_has_changed_are_not_remembered() -> None:
+    class Editor(Person):
+        async def answer(self, asked: Asked) -> Answer:
+            return Answer(allow({**asked.call.arguments, "to": "eve"}), asked.offers[-1])
+
+    runner, grants = runner_of(Editor(), note)
+    result = go(runner.run("note", NOTE, **SOMEBODY))
+    assert (result.status, grants.listed()) == ("denied", []) and "changed" in result.text
+
+
+def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
+    class Refuses(Person):
+        async def answer(self, asked: Asked) -> Answer:
+            return Answer(deny("no"), asked.offers[-1])
+
+    runner, grants = runner_of(Refuses(), note)
+    assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.listed() == []
+
+
+# -- who is asked, and where it is kept ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["a function", "a coroutine", "a function of a coroutine"])
+def test_any_approver_may_stand_inside_and_is_asked_without_offers(kind: str) -> None:
+    seen: list[ToolCall] = []
+
+    def function(call: ToolCall, decision: Decision, context: ToolContext) -> bool:
+        seen.append(call)
+        return True
+
+    async def coroutine(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return allow() if function(call, decision, context) else deny("no")
+
+    inner = {"a function": function, "a coroutine": coroutine, "a function of a coroutine": lambda *a: coroutine(*a)}
+    runner, _ = runner_of(inner[kind], note)
+    assert go(runner.run("note", NOTE, **SOMEBODY)).success and go(runner.run("note", NOTE, **SOMEBODY)).success
+    assert len(seen) == 2
+
+
+def test_what_the_approver_inside_foresees_is_foreseen() -> None:
+    class Knows(Person):
+        async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+            return deny("never")
+
+    runner, _ = runner_of(Knows(), note)
+    assert go(runner.decide(ToolCall("1", "note", NOTE))) == deny("never")
+
+
+def test_grants_in_a_file_answer_in_another_process_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+    def grants() -> Grants:
+        return Grants(SealedFile(tmp_path / "state" / "grants.json", b"k" * 32))
+
+    person = Person("always")
+    assert was_asked(person, runner_of(person, note, grants=grants())[0], "note", NOTE)
+    assert not was_asked(person, runner_of(person, note, grants=grants())[0], "note", NOTE)
+
+
+def test_a_store_that_breaks_answers_nothing_and_the_person_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Memory):
+        def items(self, prefix: str = "") -> dict[str, Any]:
+            raise OSError("the disk is gone")
+
+    person = Person("always")
+    runner, _ = runner_of(person, note, grants=Grants(Broken()))
+    assert was_asked(person, runner, "note", NOTE) and was_asked(person, runner, "note", NOTE)
+    assert "the disk is gone" in caplog.text
+    assert go(runner.decide(ToolCall("1", "note", NOTE), **SOMEBODY)).kind == "ask"
+
+
+def test_what_is_no_grant_grants_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = Memory()
+    for number, value in enumerate([{"tool": "note"}, 1, "x", []]):
+        store.compare_and_set(f"grant/{number}", None, value)
+    person = Person("these")
+    runner, grants = runner_of(person, note, grants=Grants(store))
+    assert was_asked(person, runner, "note", NOTE) and len(grants.listed()) == 1
+    assert "'grant/0' is no grant" in caplog.text
