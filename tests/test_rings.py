@@ -37,6 +37,7 @@ LEAVES = {
     "characters": {"values"},
     "commands": {"errors", "paths", "shell_syntax"},
     "events": {"errors", "values"},
+    "http": {"errors", "urls"},
     "paths": {"errors"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls", "store"},
     "shell_syntax": set[str](),

@@ -64,6 +64,12 @@ _PRIVATE: Final = tuple(
 )
 _RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
 """Of IANA's special-purpose registries, what `ipaddress` takes for global in some version of Python."""
+_KINDS_OF_NAMES: Final[dict[Kind | None, tuple[Kind, ...]]] = {
+    "loopback": ("loopback",),
+    "private": ("private", "loopback"),
+    "metadata": ("metadata", "link-local"),
+}
+"""What a name that is allowed may lead to besides global addresses, by its kind."""
 _UNICAST: Final = ip_network("2000::/3")
 """All that IANA gives away as global unicast of IPv6."""
 _IPV4_IN_IPV6: Final = (
@@ -389,6 +395,18 @@ class Destinations:
             return "allow", ""
         allowed = ", ".join(pattern.text for pattern in self.allowed)
         return "deny", f"leads to {url.host}{_why_written_out(url.host)}; allowed is: {allowed}"
+
+    def may_connect(self, url: Url, address: str) -> bool:
+        """Whether an allowed URL may lead to an address that its host resolves to: one that is global and not denied,
+        or written out itself; for the name of one machine or network, one of such a kind."""
+        ip = str(ip_address(address.partition("%")[0]))
+        there = Url(url.scheme, ip, url.port, url.path, ip)
+        if found_by((*self.deny, *self.ask), there) is not False:
+            return False
+        kind = kind_of(ip)
+        if kind == "global" or kind in _KINDS_OF_NAMES.get(kind_of_host(url.host), ()):
+            return True
+        return any(pattern.host == ip and pattern.matches(there) for pattern in self.allowed)
 
 
 def _why_written_out(host: str) -> str:

@@ -1,0 +1,193 @@
+"""Opening what was judged, the twin of `ferrule.paths.open_inside`: HTTP clients that reach allowed hosts only.
+
+    async with async_client() as client:
+        answer = await client.get(url)
+
+A name is resolved once, every address that it has is checked, and the connection goes to one of these; so does each
+redirect. No proxy and no password of the environment is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from ferrule.errors import DefinitionError
+from ferrule.urls import Destinations, Url, kind_of, read_url
+
+try:
+    import httpx2
+except ImportError as error:
+    raise ImportError('ferrule.http needs httpx2: pip install "ferrule[http]"') from error
+
+Resolve: TypeAlias = Callable[[str], Iterable[str]]
+"""The addresses of a name, as text; it may block."""
+_MOST_REDIRECTS: Final = 5
+_GOES_ROUND: Final = frozenset(
+    {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
+)
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
+
+
+class NotReachableError(httpx2.RequestError):
+    """An address that may not be reached; the text says why. See docs/guards.md#hosts."""
+
+
+def client(
+    *allowed: str,
+    deny: Iterable[str] = (),
+    schemes: Iterable[str] = ("https", "http"),
+    ports: Iterable[int] | None = None,
+    **options: Any,
+) -> httpx2.Client:
+    """A client that reaches allowed hosts only, for handlers that are plain functions. See docs/guards.md#hosts.
+
+    Args:
+        allowed, deny, schemes, ports: As for `guards.hosts`.
+        options: As for `httpx2.Client`; redirects are followed, at most 5, each checked anew. What would lead around
+            the check (`proxy`, `transport` …) is refused.
+
+    Raises:
+        DefinitionError: for a pattern, a scheme, a port or an option that is none.
+    """
+    transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
+    return httpx2.Client(transport=transport, trust_env=False, **_options(options))
+
+
+def async_client(
+    *allowed: str,
+    deny: Iterable[str] = (),
+    schemes: Iterable[str] = ("https", "http"),
+    ports: Iterable[int] | None = None,
+    **options: Any,
+) -> httpx2.AsyncClient:
+    """A client that reaches allowed hosts only, for handlers that are coroutines; as `client`.
+    See docs/guards.md#hosts."""
+    transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
+    return httpx2.AsyncClient(transport=transport, trust_env=False, **_options(options))
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    if around := sorted(_GOES_ROUND & given.keys()):
+        raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
+    return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
+
+
+class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+    """Connects to allowed hosts only, for a client of httpx2 of either kind. See docs/guards.md#hosts.
+
+    Each request has a connection of its own: one that was opened for a name is never used for another name at the same
+    address, whose certificate nobody has looked at.
+
+    Args:
+        allowed, deny, schemes, ports: As for `guards.hosts`.
+        resolve: The addresses of a name; those of the system where there is none.
+        inner: Sends a request to an address; a transport of httpx2 where there is none.
+        options: As for httpx2's transports, such as `verify`.
+
+    Raises:
+        DefinitionError: for a pattern, a scheme or a port that is none.
+    """
+
+    def __init__(
+        self,
+        *allowed: str,
+        deny: Iterable[str] = (),
+        schemes: Iterable[str] = ("https", "http"),
+        ports: Iterable[int] | None = None,
+        resolve: Resolve | None = None,
+        inner: httpx2.BaseTransport | httpx2.AsyncBaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        self._rules = Destinations.of(allowed, deny=deny, schemes=schemes, ports=ports)
+        self._resolve = resolve or _addresses
+        self._options = {"limits": httpx2.Limits(max_keepalive_connections=0), **options}
+        self._inner: Any = inner
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request to an address that was checked.
+
+        Raises:
+            NotReachableError: where it may not be reached.
+            httpx2.TransportError: as any transport.
+        """
+        self._inner = self._inner or httpx2.HTTPTransport(**self._options)
+        url = self._checked(request)
+        *others, last = self._by_address(request, url, self._look_up(url))
+        for to in others:
+            with suppress(*_NOT_CONNECTED):
+                return self._inner.handle_request(to)  # type: ignore[no-any-return]
+        return self._inner.handle_request(last)  # type: ignore[no-any-return]
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request to an address that was checked; as `handle_request`."""
+        self._inner = self._inner or httpx2.AsyncHTTPTransport(**self._options)
+        url = self._checked(request)
+        try:
+            async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
+                addresses = await asyncio.to_thread(self._look_up, url)
+        except TimeoutError:
+            raise httpx2.ConnectTimeout(f"the addresses of {url.host} were not found in time") from None
+        *others, last = self._by_address(request, url, addresses)
+        for to in others:
+            with suppress(*_NOT_CONNECTED):
+                return await self._inner.handle_async_request(to)  # type: ignore[no-any-return]
+        return await self._inner.handle_async_request(last)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            self._inner.close()
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        if self._inner is not None:
+            await self._inner.aclose()
+
+    def _checked(self, request: httpx2.Request) -> Url:
+        """What the client will open, as it is written."""
+        try:
+            url = read_url(str(request.url))
+        except ValueError as error:
+            raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
+        kind, why = self._rules.verdict(url)
+        if kind != "allow":
+            raise NotReachableError(f"{str(request.url)!r} {why}")
+        return url
+
+    def _look_up(self, url: Url) -> list[str]:
+        """The addresses of a host, each once."""
+        if url.address is not None:
+            return [url.address]
+        try:
+            found = list(dict.fromkeys(self._resolve(url.host)))
+        except (OSError, UnicodeError) as error:
+            raise httpx2.ConnectError(f"{url.host} cannot be resolved: {error}") from error
+        if not found:
+            raise httpx2.ConnectError(f"{url.host} has no address")
+        return found
+
+    def _by_address(self, request: httpx2.Request, url: Url, addresses: list[str]) -> list[httpx2.Request]:
+        """The request to each of the addresses, of which none may be one that is not allowed: who mixes them in has the
+        client try until it comes there."""
+        for address in addresses:
+            if not self._rules.may_connect(url, address):
+                raise NotReachableError(f"{url.host} leads to {address} ({kind_of(address)}), which is not allowed")
+        name = {} if url.address is not None else {"sni_hostname": url.host}
+        return [
+            httpx2.Request(
+                request.method,
+                request.url.copy_with(host=address),
+                headers=request.headers,
+                stream=request.stream,
+                extensions={**request.extensions, **name},
+            )
+            for address in addresses
+        ]
+
+
+def _addresses(host: str) -> Iterable[str]:
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]

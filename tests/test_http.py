@@ -1,0 +1,303 @@
+"""Clients that open what was judged: real servers on loopback that count what they hear, and resolvers of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from ferrule import Runner, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import hosts
+from ferrule.http import NotReachableError, Transport, async_client, client
+
+ATTACKS = json.loads((Path(__file__).parent / "data" / "url_attacks.json").read_text(encoding="utf-8"))
+TLS = httpx2.create_ssl_context()
+PUBLIC = {"93.184.216.34", "2606:4700::1111"}
+
+
+class Server(ThreadingHTTPServer):
+    """A real server that notes the connections, and the host and path of each request, and redirects as it is told."""
+
+    def __init__(self, address: str = "127.0.0.1", port: int = 0) -> None:
+        self.hits: list[str] = []
+        self.connections = 0
+        self.redirects: dict[str, str] = {}
+        super().__init__((address, port), Answering)
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    def get_request(self) -> tuple[Any, Any]:
+        self.connections += 1
+        return super().get_request()
+
+
+class Answering(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def do_GET(self) -> None:
+        url = f"http://{self.headers['host']}{self.path}"
+        self.server.hits.append(url)
+        location = self.server.redirects.get(url)
+        self.send_response(302 if location else 200)
+        if location:
+            self.send_header("location", location)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"ok")
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+
+@contextmanager
+def serving(*servers: Server) -> Iterator[None]:
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class Names:
+    """A resolver: what each name has at successive look-ups, the last from then on."""
+
+    def __init__(self, names: dict[str, list[list[str]]]) -> None:
+        self.names = {name: iter(found) for name, found in names.items()}
+        self.last: dict[str, list[str]] = {}
+
+    def __call__(self, name: str) -> list[str]:
+        if name not in self.names:
+            raise socket.gaierror(f"no such name: {name}")
+        self.last[name] = next(self.names[name], self.last.get(name, []))
+        return self.last[name]
+
+
+class Internet(httpx2.AsyncHTTPTransport):
+    """Every public address is one real server, and every other one is another, whatever the port."""
+
+    def __init__(self, public: Server, other: Server) -> None:
+        super().__init__(verify=TLS)
+        self.public, self.other = public, other
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        there = self.public if request.url.host in PUBLIC else self.other
+        to = request.url.copy_with(scheme="http", host="127.0.0.1", port=there.port)
+        return await super().handle_async_request(
+            httpx2.Request(request.method, to, headers=request.headers, stream=request.stream)
+        )
+
+
+@pytest.fixture(scope="module")
+def internet() -> Iterator[Internet]:
+    public, other = Server(), Server()
+    public.redirects = ATTACKS["redirects"]
+    with serving(public, other):
+        yield Internet(public, other)
+
+
+@pytest.mark.parametrize("row", ATTACKS["rows"], ids=lambda row: ascii(row["url"]))
+def test_no_attack_reaches_what_is_not_public_and_the_controls_work(row: dict[str, str], internet: Internet) -> None:
+    """A fetching tool, with the guard and without: what the guard cannot know, the client finds."""
+
+    @tool(read_only=True)
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        transport = Transport(resolve=Names(ATTACKS["names"]), inner=internet)
+        async with httpx2.AsyncClient(transport=transport, follow_redirects=True, trust_env=False) as http:
+            return (await http.get(url)).text
+
+    async def main() -> list[bool]:
+        runners = [Runner([fetch], guards=[hosts()]), Runner([fetch])]
+        return [(await runner.run("fetch", {"url": row["url"]})).success for runner in runners]
+
+    before = internet.other.connections
+    guarded, alone = asyncio.run(main())
+    assert internet.other.connections == before
+    assert row["expect"] != "deny" or not guarded
+    assert row["expect"] != "allow" or (guarded and alone)
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to() -> None:
+    """Fifty tries of a name that has one address when it is checked and another whenever it is looked up again."""
+    allowed = Server("127.0.0.2")
+    secret = Server("127.0.0.1", allowed.port)
+    with serving(allowed, secret):
+        for _ in range(50):
+            names = Names({"rebind.test": [["127.0.0.2"], ["127.0.0.1"]]})
+            with httpx2.Client(transport=Transport("*", "127.0.0.2", resolve=names)) as http:
+                assert http.get(f"http://rebind.test:{allowed.port}/").text == "ok"
+                with pytest.raises(NotReachableError, match="loopback"):
+                    http.get(f"http://rebind.test:{allowed.port}/")
+    assert secret.connections == 0 and allowed.hits == [f"http://rebind.test:{allowed.port}/"] * 50
+
+
+@pytest.mark.parametrize(
+    "addresses", [["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["::ffff:7f00:1"], ["fe80::1%1"]]
+)
+def test_one_address_that_is_not_allowed_refuses_all(addresses: list[str]) -> None:
+    server = Server("127.0.0.2")
+    with serving(server):
+        transport = Transport("*", "127.0.0.2", resolve=Names({"mixed.test": [addresses]}))
+        with httpx2.Client(transport=transport) as http, pytest.raises(NotReachableError, match=r"mixed\.test leads"):
+            http.get(f"http://mixed.test:{server.port}/")
+    assert server.connections == 0
+
+
+def test_where_one_address_does_not_answer_the_next_one_does() -> None:
+    server = Server("127.0.0.2")
+    names = {"a.test": [["127.0.0.3", "127.0.0.2"]]}
+    url = f"http://a.test:{server.port}/"
+
+    async def main() -> str:
+        transport = Transport("*", "127.0.0.2", "127.0.0.3", resolve=Names(names))
+        async with httpx2.AsyncClient(transport=transport) as http:
+            return (await http.get(url)).text
+
+    with serving(server):
+        assert asyncio.run(main()) == "ok"
+        with httpx2.Client(transport=Transport("*", "127.0.0.2", "127.0.0.3", resolve=Names(names))) as http:
+            assert http.get(url).text == "ok"
+    assert server.hits == [url] * 2
+
+
+def test_two_names_of_one_address_have_connections_of_their_own() -> None:
+    server = Server()
+    names = Names({"a.test": [["127.0.0.1"]], "b.test": [["127.0.0.1"]]})
+    names.last = {"a.test": ["127.0.0.1"], "b.test": ["127.0.0.1"]}
+    with serving(server), httpx2.Client(transport=Transport("*", "127.0.0.1", resolve=names)) as http:
+        for name in ("a", "b", "a"):
+            http.get(f"http://{name}.test:{server.port}/")
+    assert server.connections == 3
+
+
+def test_the_name_is_what_a_certificate_is_compared_with_and_the_server_is_told() -> None:
+    sent: list[httpx2.Request] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request)
+        return httpx2.Response(200)
+
+    transport = Transport(resolve=Names({"a.test": [["93.184.216.34"]]}), inner=httpx2.MockTransport(answer))
+    with httpx2.Client(transport=transport) as http:
+        http.get("https://a.test/x")
+        http.get("https://93.184.216.34/x")
+    told = [(str(one.url), one.headers["host"], one.extensions.get("sni_hostname")) for one in sent]
+    assert told == [
+        ("https://93.184.216.34/x", "a.test", "a.test"),
+        ("https://93.184.216.34/x", "93.184.216.34", None),
+    ]
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+def test_no_proxy_of_the_environment_hears_of_a_request(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy, server = Server(), Server()
+    monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+    for excepted in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(excepted, raising=False)
+    own = f"127.0.0.1:{server.port}"
+
+    async def main() -> str:
+        async with async_client(own) as http:
+            return (await http.get(f"http://{own}/")).text
+
+    with serving(proxy, server):
+        assert asyncio.run(main()) == "ok"
+        with client(own) as http:
+            assert http.get(f"http://{own}/").text == "ok"
+    assert (proxy.connections, len(server.hits)) == (0, 2)
+
+
+def test_a_client_follows_a_few_redirects_each_to_what_is_allowed() -> None:
+    server, other = Server(), Server()
+    own = f"http://127.0.0.1:{server.port}"
+    server.redirects = {f"{own}/{at}": f"/{at + 1}" for at in range(6)} | {
+        f"{own}/9": f"http://127.0.0.1:{other.port}/"
+    }
+    with serving(server, other), client(f"127.0.0.1:{server.port}") as http:
+        assert http.get(f"{own}/1").text == "ok"
+        with pytest.raises(httpx2.TooManyRedirects):
+            http.get(f"{own}/0")
+        with pytest.raises(NotReachableError, match=r"127\.0\.0\.1"):
+            http.get(f"{own}/9")
+    assert other.connections == 0
+
+
+def test_schemes_ports_and_denied_hosts_count_for_names_and_for_their_addresses() -> None:
+    names = {
+        "a.test": [["93.184.216.34"]],
+        "b.test": [["1.1.1.1"]],
+        "c.test": [[]],
+        "db": [["10.0.0.5"]],
+        "x.lan": [["::1"]],
+    }
+    names |= {"y.internal": [["169.254.169.254"]], "z.internal": [["93.184.216.34"]]}
+    transport = Transport(
+        *("*", "db", "*.lan", "*.internal"),
+        deny=["a.test:8443", "1.1.1.1"],
+        schemes=["https"],
+        ports=[443, 8443],
+        resolve=Names(names),
+        inner=httpx2.MockTransport(lambda request: httpx2.Response(200)),
+    )
+
+    def came(url: str) -> str:
+        with httpx2.Client(transport=transport) as http:
+            try:
+                return str(http.get(url).status_code)
+            except httpx2.RequestError as error:
+                return type(error).__name__
+
+    urls = "https://a.test https://a.test:8443 http://a.test https://a.test:80 https://b.test https://c.test https://d.test"
+    assert [came(url) for url in urls.split()] == ["200", *["NotReachableError"] * 4, *["ConnectError"] * 2]
+    urls = "https://db https://x.lan https://z.internal https://y.internal https://u:p@a.test https://127.1"
+    assert [came(url) for url in urls.split()] == ["200"] * 3 + ["NotReachableError"] * 3
+
+
+def test_a_name_is_not_looked_up_for_longer_than_a_connection_may_take() -> None:
+    done = threading.Event()
+
+    def never(name: str) -> list[str]:
+        done.wait()
+        return []
+
+    async def main() -> None:
+        async with httpx2.AsyncClient(transport=Transport(resolve=never), timeout=0.01) as http:
+            try:
+                with pytest.raises(httpx2.ConnectTimeout, match="in time"):
+                    await http.get("https://a.test/")
+            finally:
+                done.set()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("option", ["proxy", "transport", "mounts", "trust_env", "verify"])
+def test_what_would_lead_around_the_check_is_refused(option: str) -> None:
+    for make in (client, async_client):
+        with pytest.raises(DefinitionError, match="around the check"):
+            make(**{option: None})  # type: ignore[operator]
+
+
+def test_without_httpx2_the_error_says_what_to_install() -> None:
+    program = "import sys; sys.modules['httpx2'] = None; import ferrule.urls, ferrule.guards; import ferrule.http"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert 'pip install "ferrule[http]"' in ended.stderr
