@@ -29,7 +29,7 @@ _MOST_REDIRECTS: Final = 5
 _GOES_ROUND: Final = frozenset(
     {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
 )
-_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout)
+_DID_NOT_CONNECT = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 
 class NotReachableError(httpx2.RequestError):
@@ -54,7 +54,7 @@ def client(
         DefinitionError: for a pattern, a scheme, a port or an option that is none.
     """
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
-    return httpx2.Client(transport=transport, trust_env=False, **_options(options))
+    return httpx2.Client(transport=transport, trust_env=False, **_checked_options(options))
 
 
 def async_client(
@@ -67,10 +67,10 @@ def async_client(
     """A client that reaches allowed hosts only, for handlers that are coroutines; as `client`.
     See docs/guards.md#hosts."""
     transport = Transport(*allowed, deny=deny, schemes=schemes, ports=ports)
-    return httpx2.AsyncClient(transport=transport, trust_env=False, **_options(options))
+    return httpx2.AsyncClient(transport=transport, trust_env=False, **_checked_options(options))
 
 
-def _options(given: dict[str, Any]) -> dict[str, Any]:
+def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
     if around := sorted(_GOES_ROUND & given.keys()):
         raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
     return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
@@ -118,7 +118,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         url = self._checked(request)
         *others, last = self._by_address(request, url, self._look_up(url))
         for to in others:
-            with suppress(*_NOT_CONNECTED):
+            with suppress(*_DID_NOT_CONNECT):
                 return self._inner.handle_request(to)  # type: ignore[no-any-return]
         return self._inner.handle_request(last)  # type: ignore[no-any-return]
 
@@ -133,7 +133,7 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             raise httpx2.ConnectTimeout(f"the addresses of {url.host} were not found in time") from None
         *others, last = self._by_address(request, url, addresses)
         for to in others:
-            with suppress(*_NOT_CONNECTED):
+            with suppress(*_DID_NOT_CONNECT):
                 return await self._inner.handle_async_request(to)  # type: ignore[no-any-return]
         return await self._inner.handle_async_request(last)  # type: ignore[no-any-return]
 

@@ -21,7 +21,8 @@ from mcp.client.streamable_http import MCP_SESSION_ID
 from mcp.shared.exceptions import MCPError
 
 from ferrule import FerruleError
-from ferrule.sources._mcp_reach import NotReachableError, Reach
+from ferrule.http import NotReachableError
+from ferrule.sources._mcp_reach import Reach
 from ferrule.values.masking import masked_text
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)

@@ -7,19 +7,14 @@ OAuth has a client go where the server says: to its metadata, to an authorizatio
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
 
 import httpx2
 
-Kind: TypeAlias = Literal["global", "private", "link-local", "loopback"]
+from ferrule.http import NotReachableError
+from ferrule.urls import Kind, kind_of, kind_of_host, read_url
+
 _PORTS = {"http": 80, "https": 443}
-
-
-class NotReachableError(httpx2.RequestError):
-    """An address that a server has named, and that this client does not go to; the text says why."""
 
 
 class Reach:
@@ -33,7 +28,7 @@ class Reach:
     def __init__(self, server: str, named: Iterable[str] = ()) -> None:
         self._origins = {_where(server), *map(_where, named)}
         self._own = _where(server)
-        self._kinds: set[Kind | None] = {None, "global", _kind_of_host(self._own[1])}
+        self._kinds: set[Kind | None] = {None, "global", kind_of_host(self._own[1])}
 
     def check(self, url: httpx2.URL | str) -> None:
         """Look at an address as it is written.
@@ -41,12 +36,17 @@ class Reach:
         Raises:
             NotReachableError: where it may not be reached, whatever it resolves to.
         """
-        scheme, host, _port = origin = _where(url)
+        scheme, _host, _port = origin = _where(url)
         if origin in self._origins:
             return
-        kind = _kind_of_host(host)
+        try:
+            kind, unread = kind_of_host(read_url(str(url)).host), None
+        except ValueError as error:
+            kind, unread = None, error
         if scheme != "https" and not (scheme == "http" and kind == "loopback" and kind in self._kinds):
             raise _not_reachable(url, "which is not https")
+        if unread is not None:
+            raise _not_reachable(url, f"which cannot be judged: {unread}")
         self._check_kind(url, kind)
 
     def check_address(self, url: httpx2.URL, address: str) -> None:
@@ -68,31 +68,6 @@ class Reach:
     def _check_kind(self, url: httpx2.URL | str, kind: Kind | None) -> None:
         if kind not in self._kinds:
             raise _not_reachable(url, f"which is at a {kind} address")
-
-
-def kind_of(address: str) -> Kind:
-    """What an IP address reaches; one of a group, and one that is shared or reserved, counts as private."""
-    found = ipaddress.ip_address(address)
-    found = getattr(found, "ipv4_mapped", None) or found
-    if found.is_loopback or found.is_unspecified:  # the latter is this machine, too
-        return "loopback"
-    if found.is_link_local:
-        return "link-local"
-    return "global" if found.is_global and not found.is_multicast else "private"
-
-
-def _kind_of_host(host: str) -> Kind | None:
-    """What a host reaches that is an IP address, in any form that a resolver takes; `None` for a name."""
-    if host == "localhost" or host.endswith(".localhost"):  # RFC 6761
-        return "loopback"
-    try:
-        return kind_of(host)
-    except ValueError:
-        pass
-    try:
-        return kind_of(socket.inet_ntoa(socket.inet_aton(host)))
-    except (OSError, ValueError):
-        return None
 
 
 def _where(url: httpx2.URL | str) -> tuple[str, str, int | None]:
