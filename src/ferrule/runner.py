@@ -190,8 +190,9 @@ class Runner:
         approve: Approver | None = None,
         observers: Iterable[Observer] | None = None,
         tools: Iterable[ToolInput] | None = None,
+        guards: Iterable[Guard] | None = None,
     ) -> Runner:
-        """A runner of the same settings that asks somebody else, is seen by others, or has other tools.
+        """A runner of the same settings that asks somebody else, is seen by others, or has other tools or guards.
 
         It shares with this one the limits, the keys, the tools that are turned off, and the records that were taken up;
         the calls of this one go on. What other tools there are is told by an event `tools:changed`.
@@ -206,6 +207,8 @@ class Runner:
             state.observers = options.observers("observers", observers)
         if tools is not None:
             state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
+        if guards is not None:
+            state.settings = replace(state.settings, guards=options.guards("guards", guards))
         made = object.__new__(Runner)
         made._set_up(state)
         if tools is not None:

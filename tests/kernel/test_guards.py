@@ -737,3 +737,21 @@ def test_a_call_that_was_resumed_still_has_the_rule_that_asked() -> None:
 def test_what_a_person_refuses_says_why_it_was_asked() -> None:
     result = judged([saying(ask("offer a voucher instead"))], approve=lambda *rest: False)[0]
     assert result.error == "Denied: refused by the person who was asked (offer a voucher instead). Nothing was run."
+
+
+def test_a_runner_with_other_guards_judges_by_these_and_shares_what_is_turned_off() -> None:
+    @tool
+    async def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    async def main() -> list[str]:
+        free = Runner([ping])
+        closed = free.replace(guards=[lambda call, context: deny("closed")])
+        opened = closed.replace(approve=lambda call, decision, context: True)  # which keeps the guards
+        said = [(await runner.run("ping", {})).status for runner in (free, closed, opened, opened.replace(guards=[]))]
+        free.disable("ping", "it is late")
+        decided = await opened.replace(guards=[]).decide(ToolCall("", "ping", {}))
+        return [*said, decided.reason]
+
+    assert asyncio.run(main()) == ["ok", "denied", "denied", "ok", "it is late"]
