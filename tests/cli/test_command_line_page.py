@@ -1,4 +1,4 @@
-"""The page on the command line: each of its commands is run, and shows what stands there."""
+"""The pages that show commands: each is run, and shows what stands there."""
 
 from __future__ import annotations
 
@@ -15,9 +15,21 @@ from ferrule.cli.program import COMMANDS, OPTIONS, main
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
 BOUND = 60
-FILES = re.findall(r"`(\w+\.py)`[^\n`]*:\n\n```python\n(.*?)```", PAGE, re.DOTALL)
-CONSOLES = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
-EXAMPLES = [(found[1], found[2]) for text in CONSOLES for found in re.finditer(r"\$ (.+)\n((?:(?!\$ ).*\n)*)", text)]
+GUARDS = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+
+
+def files_of(page: str) -> list[tuple[str, str]]:
+    """The files that a page shows, each under its name."""
+    return re.findall(r"`(\w+\.(?:py|toml))`[^\n`]*:\n\n```(?:python|toml)\n(.*?)```", page, re.DOTALL)
+
+
+def commands_of(page: str) -> list[tuple[str, str]]:
+    """The commands that a page shows, each with what is said."""
+    consoles = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    return [(found[1], found[2]) for text in consoles for found in re.finditer(r"\$ (.+)\n((?:(?!\$ ).*\n)*)", text)]
+
+
+EXAMPLES = [(command, expected, page) for page in (PAGE, GUARDS) for command, expected in commands_of(page)]
 
 
 def shows(expected: str, shown: str) -> bool:
@@ -32,9 +44,9 @@ def pattern(line: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the page is written for a shell of Unix")
-@pytest.mark.parametrize(("command", "expected"), EXAMPLES)
-def test_a_command_of_the_page_shows_what_stands_there(command: str, expected: str, tmp_path: Path) -> None:
-    for name, text in FILES:
+@pytest.mark.parametrize(("command", "expected", "page"), EXAMPLES, ids=[command for command, _, _ in EXAMPLES])
+def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str, page: str, tmp_path: Path) -> None:
+    for name, text in files_of(page):
         (tmp_path / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
         ["/bin/sh", "-c", f'ferrule() {{ "$0" -m ferrule "$@"; }}\n{command}', sys.executable],
@@ -43,7 +55,13 @@ def test_a_command_of_the_page_shows_what_stands_there(command: str, expected: s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=BOUND,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"},
+        env={
+            **os.environ,
+            "PYTHONIOENCODING": "utf-8",
+            "PYTHONUNBUFFERED": "1",
+            "XDG_CONFIG_HOME": os.fspath(tmp_path / "config"),
+            "XDG_STATE_HOME": os.fspath(tmp_path / "state"),
+        },
         check=False,
     )
     shown = done.stdout.decode()
@@ -51,8 +69,9 @@ def test_a_command_of_the_page_shows_what_stands_there(command: str, expected: s
 
 
 def test_the_page_has_its_files_and_an_example_of_each_command() -> None:
-    assert [name for name, _ in FILES] == ["shop.py", "steps.py", "guarded.py"]
-    shown = " ".join(command for command, _ in EXAMPLES)
+    assert [name for name, _ in files_of(PAGE)] == ["shop.py", "shop.toml", "steps.py", "guarded.py"]
+    assert [name for name, _ in files_of(GUARDS)] == ["shop.py", "policy.toml"]
+    shown = " ".join(command for command, _ in commands_of(PAGE))
     assert [name for name in COMMANDS if f"ferrule {name} " not in shown] == []
 
 

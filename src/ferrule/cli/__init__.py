@@ -1,7 +1,7 @@
-"""The command line: `ferrule list · schema · lint · select · call · run`; a file is one command.
+"""The command line: `ferrule list · schema · lint · lock · select · policy · decide · call · run · serve`.
 
-Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with what each does and the exit
-codes.
+A file is one command. Each has `options(parser)` and `command(options) -> int`; `program.py` lists them, with what each
+does and the exit codes.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from ferrule import Runner, Tool, ToolCall, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, servers
+from ferrule.cli import find, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import screen
@@ -40,10 +40,16 @@ _SCALAR_TYPES = {
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Which tool, and with what."""
-    parser.add_argument("name", help="the tool")
-    parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
+    add_call(parser)
     find.add_yes(parser)
     find.add_lock(parser)
+    policies.add_policy(parser)
+
+
+def add_call(parser: argparse.ArgumentParser) -> None:
+    """The words of those commands that are about one call."""
+    parser.add_argument("name", help="the tool")
+    parser.add_argument("arguments", nargs="*", metavar="key=value", default=[], help=_ARGUMENTS_HELP)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -56,9 +62,10 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     console = screen(errors=True)
     # On one terminal for both, the content is below soon enough.
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
-    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock)
+    judge = policies.of(options)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge)
     tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
-    call = ToolCall("", tool.name, _given_arguments(options.arguments, tool))
+    call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):
         result = work.run(_make_call(runner, call, timeline, stages))
     code = _print_result(result)
@@ -86,7 +93,8 @@ def _print_result(result: ToolResult) -> int:
     return 0 if result.success else 1
 
 
-def _given_arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
+def given_arguments(words: Sequence[str], tool: Tool) -> str | dict[str, Any]:
+    """What the words after the tool's name mean: key=value, JSON, or JSON on standard input."""
     if list(words) == ["-"]:
         return _standard_input()
     if len(words) == 1 and words[0].lstrip().startswith("{"):

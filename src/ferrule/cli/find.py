@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import getpass
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -20,7 +21,7 @@ from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
-from ferrule.types import Approver, Observer
+from ferrule.types import Approver, Guard, Observer
 
 DEFAULT = "ferrule.tools.files"
 TIMEOUT = 60.0
@@ -77,12 +78,14 @@ def runner(
     more: Toolset | None = None,
     asked: Answering | None = None,
     lock: str | None = None,
+    policy: Callable[[Toolset], Guard | None] = lambda tools: None,
 ) -> Runner:
     """The one runner for all that `places` name.
 
     A runner with guards, found alone, is used as it is; where it has nobody to ask, the person at the terminal is
     asked. Everything else runs under this program's policy: paths stay in the working directory, changes are asked
-    about, and where there is nobody to ask they are refused. Runners keep their observers.
+    about, and where there is nobody to ask they are refused. Runners keep their observers. A policy file holds for
+    both: its rules stand beside a runner's own guards, and take the place of the question about every change.
 
     Args:
         places: Files, modules, or either with an attribute.
@@ -91,22 +94,27 @@ def runner(
         more: Tools besides those; without places, they are all.
         asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
         lock: The file by which the tools are locked.
+        policy: Gives the policy that holds for the tools, where there is one.
 
     Raises:
-        UsageError: where a place or a tool is not there, or a runner with guards has an approver that `yes` would
-            stand in for.
+        UsageError: where a place or a tool is not there, a policy file is wrong, or a runner with guards has an
+            approver that `yes` would stand in for.
     """
     found = [(place, object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
     alone = found[0][1] if len(found) == 1 and more is None else None
     if asked is None:
-        asked = _asked_last(console(), pause, asyncio.Lock())
+        asked = _asked_last(console(by=_person()), pause, asyncio.Lock())
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
         if own is not None and yes:
             raise UsageError(f"the runner in {found[0][0]!r} has an approver of its own: --yes does not answer for it")
         alone = alone if lock is None else alone.replace(tools=locked_by(alone.tools, lock))
         allowed = _names(alone.tools, yes, places)
-        return alone.replace(approve=_allowing(allowed, asked) if own is None else _asked_last(own, pause))
+        found_policy = policy(alone.tools)
+        return alone.replace(
+            guards=[*alone.guards, *([] if found_policy is None else [found_policy])],
+            approve=_allowing(allowed, asked) if own is None else _asked_last(own, pause),
+        )
     tools = Toolset([]) if more is None else more
     for place, what in found:
         try:
@@ -117,7 +125,7 @@ def runner(
         tools = locked_by(tools, lock)
     return Runner(
         tools,
-        guards=[within(), ask_before_changes],
+        guards=[within(), policy(tools) or ask_before_changes],
         around=[limit_output(OUTPUT)],
         approve=_allowing(_names(tools, yes, places or (None if more is None else [])), asked),
         observers=_observers([what for _, what in found]),
@@ -131,6 +139,14 @@ def locked_by(tools: Toolset, file: str) -> Toolset:
     for one in locked.quarantined:
         print(printable(f"ferrule: {one.name!r} is quarantined: it {one.quarantine}"), file=sys.stderr)
     return locked
+
+
+def _person() -> str:
+    """Who is at the terminal, as the log of calls names them."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # an account without a name; until 3.13 any of these
+        return "terminal"
 
 
 def _observers(found: Sequence[object]) -> list[Observer]:
@@ -151,7 +167,7 @@ def _allowing(allowed: Collection[str], asked: Answering) -> Answering:
 
     async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         may = call.name in allowed and decision.into is None and decision.schema is None
-        return allow() if may else await asked(call, decision, context)
+        return allow(by="--yes") if may else await asked(call, decision, context)
 
     return approve if allowed else asked
 

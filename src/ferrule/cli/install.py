@@ -19,6 +19,7 @@ def configurations(
     yes: Sequence[str],
     directory: Path,
     lock: str | None = None,
+    policies: Sequence[str] = (),
 ) -> str:
     """The text of `ferrule serve --install`.
 
@@ -27,6 +28,7 @@ def configurations(
         places: What is served.
         servers: What `--mcp` names: files, and addresses of servers.
         yes: The tools that are not asked about.
+        policies: What `--policy` names.
         directory: Where the server works: a client starts it anywhere.
         lock: The file by which the tools are locked.
     """
@@ -39,6 +41,7 @@ def configurations(
             *connected,
             *allowed,
             *([] if lock is None else [f"--lock={directory / lock}"]),
+            *(f"--policy={directory / one}" for one in policies),
             "--directory",
             str(directory),
         ]

@@ -25,6 +25,8 @@ COMMANDS = {
     "lint": "say what a provider would refuse, what a model may mix up, and what each tool costs",
     "lock": "write down how the tools are, or say what changed since; accept a change",
     "select": "measure how well the right tools are found for a request, or say why these are found",
+    "policy": "check files of rules, run their tests, or trust a project's file",
+    "decide": "say what would become of a call, and which rule says so; nothing is run",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
     "serve": "offer the tools to MCP clients, over standard input and output or HTTP",
@@ -40,6 +42,13 @@ OPTIONS = {
     "--yes": True,
     "--lock": True,
     "--accept": True,
+    "--policy": True,
+    "--shadow": True,
+    "--principal": True,
+    "--session": True,
+    "--digest": True,
+    "--list": False,
+    "--forget": False,
     "--provider": True,
     "--strict": False,
     "--strict-where-possible": False,
@@ -66,11 +75,13 @@ Options and arguments may come in any order.
 
 exit codes:
   0    it worked
-  1    the call or the run failed or was denied, lint found an error,
+  1    the call or the run failed or was denied, or decide says that it would be,
+       lint or policy found an error, a test of a policy failed,
        a tool is not as the lock has it,
        select eval missed a threshold, or the output could not be written
   2    what was written on the command line cannot be meant,
        or what it names cannot be used
+  3    decide says that a person would be asked
   130  ctrl-C ended it
 """
 _WITHOUT_RICH = 'the command line needs the package rich, which is not installed: pip install "ferrule[cli]"'
@@ -248,7 +259,7 @@ def _read_options(name: str, command: ModuleType, words: Sequence[str]) -> argpa
     if wrong.startswith("-"):
         option = wrong.partition("=")[0]
         known = [one for action in parser._actions for one in action.option_strings]
-        argument = f"; an argument of the tool is written {option.lstrip('-')}=…" if name == "call" else ""
+        argument = f"; an argument of the tool is written {option.lstrip('-')}=…" if name in {"call", "decide"} else ""
         raise UsageError(f"there is no option {option!r}; {choices(option, known)}{argument}")
     text = "task" if name == "run" else "query" if name == "select" and options.action == "why" else None
     if text is not None:

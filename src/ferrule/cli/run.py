@@ -17,7 +17,7 @@ from rich.text import Text
 
 from ferrule import Event, Runner, ToolContext, ToolResult, Toolset
 from ferrule.approval import printable
-from ferrule.cli import find, models, servers
+from ferrule.cli import find, models, policies, servers
 from ferrule.cli.bars import Bars
 from ferrule.cli.interrupt import CODE, Stages
 from ferrule.cli.screen import lay, screen
@@ -27,6 +27,7 @@ from ferrule.cli.timeline import NAME_WIDTH, Timeline
 from ferrule.cli.usage import VERBOSE_SHOWS
 from ferrule.loop import Finished, LoopResult, ModelText, Run, TurnStarted
 from ferrule.loop import run as loop
+from ferrule.policy import Policy
 from ferrule.selection import Ranker, search_tool
 from ferrule.selection.keyword import Keyword
 from ferrule.selection.search_tool import finds_tools
@@ -55,6 +56,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     find.add_yes(parser)
     find.add_lock(parser)
+    policies.add_policy(parser)
+    policies.add_shadow(parser)
 
 
 def _turns(text: str) -> int:
@@ -75,7 +78,8 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     model = models.named(options.model, options.base_url)
     timeline = Timeline(console, time.monotonic, bars)
     selector = None if options.select is None else selector_at("--select", options.select)
-    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock)
+    judge = policies.of(options)
+    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge)
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
         taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
@@ -97,6 +101,8 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
         return CODE if stages.pressed else 1
     finally:  # what has run has run, whatever became of the answer
         _table(console, running.results)
+        if options.shadow is not None:
+            _print_differences(console, runner)
         if not options.verbose and any(map(traced, running.results)):
             console.print(Text(f"\n{VERBOSE_SHOWS} of a tool that failed", style="dim"))
     if stages.pressed:
@@ -171,6 +177,18 @@ def _table(console: Console, results: Sequence[ToolResult]) -> None:
     for number, result in enumerate(results, 1):
         table.add_row(*_row(number, result.record()))
     lay(console, table)
+
+
+def _print_differences(console: Console, runner: Runner) -> None:
+    """What the policy in shadow would have decided otherwise."""
+    found = [one for guard in runner.guards if isinstance(guard, Policy) for one in guard.differences()]
+    console.print(Text("\nin shadow", style="bold"))
+    if not found:
+        console.print("It would have decided the same.")
+    for one in found:
+        rules = f"{one.now_rule or 'no rule'}; in shadow {one.shadow_rule or 'no rule'}"
+        counted = f"{one.count} {'call' if one.count == 1 else 'calls'} of {one.tool}"
+        console.print(Text(printable(f"{counted}: {one.now}, in shadow {one.shadow} ({rules})")))
 
 
 def _row(number: int, record: dict[str, Any]) -> list[str | Text]:

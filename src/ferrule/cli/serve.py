@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ferrule import DefinitionError, Runner, serve
-from ferrule.cli import find, servers
+from ferrule.cli import find, policies, servers
 from ferrule.cli.install import configurations
 from ferrule.cli.usage import UsageError
 
@@ -63,6 +63,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     )
     find.add_yes(parser)
     find.add_lock(parser)
+    policies.add_policy(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -76,12 +77,16 @@ def command(options: argparse.Namespace) -> int:
     known = _known_token(options.token_env, address)
     with servers.connected(options) as (work, more):
         _import_what_serving_needs(address)
-        runner = find.runner(places, yes=options.yes, more=more, asked=serve.ask_client, lock=options.lock)
+        judge = policies.of(options)
+        runner = find.runner(
+            places, yes=options.yes, more=more, asked=serve.ask_client, lock=options.lock, policy=judge
+        )
         name = _server_name(places)
         if options.install:
             if address is not None:
                 raise UsageError("--install is for clients that start the server themselves: leave out --http")
-            print(configurations(name, places or (), options.mcp or (), options.yes, Path.cwd(), options.lock), end="")
+            named = (places or (), options.mcp or (), options.yes)
+            print(configurations(name, *named, Path.cwd(), options.lock, options.policy), end="")
             return 0
         if address is None:
             return work.run(_until_told(partial(serve.stdio, runner, name=name)))

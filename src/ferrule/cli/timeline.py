@@ -60,6 +60,7 @@ class Timeline:
         self._numbers: dict[str, int] = {}
         self._chunks: dict[str, Chunks] = {}
         self._told: dict[str, float] = {}
+        self._judged: set[str] = set()
         self._held: list[Text] = []
         self._pauses = 0
 
@@ -118,7 +119,9 @@ class Timeline:
             self._call(event, event.kind, f"(it cannot be shown: {type(error).__name__})")
 
     def _told_of(self, event: Event) -> None:
-        details = _details(event)
+        details = _details(event, answered=event.call.id in self._judged)
+        if event.kind == "tool:decided":
+            self._judged.add(event.call.id)  # whatever is decided next is an answer
         if details is not None:
             self._call(event, *details)
 
@@ -139,6 +142,7 @@ class Timeline:
         key = event.call.id
         self._bars.drop(key)
         self._told.pop(key, None)
+        self._judged.discard(key)
         if (chunks := self._chunks.pop(key, None)) is not None:
             self._lines(event, chunks.end())
 
@@ -190,7 +194,7 @@ class Timeline:
         return text if self._console.encoding.lower().startswith("utf") else text.translate(_ASCII_SIGNS)
 
 
-def _details(event: Event) -> tuple[str, str] | None:
+def _details(event: Event, *, answered: bool) -> tuple[str, str] | None:
     """The key of the sign, and what the line says after the tool's name."""
     data = event.data
     result, decision = data.get("result"), data.get("decision")
@@ -199,17 +203,17 @@ def _details(event: Event) -> tuple[str, str] | None:
     if event.kind == "tool:suspended" and isinstance(decision, Decision):
         return event.kind, f"suspended: {_reason_text(decision)}"
     if isinstance(decision, Decision):
-        decided = _decision_text(decision, data.get("by"))
+        decided = _decision_text(decision, data.get("by"), answered=answered)
         return (event.kind, decided) if decided else None
     return event.kind, arguments(data.get("input"))
 
 
-def _decision_text(decision: Decision, by: str | None) -> str:
-    """What was decided, and by which rule or by whom; nothing where neither is known. The call's end has the reason of
-    a denial."""
+def _decision_text(decision: Decision, by: str | None, *, answered: bool) -> str:
+    """What was decided, and by which rule or, where somebody was asked, by whom; nothing where neither is known. The
+    call's end has the reason of a denial."""
     if decision.kind == "ask":
         return f"asked: {_reason_text(decision)}{f' ({decision.rule})' if decision.rule else ''}"
-    whose = by or decision.by or decision.rule
+    whose = (by or decision.by) if answered else decision.rule
     return f"{'allowed' if decision.kind == 'allow' else 'denied'} by {short(whose, _OUTCOME)}" if whose else ""
 
 

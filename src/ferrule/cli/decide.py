@@ -1,0 +1,88 @@
+"""`ferrule decide`: what would become of a call, and which rule of which file says so. Nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ferrule import Decision, ToolCall, ToolContext, Toolset
+from ferrule.approval import printable
+from ferrule.cli import find, policies, servers
+from ferrule.cli.call import add_call, given_arguments
+from ferrule.cli.screen import lay, screen
+from ferrule.cli.text import one_line
+from ferrule.policy import Policy, Rule
+
+CODES = {"allow": 0, "deny": 1, "ask": 3}
+_STYLES = {"allow": "green", "ask": "yellow", "deny": "magenta"}
+_TEXT = 400
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which call, for whom, and by which policy."""
+    add_call(parser)
+    policies.add_policy(parser)
+    find.add_lock(parser)
+    parser.add_argument("--principal", metavar="NAME", help="on whose behalf the call would be made")
+    parser.add_argument("--session", metavar="NAME", help="the conversation that it would belong to")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Print what would happen; the exit code says it, too."""
+    with servers.connected(options) as (work, more):
+        return _command(options, work, more)
+
+
+def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | None) -> int:
+    runner = find.runner(options.tools, more=more, lock=options.lock, policy=policies.of(options))
+    tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
+    call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
+    context = ToolContext(principal=options.principal, session=options.session)
+    decision = work.run(runner.decide(call, context))
+    said = work.run(runner.explain(call, context))
+    policy = next((guard for guard in runner.guards if isinstance(guard, Policy)), None)
+    judged = None if policy is None else work.run(policies.judged_by(policy, runner, call, context))[0]
+    console = screen()
+    _print_verdict(console, decision)
+    if said:
+        console.print()
+        lay(console, _guards_table(said))
+    rules = [] if judged is None else [(rule, fits) for rule, fits in judged.said if policies.speaks_of(rule, tool)]
+    if rules:
+        console.print()
+        lay(console, _rules_table(rules))
+    return CODES[decision.kind]
+
+
+def _print_verdict(console: Console, decision: Decision) -> None:
+    said = {"allow": "it would run", "ask": "a person would be asked", "deny": "it would be denied"}[decision.kind]
+    console.print(Text(said, style=f"bold {_STYLES[decision.kind]}"))
+    facts = [("because", decision.reason), ("by", decision.rule), ("asked for", decision.into)]
+    for label, text in facts:
+        if text:
+            console.print(Text.assemble((f"{label}: ", "dim"), printable(text)))
+
+
+def _guards_table(said: Sequence[Decision]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("guard or rule", "says", "why"):
+        table.add_column(name, no_wrap=name == "says")
+    for one in said:
+        says = "no objection" if one.kind == "allow" and not one.reason else one.kind
+        table.add_row(one_line(one.rule or "", _TEXT), Text(says, _STYLES[one.kind]), one_line(one.reason, _TEXT))
+    return table
+
+
+def _rules_table(rules: Sequence[tuple[Rule, bool | None]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("where", "rule", "fits this call"):
+        table.add_column(name, no_wrap=name != "rule")
+    for rule, fits in rules:
+        said = Text({True: "yes", False: "no", None: "cannot be known"}[fits], "dim" if fits is False else "")
+        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT), said)
+    return table

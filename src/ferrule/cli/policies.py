@@ -1,0 +1,91 @@
+"""The policy files that hold for a command: those that are found by themselves, and those that `--policy` names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
+from ferrule.approval import printable
+from ferrule.cli.text import short
+from ferrule.cli.usage import UsageError
+from ferrule.policy import Finding, Judged, Policy, Rule, found_files, load
+from ferrule.policy.checks import fit_of
+from ferrule.policy.rule import Scope
+
+_LINE = 500
+_HELP = (
+    "a file of rules, which hold beside those that are found: /etc/ferrule/policy.toml, ferrule/policy.toml in "
+    "$XDG_CONFIG_HOME, and .ferrule/policy.toml here; may be repeated"
+)
+_SHADOW_HELP = "a file of rules that decides nothing: at the end stands what would have been decided with it as well"
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """The options of those commands that judge calls."""
+    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help=_HELP)
+
+
+def add_shadow(parser: argparse.ArgumentParser) -> None:
+    """The option of those commands that can say afterwards what another policy would have decided."""
+    parser.add_argument("--shadow", metavar="FILE", help=_SHADOW_HELP)
+
+
+def of(options: argparse.Namespace) -> Callable[[Toolset], Policy | None]:
+    """What makes the policy of a command for its tools; it gives `None` where there is no file.
+
+    Raises (what it gives):
+        UsageError: where a file is wrong.
+    """
+    return partial(_policy_for, options.policy, getattr(options, "shadow", None))
+
+
+def _policy_for(named: Sequence[str], shadow: str | None, tools: Toolset) -> Policy | None:
+    files: list[tuple[Scope, str]] = [*found_files(), *(("session", name) for name in named)]
+    if not files and shadow is None:
+        return None
+    policy = load(files, tools=tools, shadow=shadow)
+    errors = [finding for finding in policy.findings if finding.level == "error"]
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise UsageError(f"{errors[0]}{more}")
+    _say_findings([finding for finding in policy.findings if "trust" in finding.text])
+    return policy
+
+
+def _say_findings(findings: Sequence[Finding]) -> None:
+    """Say on standard error what was found, a line for each."""
+    for finding in findings:
+        print(printable(short(f"ferrule: {finding}", _LINE)), file=sys.stderr)
+
+
+async def judged_by(policy: Policy, runner: Runner, call: ToolCall, context: ToolContext) -> tuple[Judged | None, str]:
+    """What each rule says of the call as the guards of `runner` see it, and why no guard does where it is refused
+    before."""
+    seen: list[Judged] = []
+
+    def look(call: ToolCall, context: ToolContext) -> None:
+        seen.append(policy.decide(call, context))
+
+    said = await runner.replace(guards=[look]).explain(call, context)
+    return (seen[0], "") if seen else (None, said[0].reason)
+
+
+def speaks_of(rule: Rule, tool: Tool) -> bool:
+    """Whether there may be a call of the tool of which the rule speaks."""
+    return rule.speaks_of(tool) and fit_of(rule, tool).speaks
+
+
+def spoke(judged: Judged) -> list[Rule]:
+    """The rules that decided."""
+    names = (judged.decision.rule or "").split("; ") if judged.decision is not None else []
+    return [rule for rule, _ in judged.said if rule.name in names]
+
+
+def why(judged: Judged) -> str:
+    """The rule that decided, or why it was decided without one."""
+    if judged.decision is None:
+        return "it is read-only, and no rule speaks of it"
+    return "; ".join(f"{rule.name} {rule.text}" for rule in spoke(judged)) or judged.decision.reason
