@@ -1,20 +1,25 @@
 """A coding agent: a model works on a task in one folder, and a person is asked before anything changes.
 
-It reads, lists and searches files by itself. Before it edits or writes a file it shows the difference and asks, and
-before it runs the tests it asks too. It has no shell, and its file tools reach nothing outside the folder or in `.git`.
-All else in the folder the model may read without asking, a `.env` too.
+What it may do stands in a file, `examples/policies/coding_agent.toml`: it reads, lists and searches files by itself,
+and runs the tests, `git status`, `git diff` and `git log`. Before it edits or writes a file it shows the difference and
+asks, and before any other command it asks too. It removes nothing, pushes nothing, and reaches nothing in `.git`. Its
+file tools reach nothing outside the folder. All else in the folder the model may read without asking, a `.env` too.
 
 Start it with the SDK of your model (`pip install "ferrule[anthropic]" pytest`) and its key in the environment:
 
     python examples/coding_agent/agent.py "Mend the failing test" --folder ~/project --model anthropic:claude-sonnet-5-5
-    python examples/coding_agent/agent.py "…" --yes run_tests          # these are not asked about
+    python examples/coding_agent/agent.py "…" --yes edit_file       # these edits are not asked about
+    ferrule policy test examples/policies/coding_agent.toml         # what the policy says, with its own tests
 
-The tests run with your rights, and what they do is not held in the folder: whoever says yes to an edit and to
-`run_tests` lets the model's code run. With both in `--yes`, start the program in a container.
+Who allowed what, by which rule, is written to `--log`: a line of JSON for each decision and each call.
+
+The tests and commands run with your rights, and what they do is not held in the folder: whoever says yes to an edit
+lets the model's code run in the tests. With edits in `--yes`, start the program in a container.
 
 What to change first:
 
 - `TASK`: the instructions, such as the style of your project.
+- The policy: copy it, and give yours as `--policy`.
 - `tests_tool.py`: how your tests are started, if not by pytest.
 - `agent`: more tools and guards, or an approver that asks in a chat instead of at the terminal.
 - To go on talking: `run(model, [*result.messages, *model.user("…")], runner, context=context, state=result.state)`.
@@ -24,16 +29,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import runpy
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from shell_tool import shell
 from tests_tool import run_tests
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, models
-from ferrule.approval import console, printable
-from ferrule.guards import ask_before_changes, within
+from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, events, models
+from ferrule.approval import Answer, Asked, console, printable
+from ferrule.guards import rules, within
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
 from ferrule.tools import files
@@ -44,47 +51,60 @@ A change that was refused stays refused: do not try it in another way. At the en
 
 The task: {task}"""
 
-TOOLS = [*files.tools, run_tests]
+TOOLS = [*files.tools, run_tests, shell]
+
+HERE = Path(__file__).resolve().parent
+POLICY = HERE.parent / "policies" / "coding_agent.toml"
+LOG = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "ferrule/coding_agent.jsonl"
+"""Outside the folder, so that no tool of the model reads or writes it."""
 
 
 def no_repository_internals(call: ToolCall, context: ToolContext) -> Decision | None:
-    """A hook that is written into .git would run at the next commit, with nobody asked."""
+    """A hook that is written into .git would run at the next commit, with nobody asked. The policy says it of the .git
+    of the folder; this, of those in folders below as well."""
     parts = Path(call.arguments.get("path", "")).parts  # every tool here calls its path so, and `within` made it real
     if ".git" in map(str.casefold, parts):
         return deny("what is in .git is not for this agent")
     return None
 
 
-def answered_by(yes: Collection[str]) -> Any:
-    """An approver that runs the tools in `yes` without asking, and asks at the terminal about all others."""
-    ask_at_the_terminal = console()
+class Answering:
+    """Runs the tools in `yes` without asking, and asks at the terminal about all others."""
 
-    async def approve(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        return True if call.name in yes else await ask_at_the_terminal(call, decision, context)
+    def __init__(self, yes: Collection[str]) -> None:
+        self.yes = frozenset(yes)
+        self.terminal = console(by="terminal")
 
-    return approve
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return (await self.answer(Asked.of(call, decision, context))).decision
+
+    async def answer(self, asked: Asked) -> Answer:
+        known = asked.call.name in self.yes and asked.decision.into is None
+        return asked.yes(by="--yes") if known else await self.terminal.answer(asked)
 
 
-def agent(folder: Path, yes: Collection[str] = ()) -> Runner:
-    """The tools, what may run, and who is asked."""
+def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG) -> Runner:
+    """The tools, what may run, who is asked, and where it is written down."""
+    log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Runner(
         TOOLS,
-        guards=[within(folder), no_repository_internals, ask_before_changes],
-        approve=answered_by(yes),
+        guards=[within(folder), no_repository_internals, rules(policy, tools=TOOLS)],
+        approve=Answering(yes),
         around=[limit_output(16_000)],
+        observers=[events.to_file(log, decisions=True)],
         timeout=60,
     )
 
 
-async def work(model: Any, task: str, folder: Path, yes: Collection[str] = ()) -> LoopResult:
+async def work(model: Any, task: str, folder: Path, runner: Runner) -> LoopResult:
     """Let the model work on a task, and show what it says and does."""
     context = ToolContext(working_directory=str(folder), principal="terminal")
-    async with model, agent(folder, yes) as runner:
+    async with model, runner:
         messages = model.user(TASK.format(task=task))
-        async with run(model, messages, runner, context=context, max_turns=50) as events:
-            async for event in events:
+        async with run(model, messages, runner, context=context, max_turns=50) as running:
+            async for event in running:
                 show(event)
-        return events.result
+        return running.result
 
 
 def show(event: Any) -> None:
@@ -131,9 +151,14 @@ def main() -> int:
     parser.add_argument("--model", type=model_named, default="anthropic:claude-sonnet-5-5", metavar="PROVIDER:NAME")
     names = [tool.name for tool in TOOLS]
     parser.add_argument("--yes", action="append", default=[], choices=names, metavar="TOOL", help="not asked about")
+    parser.add_argument("--policy", type=Path, default=POLICY, metavar="FILE", help=f"what it may do ({POLICY})")
+    parser.add_argument("--log", type=Path, default=LOG, metavar="FILE", help=f"who allowed what ({LOG})")
     given = parser.parse_args()
     try:
-        result = asyncio.run(work(given.model, given.task, given.folder, given.yes))
+        runner = agent(given.folder, given.yes, given.policy, given.log)
+        result = asyncio.run(work(given.model, given.task, given.folder, runner))
+    except (DefinitionError, OSError) as error:  # the policy is wrong, or the log cannot be written
+        raise SystemExit(printable(str(error))) from None
     except models.ModelError as error:
         raise SystemExit(printable(f"The model's API: {error}")) from None
     except KeyboardInterrupt:

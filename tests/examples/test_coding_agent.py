@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import select
 import signal
@@ -13,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from ferrule import Runner, ToolContext
+
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "examples/coding_agent"))
+
+from shell_tool import shell  # noqa: E402 (it lies beside the program, as a worker finds it)
+
+POLICY = ROOT / "examples/policies/coding_agent.toml"
 AGENT = [sys.executable, str(ROOT / "examples/coding_agent/agent.py"), "Mend the failing test."]
 BOUND = 60
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -47,14 +56,25 @@ def command(project, steps, *options):
     return [*AGENT, "--folder", str(project), "--model", f"scripted:{script}", *options]
 
 
-def environment():
-    return os.environ | {"PYTHONPATH": str(ROOT / "src"), "A_KEY": "4711", "PYTHONDONTWRITEBYTECODE": "1"}
+def environment(project):
+    return os.environ | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "A_KEY": "4711",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "XDG_STATE_HOME": str(project.parent / "state"),
+    }
+
+
+def log_of(project):
+    """The lines of the log: each decision, and each call."""
+    text = (project.parent / "state/ferrule/coding_agent.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def run(project, steps, *options):
     return subprocess.run(
         command(project, steps, *options),
-        env=environment(),
+        env=environment(project),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -78,11 +98,82 @@ def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project)
     assert (project / "calc.py").read_text() == RIGHT
 
 
-def test_nothing_changes_and_no_test_runs_where_nobody_can_be_asked(project):
-    ended = run(project, f"[[{EDIT}, ('run_tests', {{}})], 'I was not allowed to.']")
+def test_nothing_changes_where_nobody_can_be_asked(project):
+    command = "('shell', {'command': 'touch made'})"
+    ended = run(project, f"[[{EDIT}, {command}], 'I was not allowed to.']")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("nobody is there to ask") == 2
-    assert (project / "calc.py").read_text() == WRONG
+    assert (project / "calc.py").read_text() == WRONG and not (project / "made").exists()
+
+
+def test_the_policy_says_which_commands_run_and_the_log_who_allowed_what_by_which_rule(project):
+    commands = ["pytest --version; git status", "echo x > made", "git push", "pytest -q; sudo rm x"]
+    calls = [("shell", {"command": command}) for command in commands]
+    ended = run(project, f"[{[*calls, EDIT]}, 'Done.']", "--yes", "edit_file")
+    assert ended.returncode == 0, ended.stderr
+    assert "pushing is for people" in ended.stdout and not (project / "made").exists()
+    log = log_of(project)
+    said = [(one["tool_name"], one["decision"], one["rule"], one["by"]) for one in log if "rule" in one]
+    assert [(name, decision, by) for name, decision, _, by in said] == [
+        ("shell", "allow", None),
+        ("shell", "ask", None),
+        ("shell", "deny", None),
+        ("shell", "deny", None),
+        ("shell", "deny", None),
+        ("edit_file", "ask", None),
+        ("edit_file", "allow", "--yes"),
+    ]
+    assert [" ".join(map(line_of, rule.split("; "))) for _, _, rule, _ in said] == [
+        '"shell(pytest *)", "shell(git status *)",',
+        *["rules(coding_agent.toml)"] * 2,  # no rule speaks of it
+        *["[[rule]]"] * 2,
+        *['ask = ["edit_file", "write_file"]'] * 2,
+    ]
+    assert [one["status"] for one in log if "status" in one] == ["ok", "denied", "denied", "denied", "ok"]
+
+
+def line_of(rule):
+    """What stands in the policy where a rule is said to."""
+    _, colon, number = rule.partition(":")
+    return POLICY.read_text().splitlines()[int(number) - 1].strip() if colon else rule
+
+
+def run_lines(folder, lines, seconds=20):
+    async def main():
+        async with Runner([shell.replace(timeout=seconds)]) as runner:
+            context = ToolContext(working_directory=folder)
+            return [await runner.run("shell", {"command": line}, context) for line in lines]
+
+    return asyncio.run(main())
+
+
+def test_a_command_reads_nothing_has_a_session_of_its_own_and_a_clean_environment(project, monkeypatch):
+    monkeypatch.setenv("A_KEY", "4711")
+    monkeypatch.setenv("BASH_ENV", str(project / "hidden.sh"))
+    (project / "hidden.sh").write_text("echo hidden")
+    lines = ["cat", "tty; ps -o sid= -p $$ | tr -d ' '; echo $$", "env; false", "-x", "(sleep 600 &); pwd"]
+    read, session, environment, option, background = (result.text for result in run_lines(project, lines))
+    assert read == "exit code 0\n"
+    assert "not a tty" in session and len(set(session.split()[-2:])) == 1
+    assert environment.startswith("exit code 1") and "4711" not in environment and "hidden" not in environment
+    assert "-x: command not found" in option
+    assert background == f"exit code 0\n{project}\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what went to a session of its own survives")
+def test_nothing_is_left_of_a_command_that_did_not_end_in_time(project):
+    [result] = run_lines(project, ["(sleep 6011 &); (setsid sleep 6011 &); sleep 6011"], seconds=1)
+    assert result.status == "timeout"
+    ends = time.monotonic() + BOUND  # the end of others' processes has no event
+    while left := [pid for pid in os.listdir("/proc") if pid.isdigit() and b"6011" in words_of(pid)]:
+        assert time.monotonic() < ends, left
+
+
+def words_of(pid):
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def test_what_is_outside_the_folder_or_in_git_stays_closed_whatever_was_answered(project):
@@ -112,7 +203,7 @@ def at_a_terminal(project, steps):
     keyboard, terminal = os.openpty()
     asked = subprocess.Popen(
         command(project, steps),
-        env=environment(),
+        env=environment(project),
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
