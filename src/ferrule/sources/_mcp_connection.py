@@ -26,7 +26,9 @@ from mcp.client.session import ClientRequestContext, ClientSession, IncomingMess
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from ferrule import InputRequired, ToolContext, ToolError, __version__
 from ferrule.characters import inert, visible
@@ -71,6 +73,18 @@ class Listing(NamedTuple):
     tools: list[types.Tool]
     left_out: list[tuple[str | None, str]]
     kept: float | None = None
+
+
+class Sifted(NamedTuple):
+    """A list that is read definition by definition.
+
+    Attributes:
+        version: The revision of MCP that they are held to.
+        left_out: Those that are none, with what is wrong.
+    """
+
+    version: str
+    left_out: list[tuple[str | None, str]]
 
 
 class OpenCall:
@@ -153,6 +167,7 @@ class Connection:
         self._retry_at, self._failures, self._has_listed = 0.0, 0, False
         self._forgotten = False
         self._given_up: set[types.RequestId] = set()
+        self._sifted: Sifted | None = None
         self._kept: float | None = None
         self._limit: asyncio.Timeout | None = None
         self._closing = False
@@ -248,11 +263,23 @@ class Connection:
             return False
         try:
             async with asyncio.timeout(self._start_timeout):
-                listing = await list_tools(session)
+                listing = await self._list(session)
         except (MCPError, ValueError, TimeoutError):
             return False
         await self._take_listing(listing, self._loop.time() + self._start_timeout)
         return True
+
+    async def _list(self, session: ClientSession) -> Listing:
+        """The list; where the SDK refuses the whole of it for one definition, once more without such."""
+        try:
+            return await list_tools(session)
+        except ValidationError:
+            sifted = self._sifted = Sifted(session.protocol_version or "", [])
+        try:
+            listing = await list_tools(session)
+        finally:
+            self._sifted = None
+        return listing._replace(left_out=[*sifted.left_out, *listing.left_out])
 
     async def _take_listing(self, listing: Listing, deadline: float) -> None:
         """Have tools made of the list. It is told when it is late, and not cancelled: it is done in a thread."""
@@ -313,7 +340,7 @@ class Connection:
                 async with asyncio.timeout(self._start_timeout) as self._limit:
                     try:
                         client = await stack.enter_async_context(await self._client(stack))
-                        listing = await list_tools(client.session)
+                        listing = await self._list(client.session)
                     except Exception:
                         if isinstance(self.server, Http) and self.http and await self.http.gets_sse(self.server.url):
                             raise MCPError(types.INVALID_REQUEST, _SSE_ALONE) from None
@@ -447,6 +474,8 @@ class Connection:
     def _came(self, message: object) -> None:
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self._given_up.discard(message.id)
+        if self._sifted is not None and isinstance(message, types.JSONRPCResponse):
+            _sift(message.result, self._sifted)
 
     # -- what the server sends -----------------------------------------------------------------------------------------
 
@@ -537,6 +566,27 @@ class Connection:
             await asyncio.sleep(wait)
             wait = min(2 * wait, _LONGEST_BACKOFF)
             self._stale.set()
+
+
+def _sift(result: dict[str, Any], sifted: Sifted) -> None:
+    """Take out of a list, in place, what is no definition: the SDK would refuse all of it."""
+    listed = result.get("tools")
+    if not isinstance(listed, list):
+        return
+    kept = []
+    for definition in listed[:_MOST_TOOLS]:
+        try:
+            with contextlib.suppress(KeyError):  # a revision that knows no such list
+                methods.validate_server_result("tools/list", sifted.version, {**result, "tools": [definition]})
+            types.Tool.model_validate(definition, by_name=False)
+            kept.append(definition)
+        except ValidationError as error:
+            name = definition.get("name") if isinstance(definition, dict) else None
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"] if part not in ("tools", 0))
+            said = f"it is no definition of a tool: {where}: {first['msg']}"
+            sifted.left_out.append((name if isinstance(name, str) else None, said))
+    result["tools"] = kept
 
 
 async def list_tools(session: ClientSession) -> Listing:
