@@ -12,6 +12,7 @@ import logging
 import os
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,7 +68,7 @@ class FileLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         self._descriptor = os.open(path, flags, 0o600)
         self._open = weakref.finalize(self, os.close, self._descriptor)
-        self._cut_off = False
+        self._cut_off = _ends_within_a_line(self._path)
         self._missed = 0
 
     def __call__(self, event: Event) -> None:
@@ -110,7 +111,7 @@ class FileLog:
         return facts
 
     def _append(self, line: bytes) -> None:
-        """Append a line; where one was cut off, as on a full disk, the next begins a new one.
+        """Append a line; where one was cut off, as on a full disk or by a crash, the next begins a new one.
 
         Raises:
             OSError: where it is not in the file as a whole.
@@ -145,3 +146,13 @@ def _decided(event: Event) -> dict[str, Any]:
         "rule": decision.rule,
         "by": event.data.get("by"),
     }
+
+
+def _ends_within_a_line(path: str | bytes) -> bool:
+    """Whether a file has a last line that was cut off."""
+    with suppress(OSError):  # one that is written and not read
+        if os.path.isfile(path) and os.path.getsize(path):
+            with open(path, "rb") as file:
+                file.seek(-1, os.SEEK_END)
+                return file.read(1) != b"\n"
+    return False

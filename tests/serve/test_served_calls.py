@@ -130,13 +130,13 @@ def test_without_structured_content_no_output_schema_is_told(era: str) -> None:
 
 @both_eras
 def test_a_name_that_mcp_does_not_take_is_written_otherwise_and_can_be_called(era: str) -> None:
-    @tool(name="say hello")
+    @tool(name="say:hello")
     async def hello() -> str:
         """Say hello."""
         return "hello"
 
     [one] = listed(Runner([hello]), era)
-    assert one.name == hello.wire_name != "say hello"
+    assert one.name == hello.wire_name != "say:hello"
     assert text(call(Runner([hello]), era, one.name)) == "hello"
 
 

@@ -46,6 +46,10 @@ _Rest = ParamSpec("_Rest")
 _Instance = TypeVar("_Instance")
 
 _WIRE = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
+_UNSEEN_LETTERS = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""What Python takes in an identifier and nobody sees."""
 
 
 class Tool(Generic[P, R_co]):
@@ -331,10 +335,14 @@ class Tool(Generic[P, R_co]):
 
 
 def _checked_name(name: object) -> str:
-    if isinstance(name, str) and name.strip() and re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,128}", name):
-        return name
+    """A name that can be told from others, and be written in a policy, a log, an address and the name of a file."""
+    if isinstance(name, str) and len(name) <= 128 and not _UNSEEN_LETTERS.search(name):
+        parts = re.split("[./:]", name)
+        if all(part and part[0] != "-" and f"_{part.replace('-', '_')}".isidentifier() for part in parts):
+            return name
     raise DefinitionError(
-        f"a tool's name must be a text of 1 to 128 characters, none of them control, not {name!r:.140}"
+        "a tool's name is 1 to 128 letters, digits, '_' and '-', in parts between '.', '/' or ':' where it has "
+        f"several, not {name!r:.140}; give it another by name="
     )
 
 

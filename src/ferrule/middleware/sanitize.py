@@ -20,8 +20,8 @@ async def sanitize(call: ToolCall, context: ToolContext, next: Next) -> ToolResu
     what Ferrule cut have their first character as a reference of HTML, as `&lt;|im_start|>`; where one stood there
     before, its `&` is `&amp;`, so that it can be turned back.
 
-    It is for what others write. Of files that are edited afterwards it would change what is looked for. It belongs in
-    `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
+    It is for what others write. Of files that are edited afterwards it would change what is looked for.
+    It belongs in `around`, innermost: `around=[untrusted, limit_output(16_000), redact, sanitize]`.
     """
     return with_texts(await next(call, context), lambda text: inert(visible(text)[0]))
 

@@ -1,0 +1,241 @@
+"""Arguments, in the cases of the sample and more of their kinds: one value for guard, record and handler, or no run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+from sample import CASES
+
+from ferrule import Decision, Runner, Tool, ToolCall, ToolContext, allow, tool
+from ferrule.guards import ask_before_changes
+from steps import peak
+
+
+class Permit:
+    kind = "allow"
+
+    def __call__(self) -> bool:
+        return True
+
+    def __bool__(self) -> bool:
+        return True
+
+
+RETURNED: list[Any] = [
+    *({}, {"path": "a.txt", "is_admin": True}, {"is_admin": True}, {"path": 1}, {"path": None}, {1: 2}, [], "allow"),
+    *(True, 1, Permit, Permit(), ToolCall("1", "act", {"path": "b.txt"}), object(), Decision, allow({"path": 5})),
+    *(allow({"path": "a.txt", "is_admin": True}), {"path": "a.txt", "context": {}}, {"path": "a.txt"}.items()),
+]
+
+
+@pytest.mark.parametrize("returned", RETURNED, ids=lambda one: repr(one)[:40])
+def test_what_a_guard_returns_that_is_no_answer_denies(returned: Any) -> None:
+    ran: list[str] = []
+
+    @tool
+    def act(path: str) -> str:
+        ran.append(path)
+        return path
+
+    async def late(call: Any, context: Any) -> Any:
+        return returned
+
+    for guard in (lambda call, context: returned, late):
+        result = asyncio.run(Runner([act], guards=[guard]).run("act", {"path": "a.txt"}))
+        assert result.status == "denied" and ran == []
+
+
+def test_a_guard_that_says_nothing_lifts_no_question() -> None:
+    @tool
+    def act() -> str:
+        return ""
+
+    runner = Runner([act], guards=[lambda call, context: None, ask_before_changes, lambda call, context: allow()])
+    assert asyncio.run(runner.run("act")).status == "denied"
+
+
+class Seen:
+    """What a guard, the record and the handler had of the same call."""
+
+    def __init__(self, by_schema: bool) -> None:
+        self.guard: list[Any] = []
+        self.handler: list[Any] = []
+        schema = CASES["atk022"]["input"]["schema"]
+        properties = {name: {"type": kind} for name, kind in schema.items()}
+
+        @tool(read_only=True)
+        def typed(n: int = 0, b: bool = False, s: str = "") -> str:
+            self.handler.append({"n": n, "b": b, "s": s})
+            return ""
+
+        def given(payload: dict[str, Any]) -> str:
+            self.handler.append(payload)
+            return ""
+
+        foreign = Tool(
+            name="typed",
+            description="x",
+            handler=given,
+            read_only=True,
+            input_schema={"type": "object", "properties": properties, "additionalProperties": False},
+        )
+        self.runner = Runner([foreign if by_schema else typed], guards=[self.watch])
+
+    def watch(self, call: Any, context: Any) -> None:
+        self.guard.append(dict(call.arguments))
+
+
+CONFUSED = [
+    *CASES["atk022"]["input"]["values"],
+    {"n": 1.5},
+    {"n": 1e400},
+    {"n": "0x1"},
+    {"n": "1e3"},
+    {"n": []},
+    {"n": [1]},
+]
+CONFUSED += [
+    {"b": "true"},
+    {"b": 0},
+    {"b": "on"},
+    {"b": []},
+    {"s": ["a"]},
+    {"s": {"a": 1}},
+    {"s": True},
+    {"n": "\u0661"},
+]
+KINDS = {"n": int, "b": bool, "s": str}
+
+
+@pytest.mark.parametrize("by_schema", [False, True])
+@pytest.mark.parametrize("arguments", CONFUSED, ids=str)
+def test_a_value_of_another_type_is_refused_or_the_same_for_all_and_noted(arguments: Any, by_schema: bool) -> None:
+    seen = Seen(by_schema)
+    result = asyncio.run(seen.runner.run("typed", json.dumps(arguments)))
+    assert result.status == ("ok" if seen.handler else "invalid")
+    [(name, sent)] = arguments.items()
+    if seen.handler:
+        [handled], [guarded] = seen.handler, seen.guard
+        found = handled[name]
+        assert type(found) is KINDS[name] or (by_schema and found == 1)
+        assert guarded[name] == found == result.record()["input"][name]
+        assert type(guarded[name]) is type(found)
+        assert result.repairs or sent == found
+        assert json.loads(str(sent).lower()) == found  # no other value than the one that was meant
+
+
+def test_what_is_too_much_is_refused_before_it_is_read() -> None:
+    @tool
+    def act(s: str = "", **more: int) -> str:
+        raise AssertionError("it ran")
+
+    sizes = CASES["atk025"]["input"]["generate"]
+    runner = Runner([act])
+    texts = ["{" + ", ".join(f'"k{n}": 1' for n in range(sizes["keys"])) + "}"]
+    texts += [json.dumps({"s": "x" * sizes["string_bytes"]}), "[" * 5_000_000, '{"s": ' * 400_000]
+    results: list[Any] = []
+    for text in texts:
+        held = peak(lambda text=text: results.append(asyncio.run(runner.run("act", text))))  # type: ignore[misc]
+        assert held < len(text) + 2_000_000
+    many = {f"k{n}": 1 for n in range(sizes["keys"])}
+    results.append(asyncio.run(runner.run("act", many)))
+    assert {result.status for result in results} == {"invalid"}
+    assert all(len(result.text) < 2_000 for result in results)
+
+
+def test_ten_thousand_calls_in_a_batch_have_one_result_each() -> None:
+    @tool(read_only=True)
+    async def act(n: int) -> int:
+        return n
+
+    count = CASES["atk025"]["input"]["generate"]["batch"]
+    results = asyncio.run(Runner([act]).run_all([ToolCall(str(n), "act", {"n": n}) for n in range(count)]))
+    assert [result.output for result in results] == list(range(count))
+
+
+@pytest.mark.parametrize("pattern", ["^[a-z]+$", "[a-z]+$", r"\A[a-z]+$"])
+@pytest.mark.parametrize("value", ["abc\n", "abc\r\n", "abc\u2028", "\nabc"])
+def test_a_pattern_that_ends_its_text_takes_no_line_break_after_it(pattern: str, value: str) -> None:
+    @tool(read_only=True)
+    def typed(s: Annotated[str, Field(pattern=pattern)]) -> str:
+        return s
+
+    schema = {"type": "object", "properties": {"s": {"type": "string", "pattern": pattern.replace(r"\A", "^")}}}
+    foreign = Tool(name="foreign", description="x", handler=lambda payload: payload["s"], input_schema=schema)
+    runner = Runner([typed, foreign])
+    for name in ("typed", "foreign"):
+        if value != "\nabc" or pattern[0] in "^\\":
+            assert asyncio.run(runner.run(name, {"s": value})).status == "invalid", name
+        assert asyncio.run(runner.run(name, {"s": "abc"})).success
+
+
+ODD_KEYS = [CASES["atk031"]["input"]["arguments"], {"__class__": "x"}, {"__proto__": {}}, {"constructor": {}}, {"": 1}]
+ODD_KEYS += [
+    {"a.b": 1},
+    {"__init__": 1},
+    {"__dict__": {}},
+    {"self": 1},
+    {"cls": 1},
+    {"context": {}},
+    {"ctx": 1},
+    {"A": 1},
+]
+ODD_KEYS += [
+    {"\uff41": 1},
+    {"a\u200b": 1},
+    {"a ": 1},
+    {".".join("a" * 1000): 1},
+    {"args": []},
+    {"kwargs": {}},
+    {"pin": 1},
+]
+
+
+@pytest.mark.parametrize("arguments", ODD_KEYS, ids=lambda one: ascii(one)[:40])
+def test_a_key_that_is_no_parameter_is_refused_and_changes_nothing(arguments: Any) -> None:
+    before = vars(Tool).copy(), vars(ToolCall).copy(), vars(ToolContext).copy()
+    ran: list[int] = []
+
+    @tool(private=("pin",))
+    def act(context: ToolContext, a: int = 0, pin: int = 7) -> int:
+        ran.append(pin)
+        return a
+
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    foreign = Tool(name="foreign", description="x", handler=lambda payload: dict(payload), input_schema=schema)
+    runner = Runner([act, foreign.replace(unknown="refuse")])
+    assert asyncio.run(runner.run("act", arguments)).status == "invalid" and ran == []
+    result = asyncio.run(runner.run("foreign", json.dumps(arguments)))
+    assert result.status in ("invalid", "ok")
+    assert (vars(Tool).copy(), vars(ToolCall).copy(), vars(ToolContext).copy()) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": 1e999}',
+        '{"a": "\\ud800"}',
+        '{"a": 1}{"a": 2}',
+        '[{"a": 1}]',
+        '"a"',
+        '{"a": 0x10}',
+        '{"a": 99999999999999999999999999999999999999.5}',
+        "\x00",
+    ],
+)
+def test_text_that_two_readers_could_read_otherwise_does_not_run(text: str) -> None:
+    ran: list[Any] = []
+
+    @tool
+    def act(a: int = 0) -> str:
+        ran.append(a)
+        return ""
+
+    assert asyncio.run(Runner([act]).run("act", text)).status == "invalid" and ran == []

@@ -1,0 +1,171 @@
+"""How handlers run, in the cases of the sample: deadlines, processes, slots, order, bombs, calls that come twice."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample import CASES, make_folder
+
+from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule.guards import ask_before_changes, within
+from ferrule.tools import files
+
+
+def test_a_thread_that_goes_on_after_its_deadline_is_told_of_and_keeps_its_slot(tmp_path: Path) -> None:
+    go_on, written = threading.Event(), threading.Event()
+
+    @tool(concurrency=1)
+    def late() -> str:
+        go_on.wait(30)
+        (tmp_path / "x").write_text("late")
+        written.set()
+        return "done"
+
+    async def main() -> tuple[Any, int, Any]:
+        runner = Runner([late], timeout=CASES["atk055"]["input"]["timeout"], queue_timeout=0.05)
+        first = await runner.run("late")
+        left = runner.left_running
+        second = await runner.run("late")
+        go_on.set()
+        await asyncio.to_thread(written.wait, 30)
+        return first, left, second
+
+    first, left, second = asyncio.run(main())
+    assert (first.status, left) == ("timeout", 1) and first.executed is not False
+    assert "still running" in (first.error or "") and "Do not repeat" in (first.error or "")
+    assert second.status == "limited" and second.executed is False
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_time_out_of_its_own_is_told_from_that_of_the_runner(late: bool) -> None:
+    @tool
+    async def act() -> str:
+        if late:
+            await asyncio.sleep(30)
+        raise TimeoutError("of a client")
+
+    result = asyncio.run(Runner([act], timeout=0.05 if late else 30).run("act"))
+    assert result.status == ("timeout" if late else "failed")
+    assert ("deadline" in (result.error or "")) is late
+
+
+def test_a_tool_with_a_limit_that_hangs_keeps_no_other_from_answering() -> None:
+    free = threading.Event()
+
+    @tool(read_only=True, concurrency=8)
+    def hangs() -> str:
+        free.wait(30)
+        return "late"
+
+    @tool(read_only=True)
+    def answers() -> str:
+        return "here"
+
+    async def main() -> str:
+        runner = Runner([hangs, answers])
+        hung = [asyncio.create_task(runner.run("hangs")) for _ in range(CASES["atk067"]["input"]["hung"])]
+        await asyncio.sleep(0)
+        try:
+            return (await runner.run("answers", timeout=5)).text
+        finally:
+            free.set()
+            await asyncio.gather(*hung)
+
+    assert asyncio.run(main()) == "here"
+
+
+def test_only_what_the_host_calls_parallel_is_and_the_rest_keeps_its_order() -> None:
+    order: list[str] = []
+    together: list[int] = []
+    inside = 0
+
+    def made(name: str, **traits: Any) -> Any:
+        async def act(of: str) -> str:
+            nonlocal inside
+            order.append(f"{name} {of}")
+            inside += 1
+            together.append(inside)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            inside -= 1
+            return ""
+
+        return tool(act, name=name, **traits)
+
+    runner = Runner([made("write"), made("read", read_only=True), made("claims", idempotent=True)])
+    calls = [*CASES["atk073"]["input"]["calls"], "claims a", "write b", "claims b"]
+    asked = [ToolCall(str(n), call.split()[0], {"of": call.split()[1]}) for n, call in enumerate(calls)]
+    asyncio.run(runner.run_all(asked))
+    assert order == calls and max(together) == 1
+
+
+def test_what_unpacks_to_more_than_its_size_is_not_unpacked_by_the_file_tools(tmp_path: Path) -> None:
+    folder = make_folder(Path(os.path.realpath(tmp_path)))
+    with zipfile.ZipFile(folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("../../new.txt", b"\0" * 20_000_000)
+    (folder / "bomb.gz").write_bytes(gzip.compress(b"a\n" * 10_000_000))
+    runner = Runner(files.tools, guards=[within(folder)])
+    for name in ("bomb.zip", "bomb.gz"):
+        for call, arguments in (("read_file", {}), ("search_files", {"pattern": "a"})):
+            context = ToolContext[Any](working_directory=folder)
+            result = asyncio.run(runner.run(call, {"path": name, **arguments}, context, timeout=5))
+            assert len(result.text) < 20_000 and result.status != "timeout"
+    assert not (tmp_path / "new.txt").exists()
+
+
+def test_a_large_output_is_bounded_whatever_made_it() -> None:
+    @tool(read_only=True)
+    def bomb() -> str:
+        return gzip.decompress(gzip.compress(b"a" * 20_000_000)).decode()
+
+    assert len(asyncio.run(Runner([bomb]).run("bomb")).text) <= 100_000
+
+
+def test_a_call_that_is_delivered_twice_runs_once() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def act(n: int) -> str:
+        ran.append("act")
+        await asyncio.sleep(0)
+        return "done"
+
+    twice = [ToolCall("c1", "act", '{"n": 1}') for _ in range(CASES["atk097"]["input"]["deliveries"])]
+    results = asyncio.run(Runner([act]).run_all(twice))
+    assert len(ran) == 1 and [result.call_id for result in results] == ["c1", "c1"]
+
+
+def test_a_call_that_waits_for_a_person_holds_no_slot_no_key_and_no_time() -> None:
+    async def main() -> tuple[Any, Any]:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def approve(call: ToolCall, decision: Any, context: Any) -> bool:
+            asked.set()
+            await answered.wait()
+            return True
+
+        @tool(resources=lambda arguments: ["one"])
+        async def act() -> str:
+            return "acted"
+
+        @tool(read_only=True, resources=lambda arguments: ["one"])
+        async def look() -> str:
+            return "looked"
+
+        runner = Runner([act, look], guards=[ask_before_changes], approve=approve, concurrency=1, timeout=0.05)
+        first = asyncio.create_task(runner.run("act"))
+        await asked.wait()
+        second = await runner.run("look")
+        await asyncio.to_thread(threading.Event().wait, 0.1)  # longer than the deadline
+        answered.set()
+        return second, await first
+
+    second, first = asyncio.run(main())
+    assert second.output == "looked" and first.output == "acted"

@@ -1,0 +1,102 @@
+"""Names of tools in the sample, and definitions that a program gives: a schema that is none, and one that changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from sample import CASES, rows
+
+from ferrule import DefinitionError, Runner, Tool, Toolset, allow, ask, tool
+
+
+def named(name: str) -> Tool:
+    return tool(lambda: "own", name=name, description="Do it.")
+
+
+@pytest.mark.parametrize("row", rows("names"), ids=lambda row: row["why"])
+def test_a_row_of_names_is_taken_or_refused(row: dict[str, str]) -> None:
+    name = row["name"]
+    if row["expect"] == "ok":
+        assert Toolset([named(name)]).get(name).name == name
+        return
+    with pytest.raises(DefinitionError, match=r"name is 1 to 128|look alike|two tools are called"):
+        Toolset([named("read_file"), named(name)])
+
+
+REFUSED = [
+    *("", " ", ".", "..", "a/..", "../../a", "/a", "a/", "a//b", "a b", "a\tb", "a\nb", "a\0b", "a\\b", "\ud800"),
+    *("a\u200bb", "a\u00adb", "\u202eabc", "a\u2066b", "a\u3164", "\uffa0a", "a\ufe0f", "a\U000e0061"),
+    *("a\u00a0b", "a\u2028b", "\U0001f600", "a*", "?", "[a]", "$a", "%s", "{0}", "`a`", "a;b", "<a>", "a'b", 'a"b'),
+    *("~a", "a@b", "a" * 129, "#", "-a"),
+]
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=ascii)
+def test_a_name_that_could_be_read_as_something_else_is_none(name: str) -> None:
+    with pytest.raises(DefinitionError, match="name is 1 to 128"):
+        named(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a",
+        "_",
+        "A1",
+        "1a",
+        "a-b",
+        "a.b",
+        "a/b",
+        "a:b",
+        "server__tool",
+        "__class__",
+        "con",
+        "class",
+        "\u00e9t\u00e9",
+        "\u4e2d\u6587",
+        "\u0916\u094b\u091c",
+    ],
+)
+def test_a_name_of_letters_of_any_script_is_one(name: str) -> None:
+    assert asyncio.run(Runner([named(name)]).run(name)).output == "own"
+
+
+@pytest.mark.parametrize(
+    "other", ["re\u0430d_file", "READ_FILE", "\uff52ead_file", "read_f\u0456le", "r\u0435ad_fil\u0435"]
+)
+def test_a_name_that_looks_like_another_is_an_error_in_every_order(other: str) -> None:
+    for pair in ([named("read_file"), named(other)], [named(other), named("read_file")]):
+        with pytest.raises(DefinitionError, match=r"look alike|only in"):
+            Toolset(pair)
+    with pytest.raises(DefinitionError):
+        Toolset([named("read_file")]) + Toolset([named(other)])
+
+
+def test_what_was_approved_of_another_definition_is_not_resumed() -> None:
+    ran: list[str] = []
+
+    def runner_of(kind: type, description: str = "Act.", **traits: Any) -> Runner:
+        def act(n: Any) -> str:
+            ran.append("act")
+            return "done"
+
+        act.__annotations__["n"] = kind
+        made = tool(act, name="act", description=description, **traits)
+        guards = [lambda call, context: ask("may it?")]
+        return Runner([made], guards=guards, approve=lambda *_: ask("later"), resume_key=b"k" * 32)
+
+    suspended = asyncio.run(runner_of(int).run("act", {"n": 1}))
+    record = json.loads(json.dumps(suspended.record()))
+    for changed in (runner_of(bool), runner_of(int, destructive=False)):
+        assert asyncio.run(changed.resume(record, allow())).status == "invalid"
+    assert ran == []
+    assert asyncio.run(runner_of(int).resume(record, allow())).success and ran == ["act"]
+
+
+@pytest.mark.parametrize("schema", CASES["atk040"]["input"]["schemas"][1:], ids=str)
+def test_a_schema_that_takes_anything_or_is_none_is_refused_when_the_tool_is_defined(schema: Any) -> None:
+    with pytest.raises(DefinitionError):
+        Tool(name="one", description="x", handler=lambda payload: "ran", input_schema=schema)

@@ -1,0 +1,129 @@
+"""What is written down, in the cases of the sample: one line for each call, read back as it was, without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample import CASES
+
+from ferrule import Event, Runner, ToolCall, ToolContext, ToolError, events, tool
+
+HOSTILE = [
+    CASES["atk088"]["input"]["args"]["s"],
+    "a\r\nb\u2028c\u2029d\x85e\x0b\x0c",
+    "%s %(a)s {0} {a!r}",
+    "\"'\\\n",
+    "\x1b[2K\x00",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_one_call_is_one_line_that_gives_back_what_it_was(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(read_only=True)
+    def act(s: str, kind: str) -> str:
+        if kind == "raised":
+            raise RuntimeError(s)
+        if kind == "said":
+            raise ToolError(s)
+        return s
+
+    calls = [ToolCall(text, "act", {"s": text, "kind": kind}) for kind in ("fine", "raised", "said")]
+    calls += [ToolCall("1", text, {"s": text}), ToolCall("2", "act", {text: text}), ToolCall("3", "act", text)]
+    log = events.to_file(tmp_path / "log", include=["input", "output", "error"])
+    with log, caplog.at_level(logging.DEBUG, "ferrule"):
+        runner = Runner([act], observers=[log])
+        results = [asyncio.run(runner.run(call)) for call in calls]
+    written = (tmp_path / "log").read_bytes()
+    lines = written.decode().splitlines()
+    assert len(lines) == len(calls) and written.isascii() and b"\x1b" not in written
+    told = [json.loads(line) for line in lines]
+    assert told[0]["input"] == {"s": text, "kind": "fine"} and told[0]["output"] == text
+    assert [one["status"] for one in told] == [result.status for result in results]
+    for record in caplog.records:
+        assert "approval granted\x1b" not in record.getMessage() and "\n2026" not in record.getMessage()
+
+
+def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = CASES["atk094"]["input"]["arg"]
+    told: list[Any] = []
+
+    @tool(private=("pin",))
+    def act(pin: str, how: str, context: ToolContext) -> str:
+        address = f"https://u:{pin}@h.test/?token={pin}"
+        context.announce({"at": address})
+        context.progress(message=address)
+        if how == "exposed":
+            raise LookupError(address)
+        if how == "hidden":
+            raise RuntimeError(address)
+        if how == "said":
+            raise ToolError(address)
+        return "done"
+
+    def observe(event: Event) -> None:
+        told.append((event.kind, event.call, dict(event.call.arguments), event.data, repr(event)))
+
+    log = events.to_file(tmp_path / "log", include=["input", "output", "error", "metadata", "repairs"])
+    runner = Runner([act.bind(pin=secret)], observers=[observe, log])
+    with log, caplog.at_level(logging.DEBUG):
+        for how in ("fine", "exposed", "hidden", "said"):
+            result = asyncio.run(runner.run("act", {"how": how}, ToolContext[Any](secrets={"k": secret})))
+            told.append((result.record(), repr(result), repr(result.call), result.text))
+    everything = f"{told!r} {(tmp_path / 'log').read_text()} {caplog.text}"
+    assert secret not in everything and "****" in everything
+
+
+@pytest.mark.parametrize("exception", [RuntimeError, ConnectionError, ToolError, KeyError])
+def test_a_credential_in_an_address_is_in_no_text_that_leaves_an_exception(
+    exception: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool
+    def act() -> str:
+        raise exception("cannot reach postgres://u:TOPSECRET@h.test/db")
+
+    with caplog.at_level(logging.DEBUG):
+        result = asyncio.run(Runner([act]).run("act"))
+    assert "TOPSECRET" not in caplog.text and "h.test" in caplog.text
+    assert ("TOPSECRET" in str(result.error)) is (exception is ToolError)  # whose text is meant for the model
+
+
+def test_content_is_written_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    @tool(read_only=True)
+    def act(s: str) -> str:
+        return f"{s} back"
+
+    with events.to_file(tmp_path / "log") as log:
+        asyncio.run(Runner([act], observers=[log]).run("act", {"s": "TOPSECRET"}))
+    assert not re.search("TOPSECRET|back", (tmp_path / "log").read_text())
+
+
+def test_a_log_that_was_cut_at_any_byte_takes_lines_again_and_keeps_all_earlier_ones(tmp_path: Path) -> None:
+    @tool(read_only=True)
+    def act(n: int) -> int:
+        return n
+
+    file = tmp_path / "log"
+    with events.to_file(file) as log:
+        for n in range(3):
+            asyncio.run(Runner([act], observers=[log]).run("act", {"n": n}))
+    whole = file.read_bytes()
+    complete = whole.splitlines(keepends=True)
+    for cut in range(1, CASES["atk091"]["input"]["cuts"]):
+        torn = whole[: len(whole) - cut]
+        file.write_bytes(torn)
+        with events.to_file(file) as log:
+            asyncio.run(Runner([act], observers=[log]).run("act", {"n": 9}))
+        left = file.read_bytes().splitlines(keepends=True)
+        whole_lines = torn.count(b"\n")
+        assert left[:whole_lines] == complete[:whole_lines]
+        assert json.loads(left[-1])["tool_name"] == "act" and left[-1] not in complete

@@ -1,0 +1,126 @@
+"""Rules of policy files, in the rows and cases of the sample."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample import CASES, make_folder, rows
+
+from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule.guards import hosts, rules, within
+from ferrule.policy import load
+from ferrule.tools import files
+
+MEANT = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "unknown": {"deny", "ask"}, "documented": {"allow"}}
+"""What a row may come to. A name that only looks like a tool's is another one; `*` takes in a `.`, as docs/policy.md
+says."""
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "home"))
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("row", rows("rules"), ids=lambda row: row["why"])
+def test_a_row_of_rules_is_decided_as_it_has_to_be(row: dict[str, Any], tmp_path: Path) -> None:
+    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]  # in one file, what never counts is an error
+    policies = [written(tmp_path / f"{kind}.toml", f"{kind} = {json.dumps(row[kind])}") for kind in kinds]
+    for name in {row["call"], "read_file" if row["expect"] == "unknown" else row["call"]}:
+        ran: list[str] = []
+        made = tool(partial(ran.append, "ran"), name=name, description="x")
+        runner = Runner([made], guards=[rules(*policies)])
+        decision = asyncio.run(runner.decide(ToolCall("1", row["call"], {})))
+        assert decision.kind in MEANT[row["expect"]], decision
+        assert asyncio.run(runner.run(row["call"])).success is (decision.kind == "allow") is bool(ran)
+
+
+DEAD = [
+    'deny = ["wirte_file"]',
+    'deny = ["Wirte(*)"]',
+    'allow = ["["]',
+    'allow = ["refund(amount<="]',
+    'allow = ["refund(amout<=100)"]',
+    'allow = ["refund(amount within x)"]',
+    'allow = ["refund", "refund("]',
+    'alow = ["refund"]',
+    'mode = "off"',
+    'deny = ["refund"]\n[[rule]]\ndecide = "allow"\ntools = ["refund"]\nmatch = [{ amount = "x" }]',
+    '[[rule]]\ndecide = "deny"\ntools = ["refund"]\narguments = { amount = { above = 100 } }\nmatch = [{ amount = 5 }]',
+    '[[rule]]\ndecide = "deny"\ntools = ["refund"]\narguments = { amount = { above = 9 } }\nno_match = [{amount=10}]',
+    '[[rule]]\ndecide = "deny"\ntools = ["refund"]\ntags = 5',
+    '[[rule]]\ndecide = "permit"\ntools = ["refund"]',
+    "deny = refund",
+    "\x00",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DEAD)
+def test_a_rule_that_says_nothing_is_an_error_or_a_finding_with_its_line(text: str, tmp_path: Path) -> None:
+    @tool
+    def refund(amount: int) -> str:
+        return ""
+
+    policy = written(tmp_path / "policy.toml", text)
+    findings = [str(one) for one in load([("managed", policy)], tools=[refund]).findings]
+    assert findings and all("policy.toml" in one for one in findings)
+
+
+def test_an_allow_of_a_project_counts_for_nothing_until_somebody_trusts_it(tmp_path: Path) -> None:
+    @tool
+    def act() -> str:
+        return "ran"
+
+    policy = written(tmp_path / "ws" / ".ferrule" / "policy.toml", 'allow = ["*"]')
+    runner = Runner([act], guards=[rules(project=[policy])])
+    assert asyncio.run(runner.run("act")).status == "denied"
+    stricter = written(tmp_path / "ws" / "deny.toml", 'deny = ["act"]\nallow = ["*"]')
+    own = written(tmp_path / "own.toml", 'allow = ["act"]')
+    assert asyncio.run(Runner([act], guards=[rules(own)]).run("act")).success
+    assert asyncio.run(Runner([act], guards=[rules(own, project=[stricter])]).run("act")).status == "denied"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
+def test_no_tool_writes_the_policy_that_judges_it_and_no_other_file_becomes_one(tmp_path: Path) -> None:
+    folder = make_folder(Path(os.path.realpath(tmp_path)))
+    policy = written(folder / ".ferrule" / "policy.toml", 'deny = ["edit_file"]')
+    own = written(Path(os.path.realpath(tmp_path)) / "own.toml", 'allow = ["write_file", "read_file"]')
+    context = ToolContext[Any](working_directory=folder)
+    runner = Runner(files.tools, guards=[within(folder), rules(own, project=[policy])])
+    before = policy.read_text()
+    for path in (".ferrule/policy.toml", ".ferrule/../.ferrule/policy.toml", str(policy)):
+        result = asyncio.run(runner.run("write_file", {"path": path, "content": 'allow = ["*"]'}, context))
+        assert result.status == "denied" and policy.read_text() == before
+    settings = CASES["atk106"]["input"]["file"].partition(":")[0].removeprefix("ws/")
+    assert asyncio.run(runner.run("write_file", {"path": settings, "content": "allow *"}, context)).success
+    edit = {"path": "a.txt", "old": "ok", "new": "no"}
+    assert asyncio.run(runner.run("edit_file", edit, context)).status == "denied"
+
+
+def test_a_text_that_begins_with_a_dash_is_no_address_of_a_program(tmp_path: Path) -> None:
+    case = CASES["atk013"]["input"]
+    ran: list[list[str]] = []
+
+    @tool
+    def clone(url: str) -> int:
+        line = [word.format(url=url) for word in case["argv"]]
+        ran.append(line)
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL).returncode
+
+    runner = Runner([clone], guards=[hosts()])
+    for url in (case["args"]["url"], "-u", "--config=core.sshCommand=touch x", "ext::sh -c 'touch x'"):
+        assert asyncio.run(runner.run("clone", {"url": url})).status == "denied", url
+    assert ran == [] and not (tmp_path / "x").exists()
