@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ferrule.commands import CommandPattern, Redirection, allowed, found, offers, read_argv, read_line
 from ferrule.errors import DefinitionError
+from steps import lines
 
 GIT = CommandPattern("git status *")
 RM = CommandPattern("rm *")
@@ -46,6 +47,7 @@ def finds(text: str, *patterns: str) -> bool | None:
         ("a stash@{0} HEAD~2 {} a=b @ % +x ^", [("a", "stash@{0}", "HEAD~2", "{}", "a=b", "@", "%", "+x", "^")]),
         ('a $b "$c" ${d} $1 $? x$', [("a", None, None, None, None, None, "x$")]),
         ("a *.py b? [c] ~/d {e,f} {1..3}", [("a", None, None, None, None, None, None)]),
+        ("[ -f a ]; b {c} [d", [("[", "-f", "a", "]"), ("b", "{c}", "[d")]),
         ("2>&1 a 2>&1 >/dev/null", [("a",)]),
         ("", []),
         ("# a", []),
@@ -62,6 +64,105 @@ def test_assignments_and_redirections_stand_beside_the_words() -> None:
     assert command.assignments == ("A", "B")
     expected = [("<", "in"), (">>", "o ut"), ("&>", None), (">&", "log")]
     assert command.redirections == tuple(Redirection(*each) for each in expected)
+
+
+def test_what_opens_no_file_that_is_known_is_no_file() -> None:
+    def targets_of(text: str) -> list[str | None]:
+        return [one.target for command in read_line(text).commands for one in command.redirections]
+
+    assert targets_of("a >/dev/null 2>&1 <&- 3>&2- >&/dev/null") == []
+    assert targets_of("a >/dev/tcp/example.org/80") == targets_of("a >&/dev/udp/x/1") == [None]
+    assert targets_of("a > >(b)") == [None]
+    assert targets_of("(a; b) >c; if d; then e; fi <f") == ["c", "f"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a >&'$(b)'", "what '>&' does"),  # bash expands it twice
+        ("a 2>& -n", "what '>&' does"),  # bash takes the `-` for itself
+        ("a &>b c", "'&>'"),  # `a &` and `>b c` for dash
+        ("a &>/dev/null b", "'&>'"),
+        ("a {x}>b", "a redirection to a variable"),
+        ("a 12>b", "more than one digit"),  # `a 12 >b` for dash
+        ("x\\\nm a", "a backslash before the end of a line"),
+        ("a `b`", "backquotes"),
+        ("a ${b:-$(c)}", "an expansion"),
+        ("a $'b'", "an expansion"),
+        ('a $"b"', "an expansion"),
+        ("a $((1))", "an expansion"),
+        ("((a))", "arithmetic"),
+        ("a[1]=b", "an array"),
+        ("a=(b)", "a parenthesis"),
+        ("a+=b", "an array, or a '+='"),
+        ("case a in b) ;; esac", "'case'"),
+        ("[[ a ]]", "'[['"),
+        ("coproc a", "'coproc'"),
+        ("function a { b; }", "'function'"),
+        ("select a in b; do c; done", "'select'"),
+        ("time { a; }", "'time'"),
+        ("time ! a", "'time'"),
+        ("a <<E\n$(b)\nE", "a here-document in which something is expanded"),
+        ("a <<E\nb", "a here-document without an end"),
+        ("a <<''\n\nb", "a here-document whose end is no plain word"),
+        ("a <<E 'b\nc'\nE", "a line end in a word"),
+        ("a <<E $(b)\nE", "a substitution before the body"),
+        ("$(a <<E\nE\n)", "a here-document in a substitution"),
+        ("$(a # )\n)", "a comment in a substitution"),
+        ("a<(b)", "a process substitution within a word"),
+        ("a(b)", "a parenthesis"),
+        ("a() b", "a function without a body"),
+        ("a 'b", "a quote without an end"),
+        ('a "b', "a quote without an end"),
+        ("a ;; b", "an operator without a command"),
+        ("a |", "an operator without a command"),
+        ("a && ", "an operator without a command"),
+        ("{ a", "an operator"),
+        ("(a", "an operator"),
+        ("(a) b", "after a command"),
+        ("a >", "an operator where a word has to be"),
+        ("a\rb", "not printable"),
+        ("a\u00a0b", "not printable"),
+        ("a \u202e b", "not printable"),
+        ("a\0b", "not printable"),
+        ("eval a", "what 'eval' does"),
+        ("printf -vx a", "what 'printf' does"),
+        ("[ -v x ]", "what '[' does"),
+        ("wait -np x", "what 'wait' does"),
+        ("export A", "what 'export' does"),
+        ("a() { b; }", "a function named 'a'"),
+        ("a" * 20_001, "more than 20000 characters"),
+        ("( " * 31 + "a" + ")" * 31, "more than 30 levels"),
+    ],
+)
+def test_what_shells_may_read_otherwise_is_not_known(text: str, reason: str) -> None:
+    assert reason in " ".join(read_line(text).unknown)
+
+
+def test_a_line_of_the_longest_kind_is_read_in_steps_that_grow_with_it() -> None:
+    makes = ["a b " * 40, "a;" * 80, "'a'" * 50, "a\\ " * 50, "$(a) " * 30, '"$a" ' * 30, "a >b " * 30, "env " * 40]
+    makes += [
+        "a <<E\nx\nE\n" * 12,
+        "if a; then b; fi; " * 9,
+        "xargs a; " * 16,
+        "find -exec a \\; " * 8,
+        "eval a; " * 20,
+    ]
+    for make in makes:
+        short, long = (lines(lambda text=make * times: read_line.__wrapped__(text)) for times in (5, 20))  # type: ignore[misc]
+        assert long < 5 * short, make
+
+
+def test_a_pattern_is_compared_in_steps_that_grow_with_the_line() -> None:
+    pattern = CommandPattern("a * b * c * d*e*f * g")
+    short, long = (lines(lambda size=size: pattern.matches(("a", *["b", "c", "def"] * size))) for size in (50, 200))  # type: ignore[misc]
+    assert long < 5 * short
+
+
+def test_lines_in_lines_have_a_bound() -> None:
+    through = [len(command.through) for command in read_line("env " * 200 + "rm x").commands]
+    assert max(through) <= 8
+    assert finds("env " * 200 + "rm x", "rm *") is None
 
 
 def test_a_relative_target_is_not_known_where_the_line_changes_the_directory() -> None:

@@ -83,7 +83,10 @@ _SUBSCRIPT_OR_SUM = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+=)")
 _EXPANSION = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])\})")
 _REDIRECTION = re.compile(r"([0-9]*)(<<<|<<-|<<|<&|<>|<(?!\()|>>|>&|>\||>(?!\())|()(&>>|&>)")
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
+_PLAIN_TARGET = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./-]*")
 _BREAKS: Final = frozenset(" \t\n;&|<>()")
+_OF_BASH_ALONE: Final = frozenset({"&>", "&>>"})
+"""`a &>b c` is `a &` and `>b c` for dash."""
 _NO_FILE: Final = frozenset({"/dev/null"})
 _OF_NETWORK: Final = ("/dev/tcp/", "/dev/udp/")
 
@@ -108,6 +111,13 @@ def is_printable(text: str) -> bool:
     """Whether a person sees all of it: no control character but newline and tab, no blank but the plain one, nothing
     that turns the direction. See docs/guards.md#commands."""
     return text.isprintable() or text.replace("\n", "").replace("\t", "").isprintable()
+
+
+def _opened(operator: str, target: str | None) -> list[Redirection]:
+    if target in _NO_FILE:
+        return []
+    is_of_network = target is not None and target.startswith(_OF_NETWORK)
+    return [Redirection(operator, None if is_of_network else target)]
 
 
 class _NotRead(Exception):
@@ -276,9 +286,11 @@ class _Reader:
         words: list[str | None] = []
         assignments: list[str] = []
         redirections: list[Redirection] = []
+        is_of_bash = False
         while True:
             self.blanks()
-            if self.redirection(redirections):
+            if operator := self.redirection(redirections):
+                is_of_bash = is_of_bash or operator in _OF_BASH_ALONE
                 continue
             character = self.next()
             if character in ("", "\n", ";", "&", "|", ")"):
@@ -293,6 +305,8 @@ class _Reader:
                 if self.next() not in _BREAKS and self.next():
                     self.word("=")
                 continue
+            if is_of_bash:
+                _stop_reading("a word after '&>', which is another command for sh")
             words.append(self.word())
         if self.at == start:
             _stop_reading("an operator without a command")
@@ -318,13 +332,14 @@ class _Reader:
 
     # -- redirections ------------------------------------------------------------------------------------------------
 
-    def redirection(self, into: list[Redirection]) -> bool:
+    def redirection(self, into: list[Redirection]) -> str:
+        """The operator of the redirection that stands here; empty for none."""
         match = _REDIRECTION.match(self.text, self.at)
         if match is None:
-            return False
+            return ""
         if len(match.group(1) or "") > 1:
             _stop_reading("a file descriptor of more than one digit")
-        operator = match.group(2) or match.group(4)
+        operator: str = match.group(2) or match.group(4)
         blanks = _BLANKS.match(self.text, match.end())
         start = self.at = blanks.end() if blanks else match.end()
         if self.next() == "#":
@@ -332,12 +347,20 @@ class _Reader:
         target = self.word()
         if operator in ("<<", "<<-"):
             self.here_document(operator, self.text[start : self.at], target)
-        elif operator != "<<<" and not (operator[-1] == "&" and target and _DESCRIPTOR.fullmatch(target)):
-            if target is not None and target.startswith(_OF_NETWORK):
-                target = None
-            if target not in _NO_FILE:
-                into.append(Redirection(operator, target))
-        return True
+        elif operator in ("<&", ">&"):
+            self.duplication(operator, self.text[start : self.at], into)
+        elif operator != "<<<":
+            into.extend(_opened(operator, target))
+        return operator
+
+    def duplication(self, operator: str, written: str, into: list[Redirection]) -> None:
+        """After `>&` bash takes a `-` alone off what follows it, and expands the name of a file twice: `>&'$(a)'` runs
+        `a`."""
+        if _DESCRIPTOR.fullmatch(written):
+            return
+        if not _PLAIN_TARGET.fullmatch(written):
+            _stop_reading(f"what {operator!r} does with {written[:100]!r}")
+        into.extend(_opened(operator, written))
 
     def here_document(self, operator: str, written: str, end: str | None) -> None:
         if self.in_substitution:
@@ -372,7 +395,7 @@ class _Reader:
         if _SUBSCRIPT_OR_SUM.match(self.text, self.at):
             _stop_reading("an array, or a '+='")
         value = [before]
-        is_known, has_brace = True, False
+        is_known, special = True, set[str]()
         if self.next(2) in ("<(", ">("):
             self.at += 1
             self.substitution()
@@ -382,15 +405,15 @@ class _Reader:
                 value.append(match.group())
                 self.at = match.end()
                 continue
-            if character in "*?[" or (character == "~" and (value[-1] or ":")[-1] in "=:"):
+            if character in "*?" or (character == "~" and (value[-1] or ":")[-1] in "=:"):
                 is_known = False
-            has_brace = has_brace or character == "{"
+            special.add(character)
             piece = self.special(character)
             is_known = is_known and piece is not None
             value.append(piece or "")
         self.after_word(start)
         text = "".join(value)
-        if has_brace and ("," in text or ".." in text):
+        if ("{" in special and ("," in text or ".." in text)) or ("[" in special and "]" in text):
             is_known = False
         return text.removeprefix(before) if is_known else None
 
