@@ -40,6 +40,10 @@ class StoreError(FerruleError):
     docs/approvals.md#what-is-kept-between-calls."""
 
 
+class ReachableError(StoreError):
+    """A file would lie where tools may reach it. See docs/approvals.md#what-is-kept-between-calls."""
+
+
 class Store(Protocol):
     """Values by key. Its methods may be called from any thread, and may block. See
     docs/approvals.md#what-is-kept-between-calls."""
@@ -109,6 +113,7 @@ class SealedFile:
             read it or write to its folder.
         key: What seals it, by an HMAC over all of it: at least 32 bytes, which are kept elsewhere.
         apart_from: The folders that tools may reach, such as the roots of a `within`.
+        working_directory: The folder that tools start at; `None` for a program that runs none.
 
     Raises:
         DefinitionError: for a key that is too short.
@@ -116,7 +121,12 @@ class SealedFile:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], key: bytes, *, apart_from: Iterable[str | os.PathLike[str]] = ()
+        self,
+        path: str | os.PathLike[str],
+        key: bytes,
+        *,
+        apart_from: Iterable[str | os.PathLike[str]] = (),
+        working_directory: str | None = ".",
     ) -> None:
         given: Any = key
         if not isinstance(given, bytes) or len(given) < KEY_BYTES:
@@ -124,7 +134,7 @@ class SealedFile:
                 f"the key of a sealed file is at least {KEY_BYTES} bytes, such as secrets.token_bytes({KEY_BYTES}) "
                 "made once and kept elsewhere"
             )
-        self._path = private_place(path, apart_from)
+        self._path = private_place(path, apart_from, working_directory)
         self._key = key
         self._lock = threading.Lock()
         self._noting = threading.Lock()
@@ -262,25 +272,31 @@ def _as_store_errors(path: str) -> Iterator[None]:
 # -- files that are a person's own -------------------------------------------------------------------------------------
 
 
-def private_place(path: str | os.PathLike[str], apart_from: Iterable[str | os.PathLike[str]] = ()) -> str:
+def private_place(
+    path: str | os.PathLike[str],
+    apart_from: Iterable[str | os.PathLike[str]] = (),
+    working_directory: str | None = ".",
+) -> str:
     """The real path of a file that no tool may reach: outside of the working directory and of `apart_from`. A link in
     its last part stays one, and is not followed. See docs/approvals.md#what-is-kept-between-calls.
 
     Raises:
-        StoreError: where it lies inside, or cannot be a path.
+        ReachableError: where it lies inside.
+        StoreError: where it cannot be a path.
     """
     written = os.path.expanduser(os.fspath(path))
     try:
         folder, name = os.path.split(os.path.abspath(written))
         place = os.path.join(real(folder, "."), name)
         roots = [(os.fspath(root), real(os.path.expanduser(os.fspath(root)), ".")) for root in apart_from]
-        roots.append(("the working directory", real(".", ".")))
+        if working_directory is not None:
+            roots.append(("the working directory", real(working_directory, ".")))
     except (OSError, ValueError) as error:
         raise StoreError(f"{written!r} cannot be kept to: {error}") from None
     for root_name, root in roots:
         if contains(root, place):
             where = root if root == root_name else f"{root_name} ({root})"
-            raise StoreError(f"{place!r} lies inside {where}, where tools may reach it: keep it elsewhere")
+            raise ReachableError(f"{place!r} lies inside {where}, where tools may reach it: keep it elsewhere")
     return place
 
 

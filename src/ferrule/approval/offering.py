@@ -38,32 +38,33 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     offered: for a destructive tool, and where something runs a shell, an interpreter, or what cannot be known.
 
     A number may be as large, a choice the same, a path in the same folder, a host and a command the same; other text
-    may be any that is no path and no URL. A tool that does not say whether it is destructive counts as that, but where
-    it runs commands: then these say so.
+    may be any that is no path and no URL, but beside a command, which may read it, it stays the same.
+
+    A tool that does not say whether it is destructive counts as that, but where it runs commands: then these say so.
     """
     declared = tool.definition.options.get("destructive")
     commands = [name for name in arguments if has_name_of(name, COMMAND_NAMES)]
     if tool.destructive and (declared is not None or not commands):
         return None
     try:
-        made = {name: _bound(name, value, tool, context) for name, value in arguments.items()}
+        made = {name: _bound(name, value, tool, context, beside=commands) for name, value in arguments.items()}
     except (_Unbounded, DefinitionError, OSError, ValueError):
         return None
     # What is offered covers at least the call that it is offered for.
     return made if all(fits(made[name], value, context) for name, value in arguments.items()) else None
 
 
-def _bound(name: str, value: Any, tool: Traits, context: ToolContext) -> Any:
+def _bound(name: str, value: Any, tool: Traits, context: ToolContext, beside: list[str]) -> Any:
     if has_name_of(name, CODE_NAMES):
         raise _Unbounded
     if has_name_of(name, COMMAND_NAMES) and value is not None:
-        return {"commands": _commands(value)}
+        return {"commands": _commands(name, value)}
     if isinstance(value, list | dict):
         if any(has_name_of(key, CODE_NAMES | COMMAND_NAMES) for key in _keys_within(value)):
             raise _Unbounded
         return {"equals": value}
     if isinstance(value, str):
-        return _bound_of_text(name, value, tool, context)
+        return {"equals": value} if beside else _bound_of_text(name, value, tool, context)
     if value is None or isinstance(value, bool) or value <= 0:
         return {"equals": value}
     return {"at_least": 0, "at_most": value}
@@ -84,10 +85,10 @@ def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> 
     return {"within": [_folder(text, context)]} if is_path or leads_elsewhere(text) else None
 
 
-def _commands(value: Any) -> list[str]:
+def _commands(name: str, value: Any) -> list[str]:
     if isinstance(value, str):
         found = offers(read_line(value))
-    elif isinstance(value, list) and all(isinstance(word, str) for word in value):
+    elif isinstance(value, list) and all(isinstance(word, str) for word in value) and not name.lower().endswith("s"):
         found = offers(read_argv(value))
     else:
         found = []
@@ -103,9 +104,9 @@ def _host(text: str) -> str:
 
 
 def _folder(text: str, context: ToolContext) -> str:
-    """The folder of a path; the path itself where that would be everything."""
+    """The folder of a path, which it may be itself; the path itself where that would be everything."""
     path = real(text, context.working_directory)
-    folder = os.path.dirname(path)
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
     return path if os.path.dirname(folder) == folder else folder
 
 

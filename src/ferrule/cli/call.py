@@ -63,7 +63,9 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     # On one terminal for both, the content is below soon enough.
     timeline = Timeline(console, time.monotonic, Bars(console), chunks=not sys.stdout.isatty())
     judge = policies.of(options)
-    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge)
+    runner = find.runner(
+        options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge, remember=True
+    )
     tool = find.tool(runner.tools, options.name, options.tools or options.mcp)
     call = ToolCall("", tool.name, given_arguments(options.arguments, tool))
     with Stages(timeline.aside) as stages, closing(timeline):

@@ -9,18 +9,21 @@ import getpass
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
-from ferrule.approval import console, printable
+from ferrule.approval import Answer, Asked, AskedApprover, Grants, console, printable, remembered
+from ferrule.approval.remembered import Remembered
 from ferrule.cli import load
+from ferrule.cli.kept import Kept
 from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
 from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
+from ferrule.store import ReachableError
 from ferrule.types import Approver, Guard, Observer
 
 DEFAULT = "ferrule.tools.files"
@@ -29,7 +32,6 @@ OUTPUT = 16_000
 _FILE = re.compile(r"(?P<file>.+?\.py)(?::(?P<attribute>[\w.]+))?$")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?::(?P<attribute>[\w.]+))?$")
 _T = TypeVar("_T")
-_NO_TURN = nullcontext()
 Pause: TypeAlias = Callable[[], AbstractContextManager[object]]
 Answering: TypeAlias = Callable[[ToolCall, Decision, ToolContext], Awaitable[Any]]
 
@@ -79,6 +81,7 @@ def runner(
     asked: Answering | None = None,
     lock: str | None = None,
     policy: Callable[[Toolset], Guard | None] = lambda tools: None,
+    remember: bool = False,
 ) -> Runner:
     """The one runner for all that `places` name.
 
@@ -95,6 +98,7 @@ def runner(
         asked: Who is asked where the runner has nobody; the person at the terminal where it is left out.
         lock: The file by which the tools are locked.
         policy: Gives the policy that holds for the tools, where there is one.
+        remember: Whether the person at the terminal is asked once for what is to be remembered.
 
     Raises:
         UsageError: where a place or a tool is not there, a policy file is wrong, or a runner with guards has an
@@ -103,7 +107,8 @@ def runner(
     found = [(place, object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
     alone = found[0][1] if len(found) == 1 and more is None else None
     if asked is None:
-        asked = _asked_last(console(by=_person()), pause, asyncio.Lock())
+        person = _AtTheTerminal(console(by=_person()), pause)
+        asked = _remembering(person, found) if remember else person
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
         if own is not None and yes:
@@ -149,6 +154,53 @@ def _person() -> str:
         return "terminal"
 
 
+def _remembering(person: _AtTheTerminal, found: Sequence[tuple[str, Any]]) -> Remembered | _AtTheTerminal:
+    """The person, who is asked once for what is to be remembered; each time where that cannot be kept apart from what
+    tools may reach.
+
+    Raises:
+        StoreError: where what is kept is not as it was written.
+    """
+    runners = [what for _, what in found if isinstance(what, Runner)]
+    guards = [guard for one in runners for guard in (*one.guards, *(own for tool in one.tools for own in tool.guards))]
+    roots = [root for guard in guards for root in getattr(guard, "roots", ())]
+    try:
+        return remembered(person, Grants(Kept(roots)))
+    except ReachableError as error:
+        person.note = f"ferrule: answers are not remembered here: {error}"
+        return person
+
+
+class _AtTheTerminal:
+    """The person at the terminal, of whom several questions are asked one after another, each once whoever shows events
+    has shown that a call is asked about.
+
+    Args:
+        approve: Who asks.
+        pause: Entered meanwhile.
+    """
+
+    def __init__(self, approve: AskedApprover, pause: Pause) -> None:
+        self._approve = approve
+        self._pause = pause
+        self._turn = asyncio.Lock()
+        self.note = ""
+        """What is said once, before the first question to somebody who is there."""
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        return (await self.answer(Asked.of(call, decision, context))).decision
+
+    async def answer(self, asked: Asked) -> Answer:
+        """What the person says."""
+        async with self._turn:
+            await asyncio.sleep(0)
+            with self._pause():
+                if self.note and sys.stdin is not None and sys.stdin.isatty():
+                    print(printable(self.note), file=sys.stderr)
+                    self.note = ""
+                return await self._approve.answer(asked)
+
+
 def _observers(found: Sequence[object]) -> list[Observer]:
     """Those of the runners among what was found, each once: the log that a program keeps has these calls too."""
     every = [observer for what in found if isinstance(what, Runner) for observer in what.observers]
@@ -172,25 +224,23 @@ def _allowing(allowed: Collection[str], asked: Answering) -> Answering:
     return approve if allowed else asked
 
 
-def _asked_last(approve: Approver, pause: Pause, turn: AbstractAsyncContextManager[object] = _NO_TURN) -> Answering:
+def _asked_last(approve: Approver, pause: Pause) -> Answering:
     """Lets whoever shows events show that a call is asked about, before the question is on the screen.
 
     Args:
         approve: Who is asked.
         pause: Entered meanwhile.
-        turn: Held meanwhile: of several questions, each is put after what was held back for the one before it.
     """
 
     async def asked(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
-        async with turn:
-            await asyncio.sleep(0)
-            with pause():
-                if is_async(approve):
-                    return await approve(call, decision, context)  # type: ignore[misc]
-                answer: Any = await pool.in_own_thread(lambda: approve(call, decision, context))  # as the runner does
-                if isinstance(answer, pool.Raised):
-                    raise answer.error
-                return await answer if isinstance(answer, Awaitable) else answer
+        await asyncio.sleep(0)
+        with pause():
+            if is_async(approve):
+                return await approve(call, decision, context)  # type: ignore[misc]
+            answer: Any = await pool.in_own_thread(lambda: approve(call, decision, context))  # as the runner does
+            if isinstance(answer, pool.Raised):
+                raise answer.error
+            return await answer if isinstance(answer, Awaitable) else answer
 
     return asked
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -79,14 +80,16 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     timeline = Timeline(console, time.monotonic, bars)
     selector = None if options.select is None else selector_at("--select", options.select)
     judge = policies.of(options)
-    runner = find.runner(options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge)
+    runner = find.runner(
+        options.tools, timeline.paused, options.yes, more, lock=options.lock, policy=judge, remember=True
+    )
     if selector is not None and not any(map(finds_tools, runner.tools)):
         ranker = selector if isinstance(selector, Ranker) and not isinstance(selector, Keyword) else None
         taken = {tool.name for tool in (*runner.tools, *runner.tools.quarantined)}
         name = "search_tools" if "search_tools" not in taken else "search_all_tools"  # a server's own
         runner = runner.replace(tools=runner.tools.register(search_tool(runner.tools, ranker, name=name)))
     _print_header(console, options.task, model, runner, options.select)
-    context = ToolContext(session="cli")
+    context = ToolContext(session=f"cli-{secrets.token_hex(4)}")
     turns = options.max_turns
     running = loop(model, model.user(options.task), runner, context=context, max_turns=turns, selector=selector)
     stages = Stages(timeline.aside)

@@ -74,6 +74,7 @@ def within(
             return deny(_HIDDEN_OUTSIDE if refusal.place[0] in judge.hidden else str(refusal))
         return allow(arguments=arguments) if judge.changed else None
 
+    vars(guard)["roots"] = tuple(fixed.seen_from(None))  # for who has to keep something apart from them
     guard.__name__ = guard.__qualname__ = f"within({', '.join(repr(os.fspath(root)) for root in roots)})"
     return guard
 

@@ -1,0 +1,93 @@
+"""Where the command line keeps what a person has allowed for a while."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+
+from ferrule.cli.usage import UsageError
+from ferrule.paths import open_directory
+from ferrule.policy.files import configuration_folder, state_folder
+from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, private_place, read_private
+
+KEY_VARIABLE = "FERRULE_GRANTS_KEY"
+
+
+class Kept:
+    """The store of the person who uses the command line: a sealed file in the state folder, whose key is in the
+    configuration folder or in `FERRULE_GRANTS_KEY`. Neither file is made before something is kept.
+
+    Args:
+        apart_from: The folders that tools may reach, besides the working directory.
+        working_directory: The folder that tools start at; `None` where none runs.
+
+    Raises:
+        StoreError: where tools may reach either file.
+    """
+
+    def __init__(self, apart_from: Iterable[str] = (), working_directory: str | None = ".") -> None:
+        roots = tuple(apart_from)
+        self._places = (roots, working_directory)
+        self.file = private_place(state_folder() / "grants.json", *self._places)
+        self.key_file = private_place(configuration_folder() / "grants.key", *self._places)
+        if os.path.dirname(self.file) == os.path.dirname(self.key_file):
+            raise StoreError(f"the key {self.key_file!r} would lie beside what it seals: give another XDG_CONFIG_HOME")
+        self._sealed = self._open()
+
+    def get(self, key: str) -> JsonValue:
+        """The value, or `None`."""
+        return None if (sealed := self._found()) is None else sealed.get(key)
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there under keys that begin so."""
+        return {} if (sealed := self._found()) is None else sealed.items(prefix)
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`; the key is made for the first value."""
+        sealed = self._found()
+        if sealed is None and old is None:
+            self._make_key()
+            sealed = self._found()
+        return sealed is not None and sealed.compare_and_set(key, old, new)
+
+    def _found(self) -> SealedFile | None:
+        self._sealed = self._sealed or self._open()
+        return self._sealed
+
+    def _open(self) -> SealedFile | None:
+        """The file, where there is a key; nothing where there is neither."""
+        key = self._key()
+        if key is None and os.path.lexists(self.file):
+            raise StoreError(f"{self.file!r} is sealed, and its key {self.key_file!r} is not there")
+        apart_from, working_directory = self._places
+        return (
+            None
+            if key is None
+            else SealedFile(self.file, key, apart_from=apart_from, working_directory=working_directory)
+        )
+
+    def _key(self) -> bytes | None:
+        if given := os.environ.get(KEY_VARIABLE):
+            if len(given) < KEY_BYTES:
+                raise UsageError(f"{KEY_VARIABLE} has {len(given)} characters, and a key has at least {KEY_BYTES}")
+            return given.encode("utf-8", "surrogateescape")
+        try:
+            return bytes.fromhex(read_private(self.key_file).decode("ascii"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise StoreError(f"{self.key_file!r} is no key") from None
+
+    def _make_key(self) -> None:
+        folder, name = os.path.split(self.key_file)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open_directory(folder) as directory:
+                descriptor = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                    file.write(secrets.token_hex(KEY_BYTES))
+        except FileExistsError:  # by another process, just now
+            return
+        except OSError as error:
+            raise StoreError(f"{self.key_file!r} cannot be made: {error}") from None

@@ -1,0 +1,179 @@
+"""What the command line keeps of what a person allowed, and `ferrule grants`, which lists and revokes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ferrule import Decision, Runner, ToolCall, ToolContext, allow, ask, tool
+from ferrule.approval import Answer, Asked, Grants, remembered
+from ferrule.cli import find
+from ferrule.cli.kept import Kept
+from ferrule.cli.program import main
+from ferrule.guards import within
+from ferrule.store import ReachableError, StoreError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders of a person's own, and a working directory beside them."""
+    for variable, folder in (("XDG_STATE_HOME", "state"), ("XDG_CONFIG_HOME", "config")):
+        monkeypatch.setenv(variable, str(tmp_path / folder))
+    monkeypatch.delenv("FERRULE_GRANTS_KEY", raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+@tool(destructive=False)
+async def note(text: str, copies: int = 1) -> str:
+    """Leave a note."""
+    return text
+
+
+class Always:
+    """Allows for always, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
+        raise NotImplementedError
+
+    async def answer(self, asked: Asked) -> Answer:
+        self.asked += 1
+        return Answer(allow(by="ada"), asked.offers[-1])
+
+
+def asked_about_a_note() -> bool:
+    person = Always()
+    runner = Runner([note], guards=[lambda *_: ask("?")], approve=remembered(person, Grants(Kept())))
+    assert asyncio.run(runner.run("note", {"text": "a"}, principal="kim")).success
+    return bool(person.asked)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(words) == code
+    streams = capsys.readouterr()
+    return " ".join((streams.out + streams.err).split())
+
+
+def test_what_was_allowed_is_listed_and_asked_about_again_once_it_is_revoked(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    assert said(capsys, "grants") == "there are no grants"
+    assert asked_about_a_note() and not asked_about_a_note()
+    listed = said(capsys, "grants")
+    assert listed.startswith("id tool for what in who by until uses")
+    for shown in ("note with any text and copies", "work", "kim", "ada", "any"):
+        assert shown in listed
+    [grant] = Grants(Kept()).listed()
+    assert said(capsys, "grants", "revoke", grant.id) == f"revoked {grant.id}"
+    assert said(capsys, "grants") == "there are no grants"
+    assert asked_about_a_note()
+
+
+def test_all_are_revoked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "grants", "revoke", "--all") == "there are no grants"
+    asked_about_a_note()
+    assert said(capsys, "grants", "revoke", "--all").startswith("revoked ")
+    assert asked_about_a_note()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("revoke",), "which grants?"),
+        (("revoke", "--all", "1234"), "which grants?"),
+        (("revoke", "1234"), "there is no grant '1234'"),
+        (("--all",), "to take grants back"),
+        (("list", "1234"), "to take grants back"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_and_revokes_nothing(
+    words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_about_a_note()
+    assert expected in said(capsys, "grants", *words, code=2)
+    assert not asked_about_a_note()
+
+
+def test_nothing_is_made_before_something_is_kept_and_then_both_files_are_their_owners_alone(home: Path) -> None:
+    kept = Kept()
+    assert kept.items() == {} and kept.get("a") is None and not kept.compare_and_set("a", 1, 2)
+    assert not (home / "state").exists()
+    assert kept.compare_and_set("a", None, 1) and Kept().get("a") == 1
+    if os.name != "nt":
+        for file in (home / "state/ferrule/grants.json", home / "config/ferrule/grants.key"):
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+            assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert len((home / "config/ferrule/grants.key").read_text()) == 64
+
+
+def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FERRULE_GRANTS_KEY", "k" * 32)
+    assert Kept().compare_and_set("a", None, 1) and not (home / "config").exists()
+    monkeypatch.setenv("FERRULE_GRANTS_KEY", "o" * 32)
+    with pytest.raises(StoreError, match="not sealed with this key"):
+        Kept()
+
+
+@pytest.mark.parametrize(
+    "break_it", ["no key", "another key", "a short key", "a key that is none", "an edit", "a link"]
+)
+def test_what_is_not_as_it_was_kept_is_an_error_and_nothing_is_begun_anew(
+    break_it: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_about_a_note()
+    file, key = home / "state/ferrule/grants.json", home / "config/ferrule/grants.key"
+    if break_it == "an edit":
+        file.write_text(file.read_text().replace("note", "Note"))
+    elif break_it == "a link":
+        key.rename(home / "moved")
+        key.symlink_to(home / "moved")
+    elif break_it == "no key":
+        key.unlink()
+    else:
+        key.write_text({"another key": "00" * 32, "a short key": "00", "a key that is none": "zz" * 32}[break_it])
+    before = file.read_bytes()
+    assert "ferrule: " in said(capsys, "grants", code=2)
+    (Path.cwd() / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
+    assert "ferrule: " in said(capsys, "call", "hello", "--tools", "tools.py", code=2)
+    assert file.read_bytes() == before
+
+
+def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("state", "config"):
+        with pytest.raises(ReachableError, match="tools may reach it"):
+            Kept([str(home / folder)])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "state"))
+    with pytest.raises(StoreError, match="beside what it seals"):
+        Kept()
+
+
+def test_in_a_folder_above_them_nothing_is_remembered_and_the_person_is_told_and_grants_are_listed(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
+    assert said(capsys, "grants") == "there are no grants"
+    (home / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
+    asked = find.runner(["tools.py"], remember=True).approve
+    assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
+    assert said(capsys, "call", "hello", "--tools", "tools.py", code=1).startswith("Denied: nobody is there to ask")
+
+
+def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
+    (Path.cwd() / "tools.py").write_text(
+        f"from ferrule import Runner, tool\nfrom ferrule.guards import within\n"
+        f"@tool\ndef hello() -> str:\n    'Say it.'\n    return 'hello'\n"
+        f"runner = Runner([hello], guards=[within({str(home)!r})])\n"
+    )
+    asked = find.runner(["tools.py"], remember=True).approve
+    assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
+    assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
