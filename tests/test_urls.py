@@ -198,6 +198,9 @@ def test_what_is_asked_about_or_denied_is_found_more_widely() -> None:
     assert {case: host_found(case[1], [HostPattern(case[0])]) for case in found} == found
     assert host_found("example.org", [HostPattern("example.org:22"), HostPattern("*")]) is True
     assert host_matches("http://127.1/", [HostPattern("*")]) is None
+    stays = {"/a?b=//c": False, "?a": False, "#a": False, "//a.org/": None, "/\\a.org": None, "/\ta": None, "": None}
+    for asked in (host_found, host_matches):
+        assert {text: asked(text, [HostPattern("*")]) for text in stays} == stays
 
 
 @pytest.mark.parametrize(

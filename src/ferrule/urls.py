@@ -134,6 +134,11 @@ def read_host(text: str) -> Url:
     return Url("", host, port, "", address)
 
 
+def stays_on_its_host(text: str) -> bool:
+    """Whether a reference names no host: `/path`, `?query`, `#part`. See docs/guards.md#hosts."""
+    return text[:1] in {"/", "?", "#"} and text[:2] != "//" and "\\" not in text and text.isprintable()
+
+
 def _read_authority(text: str) -> tuple[str, int, str | None]:
     """Host, port (0 for none), and the host where it is an address."""
     found = _AUTHORITY.fullmatch(text)
@@ -316,14 +321,18 @@ def host_matches(text: str, patterns: Iterable[HostPattern]) -> bool | None:
     """Whether an allow of one of these patterns is one of a URL, or of a host that stands alone; `None` where it cannot
     be read. See docs/guards.md#hosts."""
     url = _url_or_host(text)
-    return None if url is None else any(pattern.matches(url) for pattern in patterns)
+    if url is None:
+        return False if stays_on_its_host(text) else None
+    return any(pattern.matches(url) for pattern in patterns)
 
 
 def host_found(text: str, patterns: Iterable[HostPattern]) -> bool | None:
     """Whether an ask or a deny of one of these patterns is one of a URL, or of a host that stands alone; `None` where
     it cannot be known. See docs/guards.md#hosts."""
     url = _url_or_host(text)
-    return None if url is None else found_by(patterns, url)
+    if url is None:
+        return False if stays_on_its_host(text) else None
+    return found_by(patterns, url)
 
 
 def found_by(patterns: Iterable[HostPattern], url: Url) -> bool | None:

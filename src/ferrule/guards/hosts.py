@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.arguments.schema_walk import Schema, forms_of, meant, of_item, of_property
 from ferrule.guards._arguments import QUOTES_AND_BLANKS, given_names, place_text, quoted_value, remedy, says_text
 from ferrule.paths import has_name_of
-from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url
+from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, read_url, stays_on_its_host
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -150,12 +150,12 @@ class _HostJudge:
 
     def reaches_no_host(self, text: str, role: _Role) -> bool:
         """Whether a URL is one of a scheme that has no hosts, or a reference that stays on the host where it is."""
+        if not text or stays_on_its_host(text):
+            return True
         if "\\" in text or not text.isprintable():
             return False
         if scheme := _URL_SCHEME.match(text):
             return scheme[1].lower() in _WITHOUT_HOST.intersection(self.rules.schemes)
-        if text[:1] in {"", "/", "?", "#"}:
-            return text[:2] != "//"
         return role == "reference" and _RELATIVE.fullmatch(text) is not None
 
     def keep(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
