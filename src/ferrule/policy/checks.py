@@ -123,8 +123,8 @@ def fit_of(rule: Rule, tool: Any) -> Fit:
         else:
             forms = _forms_at(schema, parts_of(place))
         if forms is None:
-            text = f"{tool.name} has no argument {place!r}{nearest(place, schema.get('properties', ()))}"
-            return Fit(by_name, text)
+            what = "shell line" if place == ANY_COMMAND else f"argument {place!r}"
+            return Fit(by_name, f"{tool.name} has no {what}{nearest(place, schema.get('properties', ()))}")
         if wrong := wrong_kind(place, one, forms) or (by_name and _never(place, one, forms)):
             return Fit(True, f"{tool.name}: {wrong}")
     return Fit(True)
@@ -140,13 +140,18 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
             is_open = any(form.get("type") == "array" and not below for form in forms)
         else:
             below = [node for form in forms for node in of_property(form, part)]
-            is_open = depth > 0 and not any("properties" in form for form in forms)
+            objects = [form for form in forms if not _COMBINES & form.keys() and _may_be_object(form)]
+            is_open = depth > 0 and bool(objects) and not any("properties" in form for form in objects)
         if is_open or not all(isinstance(node, Mapping) for node in below):
             return []
         if not below:
             return None
         nodes = below
     return forms_of(nodes, schema)
+
+
+def _may_be_object(form: Mapping[str, Any]) -> bool:
+    return not {None, "object"}.isdisjoint(_listed_types(form.get("type")))
 
 
 def _never(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]]) -> str:

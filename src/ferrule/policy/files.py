@@ -14,6 +14,8 @@ from ferrule.policy.rule import Scope
 
 MOST_BYTES: Final = 262_144
 FILE_NAME: Final = "policy.toml"
+PROJECT_FILE: Final = os.path.join(".ferrule", FILE_NAME)
+"""From the working directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def _given_folder(variable: str, default: str) -> Path:
     """The folder of an environment variable; one that is not absolute does not count, as the XDG specification has
     it."""
     given = os.environ.get(variable, "")
-    return Path(given) if os.path.isabs(given) else Path.home() / default
+    return Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~")) / default
 
 
 def standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tuple[Scope, str]]:
@@ -72,7 +74,7 @@ def standard_files(working_directory: str | os.PathLike[str] = ".") -> list[tupl
     places: list[tuple[Scope, Path]] = [
         ("managed", Path("/etc/ferrule") / FILE_NAME),
         ("user", configuration_folder() / FILE_NAME),
-        ("project", Path(working_directory).absolute() / ".ferrule" / FILE_NAME),
+        ("project", Path(working_directory).absolute() / PROJECT_FILE),
     ]
     return [(scope, str(path)) for scope, path in places]
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of
-from ferrule.policy.files import PolicyFile, read_policy_file, standard_files
+from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
 from ferrule.policy.protected import Protected
 from ferrule.policy.reading import Document, Finding, PolicyTest, read_document
 from ferrule.policy.rule import Rule, Scope
@@ -200,8 +200,9 @@ class Policy:
     def _use(self, said: Contents) -> None:
         self._shadow, more = self._read_shadow()
         self.findings = (*said.findings, *more)
-        standard = (path for _, path in standard_files())
-        self._protected = Protected([*said.files, *standard, self._trusted.path])
+        standard = (os.path.realpath(path) for _, path in standard_files())
+        folders = (os.path.realpath(folder) for folder in (state_folder(), configuration_folder()))
+        self._protected = Protected([*said.files, *standard, self._trusted.path], folders)
         self._compiled = _Compiled(said)
 
     def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ferrule.commands import COMMAND_NAMES, read_argv, read_line
 from ferrule.paths import contains, has_name_of, real
+from ferrule.policy.files import PROJECT_FILE
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 
@@ -20,29 +21,44 @@ class Protected:
     """Files that no tool may write, whether they are there or not. See docs/policy.md#scopes.
 
     Args:
-        files: Their real paths.
+        files: Their real paths; with them the project file of whatever working directory a call has.
+        folders: In which all files are such.
     """
 
-    def __init__(self, files: Iterable[str]) -> None:
-        self.files = frozenset(files)
+    def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
+        self._files = frozenset(files)
+        self._folders = tuple(folders)
 
     def named_by(self, call: ToolCall, context: ToolContext) -> str | None:
         """The file that a call names, if it names one: any text of its arguments, or any word of a shell line, that
         leads there by whatever links, is another hard link of it, or is a folder that holds it and not the working
         directory."""
         base = os.path.realpath(context.working_directory)
-        there = {(found.st_dev, found.st_ino): file for file in self.files if (found := _found(file)) is not None}
+        files = {*self._files, os.path.join(base, PROJECT_FILE)}
+        there: dict[tuple[int, int], str] | None = None
         for word, folder in _paths(call.arguments, base):
             try:
                 path = real(os.path.expanduser(word), folder)
             except (OSError, ValueError):
                 continue
-            inside = () if contains(path, base) else (file for file in self.files if contains(path, file))
-            found = _found(path)
-            named = next(iter(inside), None) or (found and there.get((found.st_dev, found.st_ino)))
-            if named:
+            if there is None:
+                there = {(found.st_dev, found.st_ino): file for file in files if (found := _found(file)) is not None}
+            named = self._holds(path, files, base) or _same_file(path, there)
+            if named is not None:
                 return named
         return None
+
+    def _holds(self, path: str, files: Iterable[str], base: str) -> str | None:
+        """The file that a real path is, or that lies in the folder that it is."""
+        if any(contains(folder, path) for folder in self._folders):
+            return path
+        kept = () if contains(path, base) else (*files, *self._folders)
+        return next((file for file in kept if contains(path, file)), None)
+
+
+def _same_file(path: str, there: Mapping[tuple[int, int], str]) -> str | None:
+    found = _found(path)
+    return None if found is None else there.get((found.st_dev, found.st_ino))
 
 
 def _found(path: str) -> os.stat_result | None:

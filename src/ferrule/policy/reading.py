@@ -198,7 +198,8 @@ class _DocumentReader:
         given |= {key: _texts_of(table, key) for key in ("traits", "tags") if key in table}
         if given["expect"] not in DECIDES:
             raise DefinitionError(f'expect is "allow", "ask" or "deny", not {given["expect"]!r}')
-        arguments = freeze(_checked_key(table, "arguments", dict) if "arguments" in table else {})
+        given_arguments = _checked_key(table, "arguments", dict) if "arguments" in table else {}
+        arguments = _plain_table(given_arguments, "arguments")
         return PolicyTest(arguments=arguments, source=self.source, line=line, **given)
 
 
@@ -228,7 +229,15 @@ def _tables_of(table: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], .
     given = table[key]
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {given!r:.80}")
-    return tuple(map(freeze, given))
+    return tuple(_plain_table(one, key) for one in given)
+
+
+def _plain_table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    try:
+        json.dumps(table, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        raise DefinitionError(f"{key} has a value that no call can have; a date or a time is written as text") from None
+    return freeze(table)  # type: ignore[no-any-return]
 
 
 def _at_place(place: str, given: object) -> Condition:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ferrule.commands import COMMAND_NAMES
 from ferrule.errors import DefinitionError
 from ferrule.paths import has_name_of
-from ferrule.policy.conditions import Condition, check_glob, fits
+from ferrule.policy.conditions import Commands, Condition, check_glob, fits
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.frozen import FrozenDict
@@ -76,6 +76,8 @@ class Rule:
         for place in self.arguments:
             if place != ANY_COMMAND and not _PLACE.fullmatch(place):
                 raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
+        if self.decide != "allow" and any(isinstance(one, Commands) and one.within for one in self.arguments.values()):
+            raise DefinitionError('within beside commands says where an allow may write; it is for decide = "allow"')
         if self.into is not None and self.decide != "ask":
             raise DefinitionError('into is for decide = "ask": who is asked supplies the value')
         object.__setattr__(self, "text", self.text or self._described())

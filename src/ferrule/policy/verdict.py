@@ -10,12 +10,14 @@ Whether a call reads alone or nobody is to be asked (`mode`) comes on top. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from ferrule.commands import COMMAND_NAMES
+from ferrule.paths import has_name_of
 from ferrule.policy.conditions import Commands, Condition
-from ferrule.policy.rule import Rule, every, of_place
+from ferrule.policy.rule import ANY_COMMAND, Rule, every, of_place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
@@ -154,12 +156,12 @@ def _is_commands(condition: Condition) -> bool:
 
 def _allowed_together(rules: Iterable[Rule], call: ToolCall, context: ToolContext, tool: Any) -> list[Rule]:
     """Rules of which each allows some of the commands of a line, and all other conditions of each hold."""
-    holding = [rule for rule in rules if _holds_but_for_commands(rule, call, context, tool)]
     groups: dict[frozenset[str], list[Rule]] = {}
-    for rule in holding:
-        groups.setdefault(frozenset(place for place, one in _commands_of(rule)), []).append(rule)
+    for rule in rules:
+        if _holds_but_for_commands(rule, call, context, tool):
+            groups.setdefault(frozenset(_commands_of(rule, call)), []).append(rule)
     for places, group in groups.items():
-        merged = {place: Commands.together([_commands_at(rule, place) for rule in group]) for place in places}
+        merged = {place: Commands.together([_commands_of(rule, call)[place] for rule in group]) for place in places}
         answers = (of_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
         if every(answers):
             return [rule for rule in group if _found_any(rule, call, context)]
@@ -172,15 +174,15 @@ def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, to
     )
 
 
-def _commands_of(rule: Rule) -> Iterator[tuple[str, Commands]]:
-    return ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
-
-
-def _commands_at(rule: Rule, place: str) -> Commands:
-    return dict(_commands_of(rule))[place]
+def _commands_of(rule: Rule, call: ToolCall) -> dict[str, Commands]:
+    """What a rule says of shell lines, by place: a bare command is of the parameter that is one, where there is one."""
+    lines = [name for name in call.arguments if has_name_of(name, COMMAND_NAMES)]
+    only = lines[0] if len(lines) == 1 else ANY_COMMAND
+    found = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
+    return {only if place == ANY_COMMAND else place: one for place, one in found}
 
 
 def _found_any(rule: Rule, call: ToolCall, context: ToolContext) -> bool:
     """Whether any command of the line is one of the rule's."""
-    parts = _commands_of(rule)
+    parts = _commands_of(rule, call).items()
     return any(of_place(one, place, call.arguments, context, allows=False) is not False for place, one in parts)

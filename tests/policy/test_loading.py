@@ -1,0 +1,314 @@
+"""Loading is strict: what is wrong in a file is said with its line, all of it, and nothing is allowed by mistake."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrule import ToolCall, ToolContext, tool
+from ferrule.errors import DefinitionError
+from ferrule.guards import rules
+from ferrule.policy import Finding, load
+from ferrule.policy.files import MOST_BYTES
+from ferrule.policy.reading import MOST_RULES, read_document
+from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
+
+ROOT = Path(__file__).parent.parent.parent
+TOOLS = [refund, shell, fetch, write_file, move]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("allow = [", 0, "it is no TOML"),
+        ('\nallow = ["a"]\nmode = ask', 3, "it is no TOML"),
+        ("x = " + "[" * 5000, 0, "it is no TOML"),
+        ('\nalow = ["a"]', 2, "a policy has no 'alow': did you mean 'allow'?"),
+        ('allow = "a"', 1, "allow is a list"),
+        ('allow = ["a", 5]', 1, "allow is a list"),
+        ('mode = "strict"', 1, '"ask", "read_only" or "never_ask"'),
+        ('allow = [\n  "a",\n  # no\n  "b(amount<=x)",\n]', 4, "compares with a number"),
+        ('allow = ["a",\n"b("]', 2, "is no rule"),
+        ('allow = ["a(amount<=1,currency=EUR)"]', 1, "has a comma"),
+        ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions of n"),
+        ('allow = ["read_?"]', 1, "* is the one wildcard"),
+        ('deny = ["Wirte(*)"]', 1, "pattern"),
+        ('deny = ["t(path=/etc/passwd)"]', 1, "path is a path, which can be written in many ways: path takes within"),
+        ('deny = ["t(imageUrl=*internal*)"]', 1, "imageUrl is a URL"),
+        ('deny = ["t(host=example.org)"]', 1, "host is a URL"),
+        ('deny = ["t(cmd=rm*)"]', 1, "cmd is a shell line"),
+        ('deny = ["t(files[].path=a)"]', 1, "takes within"),
+        ('[[rule]]\ndecide = "deny"', 1, "a rule says of which calls it speaks"),
+        ('[[rule]]\ntools = ["t"]', 1, "a rule says decide"),
+        ('\n[[rule]]\ndecide = "deny"\ntools = "t"', 2, "tools is a list of texts"),
+        (
+            '[[rule]]\ndecide = "deny"\ntools = ["t"]\n\n[[rule]]\ndecide = "deny"\ntool = ["t"]',
+            5,
+            "did you mean 'tools'?",
+        ),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nreason = 5', 1, "reason is text"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\ninto = "pin"', 1, "into is for"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\nmatch = [{ on = 2026-01-01 }]', 1, "no call can have"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = 5 }', 1, "a: a condition is a table"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments.order.amount = { above = 5 }', 1, "in quotes"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { "a..b" = { above = 5 } }', 1, "names no argument"),
+        (
+            '[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { cmd = { commands = ["rm *"], within = ["x"] } }',
+            1,
+            "within",
+        ),
+        ('[[test]]\ncall = "t"', 1, "a test says expect"),
+        ('[[test]]\ncall = "t"\nexpect = "maybe"', 1, "expect is"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_an_error_at_its_line(text: str, line: int, said: str) -> None:
+    found = findings_of(text)
+    assert [(one.level, one.line) for one in found] == [("error", line)] and said in found[0].text
+
+
+EXAMPLE = '[[rule]]\ndecide = "{0}"\ntools = [{1}]\narguments = {{ n = {{ above = 5 }} }}\n{2}'
+
+
+@pytest.mark.parametrize(
+    ("tools", "examples", "right"),
+    [
+        ('"t"', "match = [{ n = 6 }]\nno_match = [{ n = 5 }, {}]", True),
+        ('"t"', "match = [{ n = 5 }]", False),
+        ('"t"', "no_match = [{ n = 6 }]", False),
+        ('"t"', 'match = [{ n = "x" }]', False),
+        ('"t"', 'no_match = [{ n = "x" }]', False),
+        ('"t*"', 'match = [{ tool = "t1", n = 6 }]\nno_match = [{ tool = "u", n = 6 }]', True),
+        ('"t*"', 'match = [{ tool = "u", n = 6 }]', False),
+    ],
+)
+def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, right: bool) -> None:
+    found = findings_of(EXAMPLE.format("deny", tools, examples))
+    assert [one.level for one in found] == ([] if right else ["error"])
+    assert right or "does not hold" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "line", "said"),
+    [
+        ('deny = ["t*"]\nallow = ["t1"]', "error", 2, "never counts: policy.toml:1 ('deny t*') is stricter"),
+        ('ask = ["t(n>0)"]\nallow = ["t(n>5)"]', "error", 2, "never counts"),
+        ('deny = ["t"]\nask = ["t(n>5)"]', "error", 2, "never counts"),
+        ('deny = ["shell(rm *)"]\nallow = ["shell(rm -r *)"]', "error", 2, "never counts"),
+        ('allow = ["t", "t"]', "error", 1, "stands twice"),
+        ('allow = [\n"t*",\n"t1"]', "warning", 3, "says all of"),
+        ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
+        ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
+    ],
+)
+def test_a_rule_that_never_counts_or_says_nothing_more_is_found(text: str, level: Any, line: int, said: str) -> None:
+    found = findings_of(text)
+    assert [(one.level, one.line) for one in found] == ([] if level is None else [(level, line)])
+    assert level is None or said in found[0].text
+
+
+def test_what_two_files_have_against_each_other_is_a_warning(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, 'deny = ["t*"]', 'allow = ["t1"]')
+    assert [str(one) for one in policy.findings] == [
+        "p1.toml:1: 'allow t1' never counts: p0.toml:1 ('deny t*') is stricter"
+    ]
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('alow = ["a"]\nask = ["b(n<=x)"]\n\n[[rule]]\ndecide = "no"\ntools = ["c"]\n')
+    with pytest.raises(DefinitionError) as raised:
+        rules(file, tmp_path / "gone.toml")
+    lines = [line.partition(": ")[0] for line in str(raised.value).splitlines()]
+    assert lines == [str(tmp_path / "gone.toml"), "policy.toml:1", "policy.toml:2", "policy.toml:4"]
+
+
+def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('allow = ["*"]\nallow2 = []')
+    decision = decided(load([("managed", file)]), fetch, {"url": "https://a.org/"})
+    assert (decision.kind, decision.reason) == ("deny", "the policy is broken, so nothing may run")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"a" * (MOST_BYTES + 1), "more than"),
+        (b"\xff", "cannot be read"),
+        (b"allow = [" + b'"a",' * (MOST_RULES + 1) + b"]", f"at most {MOST_RULES} rules"),
+    ],
+)
+def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_bytes(data)
+    with pytest.raises(DefinitionError, match=said):
+        rules(tmp_path / "policy.toml")
+
+
+def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "policy.toml")
+    with pytest.raises(DefinitionError, match="cannot be read"):
+        rules(tmp_path / "policy.toml")
+
+
+def test_a_policy_needs_a_file_and_each_once(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="takes policy files"):
+        rules()
+    (tmp_path / "policy.toml").write_text('ask = ["t"]')
+    with pytest.raises(DefinitionError, match="given twice"):
+        rules(tmp_path / "policy.toml", user=tmp_path / "policy.toml")
+
+
+# -- lines -------------------------------------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(['"a"', "'b'", '"c\\"["', "'d]'", '"""e\n["""', "'''f\n\n#'''"])
+GAPS = st.sampled_from([" ", "\n", "\n# [ \" '\n", "\n\n  "])
+
+
+@given(
+    st.lists(st.tuples(GAPS, WORDS), max_size=5), st.sampled_from(["", "# '\n", 'mode = "ask" # [\n', "deny = [\n]\n"])
+)
+def test_each_rule_has_the_line_where_its_text_begins(items: list[tuple[str, str]], before: str) -> None:
+    text, lines = f"{before}'allow' = [", []
+    for gap, word in items:
+        text += gap
+        lines.append(text.count("\n") + 1)
+        text += f"{word},"
+    text += "\n]\n\n"
+    table = text.count("\n") + 1
+    text += '[[rule]]\ndecide = "deny"\ntools = ["["]\n[rule.arguments]\nx = { above = 1 }\n'
+    document = read_document(text, "p", "managed")
+    found = [one.line for one in (*document.rules, *document.findings)]
+    assert sorted(found) == sorted([*lines, table])
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+@tool
+async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], order: dict[str, int]) -> str:
+    return "shipped"
+
+
+@pytest.mark.parametrize(
+    ("text", "scope", "level", "said"),
+    [
+        ('deny = ["refnd"]', "managed", "warning", "there is no tool 'refnd': did you mean 'refund'?"),
+        ('deny = ["refnd"]', "user", "warning", "there is no tool"),
+        ('deny = ["refnd"]', "project", "error", "there is no tool"),
+        ('deny = ["refnd"]', "session", "error", "there is no tool"),
+        ('[[rule]]\ndecide = "deny"\ntags = ["x"]', "session", "error", "speaks of none of the tools"),
+        ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
+        ('ask = ["*(amonut>5)"]', "managed", "error", "can never match"),
+        ('ask = ["refund(git push)"]', "managed", "error", "refund has no shell line"),
+        ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "which into names"),
+        ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
+        ('ask = ["ship(kind>5)"]', "managed", None, ""),
+        ('ask = ["ship(weight=heavy)"]', "managed", "error", "it is integer"),
+        ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
+        ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
+        ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
+        ('ask = ["ship(weight.x>5)"]', "managed", "error", "has no argument 'weight.x'"),
+        ('ask = ["*(amount>5)"]', "managed", None, ""),
+        ('ask = ["move(files[].path within src)"]', "managed", None, ""),
+    ],
+)
+def test_a_rule_that_cannot_speak_of_the_tools_that_there_are_is_found(
+    text: str, scope: Any, level: Any, said: str
+) -> None:
+    found = findings_of(text, scope, tools=[*TOOLS, ship])
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert level is None or said in found[0].text
+
+
+def test_a_path_or_a_url_by_its_type_takes_its_own_condition_alone(tmp_path: Path) -> None:
+    from pydantic import AnyUrl
+
+    @tool
+    async def copy(source: Path, origin: AnyUrl) -> str:
+        return "copied"
+
+    for name, said in (("source", "is a path"), ("origin", "is a URL")):
+        [found] = findings_of(f'deny = ["copy({name}=x)"]', tools=[copy])
+        assert (found.level, found.line) == ("error", 1) and said in found.text
+
+
+@pytest.mark.parametrize(("decide", "kind"), [("allow", "ask"), ("ask", "ask"), ("deny", "ask")])
+def test_a_rule_that_meets_a_tool_which_it_does_not_fit_never_allows_and_else_asks(
+    decide: str, kind: str, tmp_path: Path, caplog: Any
+) -> None:
+    policy = policy_of(tmp_path, f'{decide} = ["refund(amonut>5)"]')
+    with caplog.at_level(logging.WARNING, "ferrule"):
+        decisions = [decided(policy, refund, {"amount": 1}) for _ in range(2)]
+    assert [one.kind for one in decisions] == [kind, kind]
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "p0.toml:1: refund has no argument 'amonut': did you mean 'amount'?"
+    ]
+    assert decide == "allow" or "amonut" in decisions[0].reason
+
+
+def test_a_rule_for_many_tools_does_not_speak_of_those_without_its_arguments(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["*(url host *.internal)"]')
+    assert decided(policy, refund, {"amount": 1}).kind == "allow"
+
+
+# -- again -------------------------------------------------------------------------------------------------------------
+
+
+def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(tmp_path: Path, caplog: Any) -> None:
+    policy = policy_of(tmp_path, 'deny = ["refund"]')
+    (tmp_path / "p0.toml").write_text("deny = [")
+    with caplog.at_level(logging.ERROR, "ferrule"):
+        [found] = policy.reload()
+    assert found.level == "error" and "the one before goes on to count" in caplog.text
+    assert decided(policy, refund, {"amount": 1}).kind == "deny"
+    (tmp_path / "p0.toml").write_text('allow = ["refund"]')
+    assert policy.reload() == policy.findings == ()
+    assert decided(policy, refund, {"amount": 1}).kind == "allow"
+
+
+def test_the_digest_is_that_of_what_was_read(tmp_path: Path) -> None:
+    from hashlib import sha256
+
+    policy = policy_of(tmp_path, 'deny = ["refund"]')
+    file = tmp_path / "p0.toml"
+    assert policy.digests == {str(file): sha256(file.read_bytes()).hexdigest()}
+
+
+def test_a_policy_has_the_tests_of_its_files(tmp_path: Path) -> None:
+    policy = policy_of(
+        tmp_path, 'allow = ["t"]\n\n[[test]]\ncall = "t"\nexpect = "allow"\narguments = { n = 1 }\ntags = ["x"]'
+    )
+    [found] = policy.tests
+    assert (found.call, found.expect, found.tags, found.line) == ("t", "allow", ("x",), 3)
+    assert found.arguments == {"n": 1} and found.source == "p0.toml"
+
+
+@pytest.mark.parametrize("text", re.findall(r"```toml\n(.*?)```", (ROOT / "docs/policy.md").read_text(), re.DOTALL))
+def test_what_the_page_on_policy_files_shows_is_right(text: str) -> None:
+    assert findings_of(text) == []
+
+
+def test_a_finding_is_written_with_its_file_and_line() -> None:
+    assert str(Finding("error", "policy.toml", 3, "no")) == "policy.toml:3: no"
+    assert str(Finding("error", "policy.toml", 0, "no")) == "policy.toml: no"
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.toml").write_text('deny = ["t"]' if name != "c" else 'ask = ["t(n>5)"]')
+    policy = rules(tmp_path / "a/policy.toml", user=[tmp_path / "b/policy.toml", tmp_path / "c/policy.toml"])
+    names = sorted(rule.name for rule in policy.rules)
+    assert names == [f"{tmp_path}/b/policy.toml:1", f"{tmp_path}/c/policy.toml:1", "managed/policy.toml:1"]
+
+
+def test_a_policy_is_asked_outside_of_a_call_too(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, '[[rule]]\ndecide = "deny"\ntags = ["x"]', 'allow = ["t"]')
+    decision = policy(ToolCall("c1", "t", {}), ToolContext[Any]())
+    assert decision is not None and decision.kind == "ask"

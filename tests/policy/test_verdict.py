@@ -1,0 +1,355 @@
+"""The one verdict over many rules: deny, ask, allow, whatever their order, and nothing that is not known is allowed."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+from attacks.sample import rows
+from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule.errors import DefinitionError
+from ferrule.policy.rule import Rule
+from ferrule.policy.verdict import Entry, ForTool
+from ferrule.values.decision import Decision
+from policy.policies import decided, fetch, move, policy_of, refund, rules_of, shell, write_file
+from policy.strategies import CONDITIONS, VALUES
+
+CONTEXT = ToolContext[Any]()
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", rows("rules"), ids=lambda row: f"{row['call']}: {row['why']}")
+def test_the_rows_of_rules_in_the_sample(row: dict[str, Any], tmp_path: Path) -> None:
+    kinds = [kind for kind in ("deny", "ask", "allow") if row[kind]]  # in one file, what never counts is an error
+    policy = policy_of(tmp_path, *(f"{kind} = {row[kind]}" for kind in kinds))
+    made = refund.replace(name=row["call"])
+    decision = decided(policy, made, {"amount": 1})
+    expected = {"deny": {"deny"}, "ask_or_deny": {"ask", "deny"}, "documented": {"allow"}, "unknown": {"ask"}}
+    assert decision.kind in expected[row["expect"]]
+
+
+def kind_of(policy: Any, made: Any, arguments: dict[str, Any], **context: Any) -> str:
+    return decided(policy, made, arguments, **context).kind
+
+
+POLICY = """
+allow = ["refund(amount<=100)", "shell(pytest *)", "shell(git status)", "write_file(path within src)"]
+ask = ["refund(currency=XAU)"]
+deny = ["*(url host *.internal)", "shell(rm *)", "refund(note=*gift*)"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "arguments", "kind"),
+    [
+        (refund, {"amount": 100}, "allow"),
+        (refund, {"amount": 101}, "ask"),
+        (refund, {"amount": 1, "currency": "XAU"}, "ask"),
+        (refund, {"amount": 1, "note": "a gift card"}, "deny"),
+        (refund, {"amount": 1, "note": None}, "allow"),
+        (fetch, {"url": "https://example.org/"}, "allow"),
+        (fetch, {"url": "https://db.internal/"}, "deny"),
+        (fetch, {"url": "https://db.internal\\@example.org/"}, "ask"),
+        (shell, {"command": "pytest -q"}, "allow"),
+        (shell, {"command": "pytest -q; git status"}, "allow"),
+        (shell, {"command": "pytest -q; git push"}, "ask"),
+        (shell, {"command": "pytest $ARGS"}, "ask"),
+        (shell, {"command": "pytest; rm -r x"}, "deny"),
+        (shell, {"command": "pytest > src/out"}, "ask"),
+        (write_file, {"path": "src/a"}, "allow"),
+        (write_file, {"path": "src/../b"}, "ask"),
+    ],
+)
+def test_a_call_is_decided_by_deny_then_ask_then_allow_and_else_asked_about_where_it_changes_things(
+    made: Any, arguments: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    assert kind_of(policy_of(tmp_path, POLICY), made, arguments, working_directory=tmp_path) == kind
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds"),
+    [
+        ("ask", ["allow", "ask", "allow"]),
+        ("read_only", ["deny", "deny", "allow"]),
+        ("never_ask", ["allow", "deny", "allow"]),
+    ],
+)
+def test_a_mode_comes_on_top_of_what_the_rules_say(mode: str, kinds: list[str], tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, f'mode = "{mode}"\n{POLICY}')
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        (refund, {"amount": 1}),
+        (refund, {"amount": 900}),
+        (fetch, {"url": "https://a.org/"}),
+    ]
+    assert [kind_of(policy, made, arguments) for made, arguments in calls] == kinds
+
+
+def test_the_modes_of_several_files_all_hold(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, 'mode = "never_ask"', 'mode = "read_only"\nask = ["fetch"]')
+    assert policy.modes == {"never_ask", "read_only"}
+    assert kind_of(policy, fetch, {"url": "https://a.org/"}) == "deny"
+    assert kind_of(policy, refund, {"amount": 1}) == "deny"
+
+
+# -- order, and what is not known --------------------------------------------------------------------------------------
+
+RULES = st.lists(
+    st.builds(
+        lambda decide, tools, arguments, line: Rule(decide, (tools,), arguments=arguments, source="p", line=line),
+        st.sampled_from(["allow", "ask", "deny"]),
+        st.sampled_from(["*", "t", "u", "t*"]),
+        st.dictionaries(st.sampled_from(["a", "b"]), CONDITIONS, max_size=2),
+        st.integers(1, 3),
+    ),
+    max_size=5,
+)
+ARGUMENTS = st.dictionaries(st.sampled_from(["a", "b"]), VALUES)
+MODES = st.sets(st.sampled_from(["read_only", "never_ask"])).map(lambda given: dict.fromkeys(given, "p:1"))
+
+
+class Kind:
+    """What a tool is, for a policy that is asked without a runner."""
+
+    def __init__(self, read_only: bool) -> None:
+        self.name, self.tags, self.read_only = "t", (), read_only
+
+
+def verdict(given: list[Rule], arguments: dict[str, Any], modes: Any = None, *, read_only: bool = False) -> str:
+    made = ForTool.of(map(Entry, given))
+    found = made.verdict(ToolCall("c1", "t", arguments), CONTEXT, Kind(read_only), modes or {})
+    return "allow" if found is None else found.kind
+
+
+RANKS = ["allow", "ask", "deny"]
+
+
+@given(RULES, RULES, ARGUMENTS, MODES, st.booleans())
+def test_a_further_ask_or_deny_never_widens(
+    some: list[Rule], more: list[Rule], arguments: dict[str, Any], modes: Any, read_only: bool
+) -> None:
+    stricter = [rule for rule in more if rule.decide != "allow"]
+    before = verdict(some, arguments, modes, read_only=read_only)
+    after = verdict([*some, *stricter], arguments, modes, read_only=read_only)
+    assert RANKS.index(after) >= RANKS.index(before)
+
+
+@given(RULES, RULES, ARGUMENTS)
+def test_a_further_allow_changes_only_calls_that_no_other_rule_may_match(
+    some: list[Rule], more: list[Rule], arguments: dict[str, Any]
+) -> None:
+    call = ToolCall("c1", "t", arguments)
+    spoken_of = any(rule.decide != "allow" and rule.matches(call, CONTEXT, Kind(False)) is not False for rule in some)
+    after = verdict([*some, *(rule for rule in more if rule.decide == "allow")], arguments)
+    assert not spoken_of or after == verdict(some, arguments)
+
+
+@given(RULES, ARGUMENTS, MODES, st.randoms())
+def test_the_order_of_the_rules_changes_nothing(
+    given_rules: list[Rule], arguments: Any, modes: Any, random: Any
+) -> None:
+    shuffled = random.sample(given_rules, len(given_rules))
+    assert verdict(shuffled, arguments, modes) == verdict(given_rules, arguments, modes)
+
+
+@given(RULES, ARGUMENTS)
+def test_what_is_allowed_is_matched_by_an_allow_and_surely_by_nothing_else(some: list[Rule], arguments: Any) -> None:
+    call = ToolCall("c1", "t", arguments)
+    answers = [(rule.decide, rule.matches(call, CONTEXT, Kind(False))) for rule in some]
+    allowed = ("allow", True) in answers and all(answer is False for decide, answer in answers if decide != "allow")
+    assert (verdict(some, arguments) == "allow") is allowed
+
+
+@given(RULES, RULES)
+def test_a_rule_that_covers_another_matches_whatever_that_one_does(some: list[Rule], others: list[Rule]) -> None:
+    values: list[Any] = [None, 0, 1, 2.5, "1", "ab", "notes/a", True]
+    for one, other in itertools.product(some, others):
+        if one.covers(other):
+            for a, b in itertools.product(values, values):
+                call = ToolCall("c1", "t", {"a": a, "b": b})
+                if other.matches(call, CONTEXT, Kind(False)) is True:
+                    assert one.matches(call, CONTEXT, Kind(False)) is True
+
+
+@settings(max_examples=20)
+@given(
+    st.permutations(
+        ['allow = ["refund"]', 'ask = ["refund(amount>5)"]', 'mode = "never_ask"', 'deny = ["refund(amount>9)"]']
+    )
+)
+def test_files_in_any_order_are_the_same_policy(tmp_path_factory: Any, texts: list[str]) -> None:
+    policy = policy_of(tmp_path_factory.mktemp("p"), *texts)
+    assert [kind_of(policy, refund, {"amount": amount}) for amount in (1, 6, 10)] == ["allow", "deny", "deny"]
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("short", "table"),
+    [
+        ("read_*", 'tools = ["read_*"]'),
+        ("refund(amount<=100)", 'tools = ["refund"]\narguments = { amount = { at_most = 100 } }'),
+        ("refund(amount < 1.5)", 'tools = ["refund"]\narguments = { amount = { below = 1.5 } }'),
+        ("refund(amount>=-1)", 'tools = ["refund"]\narguments = { amount = { at_least = -1 } }'),
+        ("refund(amount>1)", 'tools = ["refund"]\narguments = { amount = { above = 1 } }'),
+        ("t(kind=refund)", 'tools = ["t"]\narguments = { kind = { equals = "refund" } }'),
+        ("t(kind=re*)", 'tools = ["t"]\narguments = { kind = { glob = "re*" } }'),
+        ('t(kind="re*")', 'tools = ["t"]\narguments = { kind = { equals = "re*" } }'),
+        ("t(kind=5)", 'tools = ["t"]\narguments = { kind = { equals = 5 } }'),
+        ('t(kind="5")', 'tools = ["t"]\narguments = { kind = { equals = "5" } }'),
+        ("t(on=true)", 'tools = ["t"]\narguments = { on = { equals = true } }'),
+        ("t(currency in EUR|USD)", 'tools = ["t"]\narguments = { currency = { one_of = ["EUR", "USD"] } }'),
+        ("t(path within notes|src)", 'tools = ["t"]\narguments = { path = { within = ["notes", "src"] } }'),
+        ("t(url host *.example.org)", 'tools = ["t"]\narguments = { url = { hosts = ["*.example.org"] } }'),
+        (
+            "t(command runs git log --format=%h,%s)",
+            'tools = ["t"]\narguments = { command = { commands = ["git log --format=%h,%s"] } }',
+        ),
+        ("t(a=1, b=2)", 'tools = ["t"]\narguments = { b = { equals = 2 }, a = { equals = 1 } }'),
+        ("t(files[].to within src)", 'tools = ["t"]\narguments = { "files[].to" = { within = ["src"] } }'),
+    ],
+)
+def test_a_short_form_and_its_table_are_one_rule(short: str, table: str) -> None:
+    [one] = rules_of(f"ask = ['{short}']")
+    [other] = rules_of(f'[[rule]]\ndecide = "ask"\n{table}')
+    assert one == other
+
+
+@given(CONDITIONS, st.sampled_from(["allow", "ask", "deny"]))
+def test_what_is_written_of_a_condition_is_read_as_it(one: Any, decide: str) -> None:
+    def toml(value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(map(toml, value))}]"
+        return ("true" if value else "false") if isinstance(value, bool) else repr(value).replace("'", '"')
+
+    written = ", ".join(f"{key} = {toml(value)}" for key, value in one.to_json().items())
+    [rule] = rules_of(f'[[rule]]\ndecide = "{decide}"\ntools = ["t"]\narguments = {{ x = {{ {written} }} }}')
+    assert rule.arguments["x"] == one
+
+
+# -- what a rule speaks of ---------------------------------------------------------------------------------------------
+
+
+def test_of_several_values_all_have_to_be_so_for_an_allow_and_one_for_a_deny(tmp_path: Path) -> None:
+    allows = policy_of(tmp_path, 'allow = ["move(files[].path within src)"]')
+    denies = policy_of(tmp_path, 'allow = ["*"]\ndeny = ["move(files[].path within src)"]')
+    inside, outside = {"path": "src/a"}, {"path": "b"}
+    lists: list[list[dict[str, str]]] = [[inside], [inside, outside], [outside], [], [{"to": "src"}, inside]]
+    said = {"working_directory": tmp_path}
+    assert [kind_of(allows, move, {"files": files}, **said) for files in lists] == ["allow", "ask", "ask", "ask", "ask"]
+    assert [kind_of(denies, move, {"files": files}, **said) for files in lists] == [
+        "deny",
+        "deny",
+        "allow",
+        "allow",
+        "deny",
+    ]
+
+
+def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_path: Path) -> None:
+    made = refund.replace(tags=["money"], destructive=lambda arguments: arguments["amount"] > 10)
+    text = '[[rule]]\ndecide = "{0}"\n{1} = ["{2}"]\n'
+    tags = policy_of(tmp_path, text.format("deny", "tags", "money"))
+    assert kind_of(tags, made, {"amount": 1}) == "deny" and kind_of(tags, refund, {"amount": 1}) == "ask"
+    traits = policy_of(tmp_path, text.format("allow", "traits", "not destructive"))
+    assert [kind_of(traits, made, {"amount": amount}) for amount in (1, 11)] == ["allow", "ask"]
+    people = policy_of(tmp_path, text.format("deny", "principals", "eve*"), 'allow = ["*"]')
+    assert [kind_of(people, refund, {"amount": 1}, principal=who) for who in ("eve2", "ada", None)] == [
+        "deny",
+        "allow",
+        "ask",
+    ]
+
+
+def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_conditions_hold(tmp_path: Path) -> None:
+    @tool
+    async def run(command: str, cwd: str = ".") -> str:
+        return "run"
+
+    policy = policy_of(
+        tmp_path,
+        'allow = ["run(pytest *)", "run(ls *, cwd within src)"]\n[[rule]]\ndecide = "allow"\ntools = ["run"]\n'
+        'arguments = { command = { commands = ["echo *"], within = ["out"] } }',
+    )
+    said = {"working_directory": tmp_path}
+    both = {"command": "pytest && ls -l"}
+    assert kind_of(policy, run, both, **said) == "ask"
+    decision = decided(policy, run, {**both, "cwd": "src"}, **said)
+    assert (decision.kind, decision.rule) == ("allow", "p0.toml:1; p0.toml:1")
+    assert kind_of(policy, run, {"command": "pytest -q; echo ok > out/log"}, **said) == "allow"
+    assert kind_of(policy, run, {"command": "pytest -q; echo ok > log"}, **said) == "ask"
+
+
+def test_an_ask_may_ask_for_a_value_and_of_two_asks_both_reasons_are_shown(tmp_path: Path) -> None:
+    rule = '[[rule]]\ndecide = "ask"\ntools = ["refund"]\nreason = "{0}"\n'
+    policy = policy_of(tmp_path, rule.format("which note?") + 'into = "note"', rule.format("is it right?"))
+    decision = decided(policy, refund, {"amount": 1})
+    assert (decision.reason, decision.into) == ("which note?; is it right?", "note")
+    assert decision.rule == "p0.toml:1; p1.toml:1"
+
+
+def test_a_policy_lifts_no_other_guards_answer(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, 'allow = ["*"]')
+
+    def other(call: ToolCall, context: ToolContext[Any]) -> Decision:
+        return Decision("ask", "really?")
+
+    runner = Runner([refund], guards=[policy, other])
+    assert runner.run_sync(ToolCall("c1", "refund", {"amount": 1})).status == "denied"
+
+
+def test_a_condition_of_what_is_private_is_judged_and_not_shown(tmp_path: Path) -> None:
+    @tool(private=["tenant"])
+    async def pay(amount: int, tenant: str) -> str:
+        return "paid"
+
+    policy = policy_of(tmp_path, 'deny = ["pay(tenant=acme)"]')
+    decision = decided(policy, pay.bind(tenant="acme"), {"amount": 1})
+    assert (decision.kind, decision.reason) == ("deny", "the policy says so")
+    assert kind_of(policy, pay.bind(tenant="other"), {"amount": 1}) == "ask"
+
+
+def test_each_rule_says_what_it_answers_and_which_of_them_spoke(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, POLICY)
+    found = policy.decide(ToolCall("c1", "refund", {"amount": 1, "currency": "XAU"}), CONTEXT, tool=refund)
+    assert found.decision is not None and found.decision.kind == "ask"
+    assert [rule.text for rule in found.spoke] == ["ask refund(currency=XAU)"]
+    said = {rule.text: answer for rule, answer in found.said}
+    assert said["allow refund(amount<=100)"] is True and said["deny shell(rm *)"] is False
+    assert len(said) == len(policy.rules) == 8
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decide": "maybe", "tools": ("t",)},
+        {"decide": "deny"},
+        {"decide": "deny", "tools": ("t?",)},
+        {"decide": "deny", "tools": ("",)},
+        {"decide": "deny", "traits": ("harmless",)},
+        {"decide": "deny", "traits": ("read_only", "not read_only")},
+        {"decide": "deny", "tools": ("t",), "into": "pin"},
+    ],
+)
+def test_a_rule_that_says_nothing_that_can_be_is_none(given: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError):
+        Rule(**given)
+
+
+def test_a_decimal_is_compared_as_the_number_it_is(tmp_path: Path) -> None:
+    from decimal import Decimal
+
+    @tool
+    async def pay(amount: Annotated[Decimal, Field(max_digits=9)]) -> str:
+        return "paid"
+
+    policy = policy_of(tmp_path, 'allow = ["pay(amount<=100)"]', tools=[pay])
+    assert [kind_of(policy, pay, {"amount": amount}) for amount in ("99.99", "100.01")] == ["allow", "ask"]
