@@ -140,7 +140,7 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
             is_open = any(form.get("type") == "array" and not below for form in forms)
         else:
             below = [node for form in forms for node in of_property(form, part)]
-            objects = [form for form in forms if not _COMBINES & form.keys() and _may_be_object(form)]
+            objects = [form for form in forms if not _COMBINES & form.keys() and _allows_objects(form)]
             is_open = depth > 0 and bool(objects) and not any("properties" in form for form in objects)
         if is_open or not all(isinstance(node, Mapping) for node in below):
             return []
@@ -150,7 +150,7 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
     return forms_of(nodes, schema)
 
 
-def _may_be_object(form: Mapping[str, Any]) -> bool:
+def _allows_objects(form: Mapping[str, Any]) -> bool:
     return not {None, "object"}.isdisjoint(_listed_types(form.get("type")))
 
 

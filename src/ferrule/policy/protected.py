@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import PurePath
 from typing import Any
 
 from ferrule.commands import COMMAND_NAMES, read_argv, read_line
@@ -15,6 +17,7 @@ from ferrule.values.context import ToolContext
 
 _BETWEEN_WORDS = re.compile(r"[\s;|&<>()'\"`=:,]+")
 _MOST_FOLDERS = 8
+_MOST_DIRECTORIES_SEEN = 64
 
 
 class Protected:
@@ -26,39 +29,54 @@ class Protected:
     """
 
     def __init__(self, files: Iterable[str], folders: Iterable[str] = ()) -> None:
-        self._files = frozenset(files)
+        self._files = tuple(files)
         self._folders = tuple(folders)
+        self._seen_from = lru_cache(maxsize=_MOST_DIRECTORIES_SEEN)(self._kept_from)
 
     def named_by(self, call: ToolCall, context: ToolContext) -> str | None:
         """The file that a call names, if it names one: any text of its arguments, or any word of a shell line, that
         leads there by whatever links, is another hard link of it, or is a folder that holds it and not the working
         directory."""
-        base = os.path.realpath(context.working_directory)
-        files = {*self._files, os.path.join(base, PROJECT_FILE)}
-        there: dict[tuple[int, int], str] | None = None
+        base = _real_folder(context.working_directory)
+        kept = self._seen_from(base)
+        links: dict[tuple[int, int], str] | None = None
         for word, folder in _paths(call.arguments, base):
-            try:
-                path = real(os.path.expanduser(word), folder)
-            except (OSError, ValueError):
+            path = _path_named(word, folder)
+            if path is None:
                 continue
-            if there is None:
-                there = {(found.st_dev, found.st_ino): file for file in files if (found := _found(file)) is not None}
-            named = self._holds(path, files, base) or _same_file(path, there)
-            if named is not None:
-                return named
+            if path in kept or any(contains(inside, path) for inside in self._folders):
+                return path
+            found = _found(path)
+            if found is None:
+                continue
+            if links is None:
+                links = {(one.st_dev, one.st_ino): file for file in kept if (one := _found(file)) is not None}
+            if (found.st_dev, found.st_ino) in links:
+                return links[found.st_dev, found.st_ino]
         return None
 
-    def _holds(self, path: str, files: Iterable[str], base: str) -> str | None:
-        """The file that a real path is, or that lies in the folder that it is."""
-        if any(contains(folder, path) for folder in self._folders):
-            return path
-        kept = () if contains(path, base) else (*files, *self._folders)
-        return next((file for file in kept if contains(path, file)), None)
+    def _kept_from(self, base: str) -> frozenset[str]:
+        """The files and folders that no path may be, seen from a working directory: those above it may be named."""
+        kept = (*self._files, *self._folders, os.path.join(base, PROJECT_FILE))
+        above = {str(folder) for path in kept for folder in (path, *PurePath(path).parents)}
+        return frozenset(path for path in above if not contains(path, base))
 
 
-def _same_file(path: str, there: Mapping[tuple[int, int], str]) -> str | None:
-    found = _found(path)
-    return None if found is None else there.get((found.st_dev, found.st_ino))
+@lru_cache(maxsize=_MOST_DIRECTORIES_SEEN)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _path_named(word: str, folder: str) -> str | None:
+    """The real path that a word names; nothing for one that is no path, as most texts are."""
+    try:
+        if "/" not in word and word[:1] not in {"~", "."} and os.sep not in word:
+            path = os.path.join(folder, word)
+            if not os.path.lexists(path):  # one look, where `real` has one for each folder above it
+                return path
+        return real(os.path.expanduser(word), folder)
+    except (OSError, ValueError):
+        return None
 
 
 def _found(path: str) -> os.stat_result | None:
@@ -75,7 +93,7 @@ def _paths(arguments: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]
             yield re.sub("^file://", "", text.strip(), flags=re.IGNORECASE), base
         if is_line:
             words = list(dict.fromkeys(_words_in(text)))
-            folders = [word for word in words if os.path.isdir(os.path.join(base, word))]
+            folders = [word for word in words if word[:1] != "-" and os.path.isdir(os.path.join(base, word))]
             for folder in ("", *folders[:_MOST_FOLDERS]):
                 yield from ((word, os.path.join(base, folder)) for word in words)
 
