@@ -347,6 +347,9 @@ def test_what_matches_word_by_word_is_allowed(text: str) -> None:
         "env pytest",
         "pytest() { pytest; }; pytest",
         "export PATH=x; pytest",
+        "time PATH=x; pytest",
+        "time export PATH=x; pytest",
+        "command eval 'rm x'",
         "pytest\u00a0x",
         "pytest \u202e",
         "pytest\0",
@@ -354,7 +357,7 @@ def test_what_matches_word_by_word_is_allowed(text: str) -> None:
     ],
 )
 def test_what_is_not_known_whole_is_not_allowed(text: str) -> None:
-    assert not may_run(text, "pytest *", "cd *", "export *")
+    assert not may_run(text, "pytest *", "cd *", "export *", "time *", "command *")
 
 
 def test_a_program_by_a_relative_path_is_another_one_elsewhere() -> None:

@@ -64,6 +64,8 @@ _READS_CODE: Final = words_of(
 _READS_CODE_BY_OPTION: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
 """Those that do with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
 _DIRECTORY_NAMES: Final = frozenset({"cwd", "workdir", "dir", "directory", "folder", "workingdir"})
+_IN_SHELL: Final = frozenset({"time", "command", "builtin"})
+"""What may stand before a builtin."""
 _CHANGES_DIRECTORY: Final = frozenset({"cd", "pushd", "popd"})
 
 # -- programs that run their arguments ---------------------------------------------------------------------------------
@@ -138,9 +140,15 @@ def read_argv(words: Sequence[str]) -> Line:
 
 def _with_what_runs(line: Line) -> Line:
     """The line, with what its builtins do and the commands that are arguments of others."""
-    unknown = (*line.unknown, *(what for command in line.commands for what in _code_of(command)))
-    whole = Line(tuple(inner for command in line.commands for inner in _unwrapped(command)), unknown)
+    commands = tuple(inner for command in line.commands for inner in _unwrapped(command))
+    code = (what for command in commands if _is_run_by_shell(command) for what in _code_of(command))
+    whole = Line(commands, (*line.unknown, *code))
     return without_relative_paths(whole) if _changes_directory(whole.commands) else whole
+
+
+def _is_run_by_shell(command: Command) -> bool:
+    """Whether it is run by the shell that reads the line, and so may change what comes after it."""
+    return _IN_SHELL.issuperset(command.through)
 
 
 def _code_of(command: Command) -> Iterator[str]:
@@ -270,8 +278,9 @@ def _run_by_wrapper(name: str, words: tuple[str | None, ...]) -> Iterator[Comman
         else:
             break
         at += 1
-    if at < len(words):
-        yield Command(words[at:] + ((None,) if name == "xargs" else ()), tuple(assignments))
+    inner = words[at:]
+    if inner or assignments:
+        yield Command(inner + ((None,) if name == "xargs" else ()), tuple(assignments))
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------
@@ -391,7 +400,9 @@ def allowed(line: Line, patterns: Iterable[CommandPattern], may_write: Callable[
     """
     patterns = tuple(patterns)
     own = [command for command in line.commands if not command.through]
-    if line.unknown or not any(command.words for command in own) or any(command.assignments for command in own):
+    if line.unknown or not any(command.words for command in own):
+        return False
+    if any(command.assignments for command in line.commands if _is_run_by_shell(command)):
         return False
     if not all(one.target is not None and may_write(one.target) for each in line.commands for one in each.redirections):
         return False
