@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError
-from ferrule.urls import HostPattern, Url, host_found, host_matches, kind_of, kind_of_host, read_host, read_url
+from ferrule.urls import (
+    Destinations,
+    HostPattern,
+    Url,
+    host_found,
+    host_matches,
+    kind_of,
+    kind_of_host,
+    read_host,
+    read_url,
+)
 
 
 def words(text: str) -> list[str]:
@@ -28,6 +38,7 @@ def words(text: str) -> list[str]:
         ("ws://[2606:4700::0:1111]:1", ("ws", "2606:4700::1111", 1, "/", "2606:4700::1111")),
         ("git://a_b.example?x", ("git", "a_b.example", 0, "/", None)),
         ("https://de.wikipedia.org/wiki/Köln?q={1}@x", ("https", "de.wikipedia.org", 443, "/wiki/Köln", None)),
+        (f"http://{'a' * 63}.{'b.' * 94}c:65535/", ("http", f"{'a' * 63}.{'b.' * 94}c", 65_535, "/", None)),
         ("https://xn--bcher-kva.example/", ("https", "xn--bcher-kva.example", 443, "/", None)),
     ],
 )
@@ -46,7 +57,9 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
         *[(f"http://{host}/", "credentials") for host in ("a@b.example", "a:b@b.test", "@b.example", "a@b@c.test")],
         *[(f"http://{host}/", "no port") for host in ("a.example:", "a.example:0", "a.example:080")],
         *[(f"http://{host}/", "no port") for host in ("a.example:80a", "a.example:-1", "a.example:80:80", "[::1]:")],
-        ("http://a.example:65536/", "no port"),
+        ("http://a.example:65536/", "65536 is no port"),
+        ("http://a" + ".b" * 126 + "c", "no name"),
+        ("http://" + "é" * 200, "'é{120}'… is not ASCII"),
         *[(f"http://{host}/", "no host") for host in ("", ":80")],
         *[(f"http://{host}/", "no name") for host in ("a..example", ".a.example", "a.example..", "a%2eexample", "a!b")],
         *[(f"http://{host}/", "no name") for host in ("a" * 64 + ".example", "a." * 127 + "a")],
@@ -222,9 +235,91 @@ HOSTS += words("localhost a.localhost 127.0.0.1 1.1.1.1 [::1]")
 PATTERNS = HOSTS + words("* *.org *.a.org *.internal *.x.internal *.google.internal *.localhost *.xn--a.org")
 
 
-@given(*[st.sampled_from([one + port for one in PATTERNS for port in ("", ":1", ":2")])] * 2)
-def test_a_pattern_covers_another_where_it_matches_all_that_it_matches(one: str, other: str) -> None:
-    pattern, narrower = HostPattern(one), HostPattern(other)
-    some = [read_host(host + port) for host in [*HOSTS, narrower.host.replace("*", "zz")] for port in (":1", ":2", "")]
-    matched = [url for url in some if narrower.matches(url)]
-    assert pattern.covers(narrower) is all(map(pattern.matches, matched)) or narrower.host == "*"
+URLS = [
+    read_host(f"{host}:{port}") for host in [*HOSTS, *(one.replace("*", "zz") for one in PATTERNS)] for port in (1, 2)
+]
+
+
+def test_a_pattern_covers_another_where_it_matches_all_that_it_matches() -> None:
+    patterns = [HostPattern(one + port) for one in PATTERNS for port in ("", ":1", ":2")]
+    matched = {pattern: {url for url in URLS if pattern.matches(url)} for pattern in patterns}
+    assert all(matched.values())
+    wrong = [
+        (one.text, other.text)
+        for one in patterns
+        for other in patterns
+        if one.covers(other) is not (matched[other] <= matched[one])
+    ]
+    assert wrong == []
+
+
+def said(rules: Destinations, text: str) -> str:
+    kind, why = rules.verdict(read_url(text) if "/" in text else read_host(text))
+    return f"{kind}: {why}" if why else kind
+
+
+def test_a_verdict_is_the_strictest_and_says_why() -> None:
+    rules = Destinations.of(["*", "db"], ask=["a.org", "*:22"], deny=["b.org", "*.c.org:22"], schemes=["https", "ssh"])
+    verdicts = {
+        "https://x.org/": "allow",
+        "x.org": "ask: leads to x.org, which is asked about",  # by port 22, for all that is known
+        "x.org:80": "allow",
+        "a.org:80": "ask: leads to a.org, which is asked about",
+        "b.org:22": "deny: leads to b.org, which is denied",
+        "x.c.org:22": "deny: leads to x.c.org, which is denied",
+        "x.c.org:23": "allow",
+        "http://x.org/": "deny: goes by http, and allowed is https, ssh",
+        "db:1": "allow",
+        "localhost:1": "deny: leads to localhost (loopback), which is allowed only where it is written out; "
+        "allowed is: *, db",
+        "a.xn--a:1": "deny: leads to a.xn--a (written with xn--), which is allowed only where it is written out; "
+        "allowed is: *, db",
+    }
+    assert {text: said(rules, text) for text in verdicts} == verdicts
+    unknown = Destinations.of([], deny=["x.org:22"])
+    assert [said(unknown, text)[:5] for text in ("x.org", "y.org")] == ["ask: ", "allow"]
+    assert said(Destinations.of(["a.org"]), "x.org") == "deny: leads to x.org; allowed is: a.org"
+    ports = Destinations.of([], ports=[8443, 443])
+    assert said(ports, "https://x.org/") == "allow"
+    assert said(ports, "x.org") == "deny: goes to a port that is not written, and allowed is 443, 8443"
+    assert said(ports, "x.org:80") == "deny: goes to port 80, and allowed is 443, 8443"
+    assert said(Destinations.of([], ports=[], schemes=[]), "x.org") == (
+        "deny: goes to a port that is not written, and allowed is none"
+    )
+    assert said(Destinations.of([], schemes=[]), "https://x.org/") == "deny: goes by https, and allowed is nothing"
+
+
+@pytest.mark.parametrize(
+    ("url", "may", "may_not"),
+    [
+        (
+            "https://x.org/",
+            "1.1.1.1 10.0.0.5 2606:4700::1111",
+            "10.0.0.6 127.0.0.1 ::1 8.8.8.8 8.8.4.4 169.254.169.254",
+        ),
+        ("http://x.org:80/", "10.0.0.5 192.168.0.1", ""),
+        ("http://x.org:81/", "10.0.0.5", "192.168.0.1 fe80::1%1 ::ffff:10.0.0.5"),
+        ("http://x.internal/", "1.1.1.1 10.0.0.6 127.0.0.1", "169.254.0.1 169.254.169.254 198.18.0.1 8.8.8.8"),
+        ("http://localhost/", "127.0.0.1 ::1 1.1.1.1", "10.0.0.6 169.254.169.254"),
+        ("http://metadata/", "169.254.169.254 169.254.0.1", "127.0.0.1"),
+    ],
+)
+def test_a_name_leads_to_global_addresses_to_those_written_out_and_to_those_of_its_kind(
+    url: str, may: str, may_not: str
+) -> None:
+    rules = Destinations.of(["*", "10.0.0.5", "192.168.0.1:80"], deny=["8.8.8.8"], ask=["8.8.4.4"])
+    found = {address: rules.may_connect(read_url(url), address) for address in words(f"{may} {may_not}")}
+    assert found == {**dict.fromkeys(words(may), True), **dict.fromkeys(words(may_not), False)}
+
+
+@pytest.mark.parametrize("ports", [[0], [65_536], [True], ["443"], [443, -1]])
+def test_what_is_no_port_is_a_definition_error(ports: list[int]) -> None:
+    with pytest.raises(DefinitionError, match="1 to 65535"):
+        Destinations.of([], ports=ports)
+    assert Destinations.of([], ports=[1, 65_535]).ports == {1, 65_535}
+
+
+@pytest.mark.parametrize("schemes", [["HTTPS"], ["https:"], [""], [None], ["https", "1a"]])
+def test_what_is_no_scheme_is_a_definition_error(schemes: list[str]) -> None:
+    with pytest.raises(DefinitionError, match="lower case"):
+        Destinations.of([], schemes=schemes)

@@ -298,10 +298,11 @@ class HostPattern:
 
     def covers(self, other: HostPattern) -> bool:
         """Whether an allow of this pattern is one of all that an allow of `other` is."""
-        host = f"x{other.host[1:]}" if other.host.startswith("*.") else other.host
-        return (self.port in {0, other.port}) and (
-            self.host == other.host or self.matches(Url("", host, self.port, "", None))
-        )
+        below = other.host.startswith("*.")
+        if self.port not in {0, other.port} or (below and self.host[0] != "*"):
+            return False
+        host = f"x{other.host[1:]}" if below else other.host
+        return self.host == other.host or self.matches(Url("", host, self.port, "", None))
 
     def _starred(self, host: str) -> str | None:
         """What the `*` stands for in a host that this is a pattern of; empty where the pattern is the host."""
