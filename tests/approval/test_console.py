@@ -80,7 +80,7 @@ WHY = ask("it changes things")
 
 def answered(terminal: Terminal, typed: str, decision: Decision = WHY, prompt: str = PROMPT) -> Decision:
     async def run() -> Decision:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         asked = asyncio.ensure_future(approve(CALL, decision, ToolContext()))
         await asyncio.to_thread(terminal.until, prompt)
         terminal.type(typed)
@@ -91,7 +91,7 @@ def answered(terminal: Terminal, typed: str, decision: Decision = WHY, prompt: s
 
 @pytest.mark.parametrize("typed", ["y\n", "Y\n", "yes\n", " y \n"])
 def test_a_plain_yes_allows(typed: str, terminal: Terminal) -> None:
-    assert answered(terminal, typed) == allow()
+    assert answered(terminal, typed) == allow(by="ann")
 
 
 @pytest.mark.parametrize("typed", ["n\n", "\n", "no\n", "yellow\n", "yy\n", "\x04", "y y\n", "true\n"])
@@ -183,7 +183,7 @@ def test_without_a_terminal_nobody_is_there(stream: TextIO | None, monkeypatch: 
 
 
 def test_a_terminal_that_was_closed_denies(terminal: Terminal) -> None:
-    approve = console(terminal.input, terminal.output)
+    approve = console(terminal.input, terminal.output, by="ann")
     closed = Terminal()
     closed.close()
     assert asyncio.run(console(closed.input, closed.output)(CALL, ask("why"), ToolContext())).kind == "deny"
@@ -193,7 +193,7 @@ def test_a_terminal_that_was_closed_denies(terminal: Terminal) -> None:
 
 def test_a_value_is_asked_for_without_showing_it(terminal: Terminal) -> None:
     decision = answered(terminal, "s3cret pin\n", ask("a pin is needed", into="pin"), "refuse): ")
-    assert decision == allow(arguments={"path": "a.txt", "content": "hello", "pin": "s3cret pin"})
+    assert decision == allow(arguments={"path": "a.txt", "content": "hello", "pin": "s3cret pin"}, by="ann")
     terminal.output.write("done")
     terminal.output.flush()
     assert "s3cret" not in terminal.until("done")
@@ -216,7 +216,7 @@ def test_one_question_is_shown_at_a_time_whatever_loop_it_comes_from(terminal: T
     answers: dict[str, str] = {}
 
     def in_a_loop_of_its_own(name: str) -> None:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         answers[name] = asyncio.run(approve(ToolCall("1", name), ask("why"), ToolContext())).kind
 
     threads = [threading.Thread(target=in_a_loop_of_its_own, args=(name,), daemon=True) for name in ("one", "two")]
@@ -235,7 +235,7 @@ def test_one_question_is_shown_at_a_time_whatever_loop_it_comes_from(terminal: T
 
 def test_a_question_that_is_cancelled_leaves_its_answer_to_nobody(terminal: Terminal) -> None:
     async def run() -> Decision:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         first = asyncio.ensure_future(approve(ToolCall("1", "first"), ask("why"), ToolContext()))
         await asyncio.to_thread(terminal.until, PROMPT)
         second = asyncio.ensure_future(approve(ToolCall("2", "second"), ask("why"), ToolContext()))
@@ -247,7 +247,7 @@ def test_a_question_that_is_cancelled_leaves_its_answer_to_nobody(terminal: Term
         terminal.type("y\n")
         return await asyncio.wait_for(second, BOUND)
 
-    assert asyncio.run(run()) == allow()
+    assert asyncio.run(run()) == allow(by="ann")
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_a_long_value_cannot_forge_a_line_by_running_over_the_edge(
     lines = terminal.seen.removeprefix(RESET).replace("\r\n", "\n").split("\n")
     asked_in = lines.index(next(line for line in lines if line.startswith(PROMPT)))
     assert lines[:2] == ["", "x wants to run:"]
-    assert all(line.startswith(("  a = ", "  because: ", "    ┆ ")) for line in lines[2:asked_in])
+    assert all(line.startswith(("  a = ", "  because: ", "  or: ", "    ┆ ")) for line in lines[2:asked_in])
     assert all(sum(2 if ord(c) > 0x2500 else 1 for c in line) <= columns - 4 for line in lines[2:asked_in])
     assert forged in "".join(line.removeprefix("    ┆ ") for line in lines[2:asked_in])
 
@@ -307,7 +307,7 @@ def test_a_secret_prompt_that_is_cancelled_leaves_the_terminal_as_it_was(termina
     before = termios.tcgetattr(terminal.input.fileno())
 
     async def run() -> None:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         asked = asyncio.ensure_future(approve(CALL, ask("a pin is needed", into="pin"), ToolContext()))
         await asyncio.to_thread(terminal.until, "refuse): ")
         assert termios.tcgetattr(terminal.input.fileno())[3] != before[3]
@@ -346,7 +346,7 @@ def asked_about(
     """What comes of it where somebody waits for each prompt and types its answer."""
 
     async def run() -> Decision:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         asked = asyncio.ensure_future(approve(call, decision, context or ToolContext()))
         for number, (prompt, answer) in enumerate(typed):
             earlier = sum(prompt == before for before, _ in typed[:number])
@@ -434,7 +434,7 @@ NUMBERED = "".join(f"{n}\n" for n in range(1, 101))
 
 def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: Terminal) -> None:
     preview = with_preview(lambda arguments: Diff("a\nb\nd\n", "a\nc\nd\n", arguments["path"]))
-    assert asked_about(terminal, (MORE, "y\n"), call=EDIT, context=preview) == allow()
+    assert asked_about(terminal, (MORE, "y\n"), call=EDIT, context=preview) == allow(by="ann")
     assert shown_lines(terminal)[1:-1] == [
         "edit_file wants to run:",
         "  │ --- a.py",
@@ -446,6 +446,7 @@ def test_a_preview_is_shown_instead_of_the_arguments_which_are_named(terminal: T
         "  │  d",
         "  arguments, not shown: path, old, new, key",
         "  because: it changes things",
+        "  or: e to edit it, n WHY to tell the model why not",
     ]
 
 
@@ -494,7 +495,7 @@ def broken(arguments: Any) -> object:
 def test_where_a_preview_breaks_the_arguments_are_shown_and_it_says_so(
     preview: Any, why: str, terminal: Terminal
 ) -> None:
-    assert asked_about(terminal, (PROMPT, "y\n"), call=EDIT, context=with_preview(preview, "key")) == allow()
+    assert asked_about(terminal, (PROMPT, "y\n"), call=EDIT, context=with_preview(preview, "key")) == allow(by="ann")
     lines = shown_lines(terminal)
     assert lines[2] == f"  there is no preview: {why}"
     assert lines[3:7] == ["  path = 'a.py'", "  old = 'b'", "  new = 'c'", "  key = '**********'"]
@@ -523,7 +524,7 @@ def test_a_question_that_is_cancelled_during_its_preview_lets_the_next_one_be_as
         return str(opened.wait(3 * BOUND))
 
     async def run() -> Decision:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         first = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
         assert await asyncio.to_thread(began.wait, BOUND)
         first.cancel()
@@ -534,7 +535,7 @@ def test_a_question_that_is_cancelled_during_its_preview_lets_the_next_one_be_as
         return await asyncio.wait_for(second, BOUND)
 
     try:
-        assert asyncio.run(run()) == allow()
+        assert asyncio.run(run()) == allow(by="ann")
         assert "edit_file" not in terminal.seen
     finally:
         opened.set()
@@ -547,7 +548,7 @@ def test_a_preview_is_made_when_it_is_its_questions_turn(terminal: Terminal) -> 
         return content[0]
 
     async def run() -> None:
-        approve = console(terminal.input, terminal.output)
+        approve = console(terminal.input, terminal.output, by="ann")
         first = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
         second = asyncio.ensure_future(approve(EDIT, WHY, with_preview(preview)))
         await asyncio.to_thread(terminal.until, MORE)
@@ -669,7 +670,7 @@ ASKED = Decision("ask", "Which day?", schema=WANTED)
 def test_one_property_after_another_is_asked_for(terminal: Terminal) -> None:
     typed = [("date", "2026-12-24\n"), ("nights", "2\n"), ("breakfast", "y\n"), ("room", "double\n")]
     decision = asked_about(terminal, *((f"{prompt}", answer) for prompt, answer in typed), decision=ASKED)
-    assert decision == allow({"day": "2026-12-24", "nights": 2, "breakfast": True, "room": "double"})
+    assert decision == allow({"day": "2026-12-24", "nights": 2, "breakfast": True, "room": "double"}, by="ann")
     assert "asked: Which day?" in "\n".join(shown_lines(terminal))
 
 
@@ -680,7 +681,7 @@ def test_nothing_in_a_schema_can_forge_a_line_of_the_question(terminal: Terminal
 
 def test_what_may_be_empty_is_left_out(terminal: Terminal) -> None:
     left_out = [("date", "2026-12-24\n"), ("nights", "\n"), ("breakfast", "\n"), ("room", "\n")]
-    assert asked_about(terminal, *left_out, decision=ASKED) == allow({"day": "2026-12-24"})
+    assert asked_about(terminal, *left_out, decision=ASKED) == allow({"day": "2026-12-24"}, by="ann")
 
 
 def test_where_nothing_is_given_for_what_is_required_it_denies(terminal: Terminal) -> None:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
+from ferrule.arguments.parameters import Invalid
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, in_own_thread
+from ferrule.paths import real
 from ferrule.values.arguments import starred
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -98,7 +100,10 @@ class Asked:
 
     def question(self, *, whole: bool = False) -> Question:
         """The question as it is written for a terminal; what is long is cut, or not."""
-        return Question(self.call, self.decision, self.hidden, self.preview, whole=whole)
+        offers = [offer.text for offer in self.offers]
+        return Question(
+            self.call, self.decision, self.hidden, self.preview, offers=offers, edited=self.edited, whole=whole
+        )
 
     @property
     def text(self) -> str:
@@ -171,13 +176,43 @@ class Asked:
             raise NoPreview(f"it binds {', '.join(others)}, and only what is private can be bound")
         return binds
 
-    def with_arguments(self, arguments: Mapping[str, Any]) -> Asked:
-        """The question about the call with other arguments, as a person wants them, with what is on disk now.
+    def with_arguments(self, arguments: Mapping[str, Any], meanwhile: Callable[[], object] = lambda: None) -> Asked:
+        """The question about the call with other arguments, as a person wants them, with what is on disk now; a path
+        among them becomes the real one. It has no offers: what is allowed for always is what the model asked for.
 
-        It has no offers: what is allowed for always is what the model asked for.
+        Raises:
+            ValueError: where they do not fit, or the call cannot work with them; it says why.
         """
-        changed = replace(self, call=self.call.replace(arguments=freeze(dict(arguments))), offers=(), edited=True)
-        return changed.previewed()
+        given = self._fitting({name: thaw(value) for name, value in arguments.items()})
+        call = self.call.replace(arguments=freeze({**self._left_hidden(), **given}))
+        changed = replace(self, call=call, offers=(), edited=True, preview=None, binds=FrozenDict())
+        changed = changed.previewed(meanwhile)
+        if changed.problem is not None:
+            raise ValueError(changed.problem)
+        return changed
+
+    def _left_hidden(self) -> dict[str, Any]:
+        return {name: value for name, value in self.call.arguments.items() if name in self.hidden}
+
+    def _fitting(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What is shown of arguments that fit the tool's schema, with what they leave out filled in."""
+        given = {name: value for name, value in given.items() if name not in self.hidden}
+        tool = getattr(self.tool, "definition", self.tool)
+        parameters = getattr(getattr(tool, "handling", None), "parameters", None)
+        if parameters is None:
+            return given
+        try:
+            made = parameters.changed(self.call.name, given)
+        except Invalid as wrong:
+            raise ValueError(str(wrong).partition(" Nothing was run")[0]) from None
+        paths = {
+            found.place[0]: found.text for found in made.places.paths if len(found.place) == 1 and not found.is_key
+        }
+        changed = {name: path for name, path in paths.items() if made[name] != self.call.arguments.get(name)}
+        real_ones = {name: real(path, self.context.working_directory) for name, path in changed.items()}
+        in_order = dict.fromkeys((*self.call.arguments, *made))
+        names = (name for name in in_order if name in made and name not in self.hidden)
+        return {name: real_ones.get(name, thaw(made[name])) for name in names}
 
     def yes(self, *, by: str | None = None, offer: Offer | None = None) -> Answer:
         """The call may run as it is shown, and nothing else: with the arguments that a person has changed, and with

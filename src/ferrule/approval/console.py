@@ -16,12 +16,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from ferrule.approval.asked import Answer, Asked
+from ferrule.approval.editing import LONG, edited, editor, typed_value
+from ferrule.approval.offer import Offer
 from ferrule.approval.question import Question, shown_name
-from ferrule.approval.terminal import reset
+from ferrule.approval.terminal import printable, reset
 from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow
+from ferrule.values.frozen import thaw
 
 try:
     import termios as _termios
@@ -34,6 +37,7 @@ else:
 _ONE_AT_A_TIME = threading.Lock()
 _LOOK_AGAIN = 0.1
 _GOES_ON = "    ┆ "
+_OTHERWISE = "  or: e to edit it, n WHY to tell the model why not"
 
 
 class _Stopped(Exception):
@@ -65,7 +69,10 @@ class Console:
 def console(input: TextIO | None = None, output: TextIO | None = None, *, by: str | None = None) -> Console:
     """An approver that shows the call on the terminal and asks y/N; all but a plain yes denies. See docs/approvals.md.
 
-    What is long is cut, and `m` shows the whole of it and asks again. Where the tool has a `preview`, what that says is
+    What is long is cut, and `m` shows the whole of it and asks again. `e` lets the person change the arguments, which
+    are then shown and asked about anew; `n WHY` says no, and the model reads why; a number takes an offer for "always",
+    which may be narrowed before. What a `Diff` of the preview binds is looked at once more after a yes: where it has
+    changed, the new one is shown. Where the tool has a `preview`, what that says is
     shown instead of the arguments: a text, or a unified diff of a `Diff`. It is called with the arguments as this
     approver sees them, with stars for what is hidden; where it breaks, or takes longer than 10 s, the arguments are
     shown. Where it raises a `ToolError`, the call cannot work: nobody is asked, and the model is told that.
@@ -78,9 +85,16 @@ def console(input: TextIO | None = None, output: TextIO | None = None, *, by: st
     Args:
         input: Where the answer is read; standard input where it is left out.
         output: Where the question is shown; standard error where it is left out.
-        by: Who is at the terminal, for the record of what was allowed.
+        by: Who is at the terminal, for the record of what was allowed; the user of the system where it is left out.
     """
-    return Console(input, output, by)
+    return Console(input, output, _user_name() if by is None else by)
+
+
+def _user_name() -> str | None:
+    """Who the process belongs to; `None` where the system has no name for them."""
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        return getpass.getuser()
+    return None
 
 
 def _is_terminal(stream: TextIO) -> bool:
@@ -142,31 +156,131 @@ class _Dialogue:
     def _yes_or_no(self, asked: Asked) -> Answer:
         question = self._show_question(asked)
         while True:
-            answer = self._answer(f"Allow it? [y/N{', m for the whole' if question.has_more else ''}] ")
-            if answer in {"y", "yes"}:
-                return asked.yes(by=self.by)
-            if answer is None:
+            said = self._answer(f"Allow it? [y/N{', m for the whole' if question.has_more else ''}] ")
+            if said is None:
                 return asked.no("the question was left without an answer")
-            if answer not in {"m", "more"}:
-                return asked.no()
-            question = self._show_question(asked, whole=True)
+            word, _, rest = said.partition(" ")
+            word, rest = word.lower(), rest.strip()
+            chosen = word if not rest else ""
+            if chosen in {"m", "more"}:
+                question = self._show_question(asked, whole=True)
+                continue
+            if chosen in {"e", "edit"} and self._editable(asked):
+                asked = self._edit(asked)
+            elif chosen in {"y", "yes"}:
+                if (now := self._still(asked)) is asked:
+                    return asked.yes(by=self.by)
+                asked = now
+            elif chosen.isascii() and chosen.isdigit() and 1 <= int(chosen[:4]) <= len(asked.offers):
+                if (answer := self._always(asked, asked.offers[int(chosen) - 1])) is not None:
+                    return answer
+            else:
+                why = f": {rest}" if word in {"n", "no"} and rest else ""
+                return asked.no(f"the person who was asked said no{why}")
+            if asked.problem is not None:
+                return asked.no(asked.problem)
+            question = self._show_question(asked)
 
     def _show_question(self, asked: Asked, *, whole: bool = False) -> Question:
         question = asked.question(whole=whole)
         self._say(reset())
         self._show(question.text)
+        if self._editable(asked):
+            self._show(_OTHERWISE)
         return question
 
-    def _answer(self, prompt: str) -> str | None:
+    def _still(self, asked: Asked) -> Asked:
+        """`asked`, where what it was compared with is as it was shown; else the question as it is now."""
+        now = asked.previewed(self._go_on) if asked.binds else asked
+        if now.binds == asked.binds:
+            return asked
+        self._tell("It has changed since it was shown. Now:")
+        return now
+
+    def _always(self, asked: Asked, offer: Offer) -> Answer | None:
+        """The answer with the offer as the person narrows it; `None` where the question is put again."""
+        self._tell("Narrow it, or press Enter to keep each as it is.")
+        for part in offer.parts:
+            while True:
+                self._tell(f"  {shown_name(part)}: {offer.parts[part]}")
+                said = self._answer(f"{shown_name(part)}: ")
+                if said is None:
+                    return asked.no("the question was left without an answer")
+                try:
+                    offer = offer.narrowed(part, said) if said else offer
+                    break
+                except ValueError as error:
+                    self._tell(f"That cannot be: {error}")
+        self._tell(f"From now on without a question: {offer.text}")
+        said = self._answer("Allow it always? [y/N] ")
+        if said is None or said.lower() not in {"y", "yes"}:
+            return None
+        return asked.yes(by=self.by, offer=offer) if self._still(asked) is asked else None
+
+    # -- editing ------------------------------------------------------------------------------------------------------
+
+    def _editable(self, asked: Asked) -> list[str]:
+        """The arguments that are shown, and so may be changed."""
+        return (
+            []
+            if asked.decision.schema is not None
+            else [name for name in asked.call.arguments if name not in asked.hidden]
+        )
+
+    def _edit(self, asked: Asked) -> Asked:
+        """The question with the arguments as the person has changed them, as often as it takes until they fit; the
+        question as it was, where nothing is changed."""
+        arguments = {name: asked.call.arguments[name] for name in self._editable(asked)}
+        schema = getattr(asked.tool, "input_schema", None) or {}
+        self._tell("Press Enter to keep an argument as it is.")
+        while True:
+            before = dict(arguments)
+            for name in arguments:
+                node = schema.get("properties", {}).get(name)
+                arguments[name] = self._changed_argument(name, arguments[name], node)
+            try:
+                unchanged = {name: asked.call.arguments[name] for name in arguments}
+                return asked if arguments == unchanged else asked.with_arguments(arguments, self._go_on)
+            except ValueError as error:
+                self._tell(f"That cannot be: {error}")
+            if arguments == before:  # it was left as it does not fit
+                return asked
+
+    def _changed_argument(self, name: str, value: Any, node: object) -> Any:
+        text = value if isinstance(value, str) else json.dumps(thaw(value), ensure_ascii=False)
+        words = editor() if isinstance(value, str) and ("\n" in text or len(text) > LONG) else None
+        self._tell(f"  {shown_name(name)} is {text if len(text) <= LONG else f'{text[:LONG]}…'}")
+        said = self._answer(f"{shown_name(name)}{' (e for the editor)' if words else ''}: ", strip=False)
+        if not said:
+            return value
+        if words is None or said.strip() != "e":
+            return typed_value(said, node)
+        try:
+            with self._as_it_was():
+                return edited(text, words, self.source, self.shown, self._go_on)
+        except ValueError as error:
+            self._tell(f"That cannot be edited: {error}")
+            return value
+
+    def _tell(self, text: str) -> None:
+        """Show one line, whoever wrote what is in it."""
+        self._show(printable(text.replace("\n", "\\n")))
+
+    def _answer(self, prompt: str, *, strip: bool = True) -> str | None:
+        """What is typed; `None` at the end of input."""
         self._forget_what_was_typed()
         self._say(prompt)
         line = self._line()
         if line is None:
             self._say("\n")
-        return None if line is None else line.strip().lower()
+            return None
+        return line.strip() if strip else line.removesuffix("\n").removesuffix("\r")
 
     def _value(self, into: str, asked: Asked) -> Answer:
-        if self._show_question(asked).has_more and self._answer("Show the whole? [m/N] ") in {"m", "more"}:
+        if self._show_question(asked).has_more and (self._answer("Show the whole? [m/N] ") or "").lower() in {
+            "m",
+            "more",
+        }:
             self._show_question(asked, whole=True)
         prompt = f"{shown_name(into)} (not shown; empty to refuse): "
         if termios is None:  # pragma: no cover
@@ -242,6 +356,17 @@ class _Dialogue:
     def _say(self, text: str) -> None:
         self.shown.write(self._writable(text))
         self.shown.flush()
+
+    @contextlib.contextmanager
+    def _as_it_was(self) -> Iterator[None]:
+        """The terminal afterwards as it is now, whatever is run meanwhile."""
+        fd = self._descriptor()
+        before = None if termios is None or fd is None else termios.tcgetattr(fd)
+        try:
+            yield
+        finally:
+            if before is not None:
+                termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
     @contextlib.contextmanager
     def _unseen(self) -> Iterator[None]:

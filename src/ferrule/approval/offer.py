@@ -9,7 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ferrule.approval.question import shown_name
-from ferrule.values.frozen import FrozenDict, JsonObject, thaw
+from ferrule.errors import DefinitionError
+from ferrule.policy import Condition, condition
+from ferrule.policy.reading import read_short_form
+from ferrule.values.frozen import FrozenDict, JsonObject, freeze, thaw
 
 UNTIL = "for"
 """The part of an offer that says for how long."""
@@ -79,11 +82,44 @@ class Offer:
             if not 0 < seconds <= self.seconds:
                 raise ValueError(f"at most {span(self.seconds)} is offered")
             return replace(self, seconds=seconds)
-        raise ValueError(f"{part!r} is no part of this offer; its parts are: {', '.join(self.parts)}")
+        if part not in self.arguments:
+            raise ValueError(f"{part!r} is no part of this offer; its parts are: {', '.join(self.parts)}")
+        offered = self.arguments[part]
+        try:
+            given = _read_condition(text.strip(), offered)
+            if offered is not None and not condition(offered).covers(given):
+                raise ValueError(
+                    f"{_condition_text(offered)} is offered, and {given.text} is not known to be part of it"
+                )
+        except DefinitionError as error:
+            raise ValueError(str(error)) from None
+        return replace(self, arguments=FrozenDict({**self.arguments, part: freeze(given.to_json())}))
 
 
-def _condition_text(condition: Any) -> str:
-    return json.dumps(thaw(condition))
+_WORD_OF = {"within": "within ", "hosts": "host ", "commands": "runs "}
+"""How the short form of a policy file begins for each kind of list."""
+_SHORT_FORM = re.compile(r"[<>=]|(in|within|host|runs)\s")
+
+
+def _read_condition(text: str, offered: Any) -> Condition:
+    """What a person has written in the place of a condition: as a policy file has it (`<=50`, `within notes|src`), or
+    the values alone.
+
+    Raises:
+        DefinitionError: where it is none.
+    """
+    for kind, word in _WORD_OF.items():
+        if offered is not None and kind in offered:
+            values = [value.strip() for value in text.removeprefix(word).split("|")]
+            return condition({**thaw(offered), kind: values})
+    return read_short_form(f"it(it {text if _SHORT_FORM.match(text) else f'in {text}'})")[1]["it"]
+
+
+def _condition_text(given: Any) -> str:
+    try:
+        return condition(given).text
+    except DefinitionError:  # a list or an object, which stands for itself
+        return json.dumps(thaw(given.get("equals", given)), ensure_ascii=False)
 
 
 def span(seconds: float) -> str:

@@ -28,6 +28,8 @@ class Question:
         hidden: The names of the arguments that are shown as stars.
         preview: The lines that say what it would do, which are shown instead of the arguments; or a text that says
             why there are none; or `None` for a tool that has no preview.
+        offers: What may be chosen for "always", as lines that are numbered from 1.
+        edited: Whether a person has changed the arguments.
         whole: Whether nothing is cut.
 
     Attributes:
@@ -42,12 +44,15 @@ class Question:
         hidden: Sequence[str] = (),
         preview: Sequence[str] | str | None = None,
         *,
+        offers: Sequence[str] = (),
+        edited: bool = False,
         whole: bool = False,
     ) -> None:
         self.has_more = False
         self._whole = whole
         arguments = starred(call.arguments, hidden)
-        lines = ["", f"{shown_name(call.name)} {'wants to run' if decision.schema is None else 'wants to know more'}:"]
+        wants = "would run with your changes" if edited else "wants to run"
+        lines = ["", f"{shown_name(call.name)} {wants if decision.schema is None else 'wants to know more'}:"]
         if preview is None:
             lines += self._argument_lines(arguments)
         elif isinstance(preview, str):
@@ -57,6 +62,9 @@ class Question:
             lines += self._argument_lines(arguments) if whole else self._argument_names(arguments)
         if decision.reason:
             lines.append(f"  {'because' if decision.schema is None else 'asked'}: {self._escaped(decision.reason)}")
+        if decision.rule:
+            lines.append(f"  by rule: {self._escaped(decision.rule)}")
+        lines += [f"  {number} = always: {self._escaped(text)}" for number, text in enumerate(offers, 1)]
         self.text = _seen("\n".join(lines)) + "\n"
 
     def hint(self, name: str, node: object) -> str:

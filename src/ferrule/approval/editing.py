@@ -1,0 +1,85 @@
+"""A person changes a text: in the editor that they have chosen, or what they typed as one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+_LOOK_AGAIN_AFTER = 0.1
+_GRACE = 2.0
+LONG = 200
+"""Characters from which on a text is changed in an editor, where there is one."""
+
+
+def editor() -> list[str] | None:
+    """The words of `$VISUAL` or `$EDITOR`; `None` where there is none."""
+    for name in ("VISUAL", "EDITOR"):
+        with contextlib.suppress(ValueError):  # a quote that is not closed
+            if words := shlex.split(os.environ.get(name, "")):
+                return words
+    return None
+
+
+def edited(
+    text: str, words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object] = lambda: None
+) -> str:
+    """What the editor leaves of `text`, in a file of mode 0600 in a folder of its own, which is gone afterwards with
+    all that the editor has put beside it.
+
+    Args:
+        meanwhile: Called while the editor runs; where it raises, the editor is ended.
+
+    Raises:
+        ValueError: where the editor does not run or fails, or what it leaves is not UTF-8; it says why.
+    """
+    with tempfile.TemporaryDirectory(prefix="ferrule-", ignore_cleanup_errors=True) as folder:  # its mode is 0700
+        path = os.path.join(folder, "argument.txt")
+        try:
+            data = text.encode()
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+            _run([*words, path], source, shown, meanwhile)
+            with open(path, "rb") as file:
+                left = file.read().decode()
+        except UnicodeError:
+            raise ValueError("it is not UTF-8 text") from None
+        except OSError as error:
+            raise ValueError(f"{words[0]}: {error.strerror or error}") from None
+    # Most editors end the last line, where nothing ended it before.
+    return left if text.endswith("\n") else left.removesuffix("\n")
+
+
+def _run(words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object]) -> None:
+    with subprocess.Popen(words, stdin=source, stdout=shown, stderr=shown) as process:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = process.wait(_LOOK_AGAIN_AFTER)
+                    break
+                meanwhile()
+        except BaseException:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE)
+            process.kill()
+            raise
+    if code:
+        raise ValueError(f"{words[0]} ended with exit code {code}")
+
+
+def typed_value(text: str, node: object) -> Any:
+    """What was typed for an argument: JSON, or the text itself where a text is wanted and it is no text in quotes. The
+    schema says whether it fits."""
+    wants_text = isinstance(node, Mapping) and node.get("type") == "string"
+    if wants_text and not (text.startswith('"') and text.endswith('"')):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
