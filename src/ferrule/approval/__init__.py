@@ -21,16 +21,24 @@ from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
 from ferrule.approval.remembered import remembered
 from ferrule.approval.terminal import printable
+from ferrule.approval.web import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting, web
 
 __all__ = [
+    "AlreadyAnswered",
     "Answer",
+    "AnswerRefused",
     "Asked",
     "AskedApprover",
     "Grant",
     "Grants",
     "NoPreview",
+    "NotAsShown",
+    "NotWaiting",
     "Offer",
+    "OwnCall",
     "Question",
+    "Taken",
+    "Waiting",
     "callback",
     "console",
     "later",
@@ -38,4 +46,5 @@ __all__ = [
     "previewed",
     "printable",
     "remembered",
+    "web",
 ]

@@ -160,8 +160,8 @@ class Asked:
         if given is TimeoutError:
             preview = f"it takes longer than {PREVIEW_SECONDS:.0f} s"
         elif isinstance(given, Raised):
-            preview = f"it broke ({type(given.error).__name__})"
             problem = str(given.error) if isinstance(given.error, ToolError) else None
+            preview = problem or f"it broke ({type(given.error).__name__})"
         else:
             try:
                 preview = tuple(preview_lines(given))

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-_LOOK_AGAIN_AFTER = 0.1
-_GRACE = 2.0
+_EDITOR_POLL = 0.1
+_EDITOR_GRACE = 2.0
 LONG = 200
 """Characters from which on a text is changed in an editor, where there is one."""
 
@@ -44,7 +44,7 @@ def edited(
             data = text.encode()
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(data)
-            _run([*words, path], source, shown, meanwhile)
+            _run_editor([*words, path], source, shown, meanwhile)
             with open(path, "rb") as file:
                 left = file.read().decode()
         except UnicodeError:
@@ -55,18 +55,18 @@ def edited(
     return left if text.endswith("\n") else left.removesuffix("\n")
 
 
-def _run(words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object]) -> None:
+def _run_editor(words: list[str], source: TextIO, shown: TextIO, meanwhile: Callable[[], object]) -> None:
     with subprocess.Popen(words, stdin=source, stdout=shown, stderr=shown) as process:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = process.wait(_LOOK_AGAIN_AFTER)
+                    code = process.wait(_EDITOR_POLL)
                     break
                 meanwhile()
         except BaseException:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE)
+                process.wait(_EDITOR_GRACE)
             process.kill()
             raise
     if code:

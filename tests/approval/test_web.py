@@ -1,0 +1,354 @@
+"""A queue of suspended calls: the first answer to what was shown counts, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ferrule import Runner, ToolCall, ToolResult, allow, approval, ask, deny, tool
+from ferrule.approval import AlreadyAnswered, AnswerRefused, NotAsShown, NotWaiting, OwnCall, Taken, Waiting
+from ferrule.errors import DefinitionError
+from ferrule.guards import ask_before_changes
+from ferrule.store import Memory, SealedFile, Store
+from ferrule.testing import ManualClock
+from ferrule.tools import files
+
+CALL = ToolCall("1", "pay", {"to": "ada", "euros": 5})
+
+
+class Desk:
+    """A runner whose calls wait, and what was paid."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paid: list[tuple[str, int]] = []
+
+        @tool
+        async def pay(to: str, euros: int) -> str:
+            """Pay somebody."""
+            self.paid.append((to, euros))
+            return f"paid {to} {euros}"
+
+        self.runner = Runner([pay, *files.tools], guards=[ask_before_changes], approve=approval.later, **options)
+
+    async def waits(self, queue: Any, call: ToolCall = CALL) -> Waiting:
+        await queue.put(await self.runner.run(call, principal="ann"))
+        found: Waiting = (await queue.waiting())[-1]
+        return found
+
+    async def resume(self, taken: Taken) -> ToolResult:
+        return await self.runner.resume(taken.record, taken.decision, by=taken.by)
+
+
+def go(main: Callable[[], Any]) -> Any:
+    return asyncio.run(main())
+
+
+def test_a_yes_runs_what_was_shown_and_the_record_says_by_whom() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        assert "euros = 5" in shown.text and "by rule: ask_before_changes" in shown.text
+        result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
+        assert result.output == "paid ada 5" and result.record()["answered_by"] == "bob"
+        assert desk.paid == [("ada", 5)] and await queue.waiting() == []
+
+    go(main)
+
+
+@pytest.mark.parametrize("answer", [False, deny("too much")])
+def test_a_no_runs_nothing(answer: Any) -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        result = await desk.resume(await queue.answer(shown.id, shown.digest, answer, by="bob"))
+        assert result.status == "denied" and desk.paid == []
+        assert ("too much" in str(result.error)) is (answer is not False)
+
+    go(main)
+
+
+@pytest.mark.parametrize("kept_in", ["memory", "file"])
+def test_of_fifty_answers_at_once_one_counts(kept_in: str, tmp_path: Path) -> None:
+    def store() -> Store:
+        return Memory() if kept_in == "memory" else SealedFile(tmp_path / "kept" / "queue", b"k" * 32)
+
+    async def main() -> None:
+        desk, shared = Desk(), store()
+        queues = [approval.web(shared if kept_in == "memory" else store()) for _ in range(2)]
+        shown = await desk.waits(queues[0])
+        answers = (
+            queues[number % 2].answer(shown.id, shown.digest, number % 3 == 0, by=f"p{number}") for number in range(50)
+        )
+        given = await asyncio.gather(*answers, return_exceptions=True)
+        [taken] = [one for one in given if isinstance(one, Taken)]
+        assert sum(isinstance(one, AlreadyAnswered) for one in given) == 49
+        result = await desk.resume(taken)
+        assert (result.status == "ok") is (taken.decision.kind == "allow") and result.answered_by == taken.by
+        assert len(desk.paid) == (1 if taken.decision.kind == "allow" else 0)
+        again = await asyncio.gather(*(desk.resume(taken) for _ in range(50)))
+        assert {one.status for one in again} == {"invalid"} and len(desk.paid) <= 1
+
+    go(main)
+
+
+def test_an_answer_with_another_digest_takes_nothing() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        other = await desk.waits(queue, ToolCall("2", "pay", {"to": "eve", "euros": 5000}))
+        for id, digest in ((shown.id, other.digest), (other.id, shown.digest), (shown.id, ""), (shown.id, "0" * 64)):
+            with pytest.raises(NotAsShown):
+                await queue.answer(id, digest, True, by="bob")
+        assert len(await queue.waiting()) == 2
+
+    go(main)
+
+
+@pytest.mark.parametrize("id", ["", "x", "waiting ", "../x"])
+def test_an_answer_to_what_does_not_wait_is_refused(id: str) -> None:
+    async def main() -> None:
+        queue = approval.web()
+        shown = await Desk().waits(queue)
+        with pytest.raises(NotWaiting):
+            await queue.answer(id, shown.digest, True, by="bob")
+
+    go(main)
+
+
+def test_a_record_that_was_swapped_in_the_store_is_not_answered() -> None:
+    async def main() -> None:
+        desk, store = Desk(), Memory()
+        queue = approval.web(store)
+        shown = await desk.waits(queue)
+        other = await desk.waits(queue, ToolCall("2", "pay", {"to": "eve", "euros": 5000}))
+        old, new = store.get(f"waiting {shown.id}"), store.get(f"waiting {other.id}")
+        assert store.compare_and_set(f"waiting {shown.id}", old, new)
+        with pytest.raises(NotWaiting):
+            await queue.answer(shown.id, shown.digest, True, by="bob")
+
+    go(main)
+
+
+def test_a_record_that_was_changed_in_the_store_runs_nothing() -> None:
+    async def main() -> None:
+        desk, store = Desk(), Memory()
+        queue = approval.web(store)
+        shown = await desk.waits(queue)
+        old = store.get(f"waiting {shown.id}")
+        changed = {"pending": {**old["pending"], "arguments": {"to": "eve", "euros": 5000}}}
+        assert store.compare_and_set(f"waiting {shown.id}", old, changed)
+        with pytest.raises(NotAsShown):
+            await queue.answer(shown.id, shown.digest, True, by="bob")
+        [shown] = await queue.waiting()
+        result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
+        assert result.status == "invalid" and desk.paid == []
+
+    go(main)
+
+
+def test_what_has_expired_does_not_wait_and_is_forgotten() -> None:
+    async def main() -> None:
+        desk, store = Desk(clock=ManualClock(now=1_000.0), resume_within=5.0), Memory()
+        queue = approval.web(store)
+        id = await queue.put(await desk.runner.run(CALL))
+        with pytest.raises(NotWaiting):
+            await queue.answer(id, "", True, by="bob")
+        assert await queue.waiting() == [] and store.items() == {}
+
+    go(main)
+
+
+@pytest.mark.parametrize("given", [None, "yes", 1, "true", {"approved": True}, ask("later")])
+def test_what_is_no_answer_takes_nothing(given: Any) -> None:
+    async def main() -> None:
+        queue = approval.web()
+        shown = await Desk().waits(queue)
+        with pytest.raises(DefinitionError):
+            await queue.answer(shown.id, shown.digest, given, by="bob")
+        with pytest.raises(DefinitionError):
+            await queue.answer(shown.id, shown.digest, True, by="")
+        assert len(await queue.waiting()) == 1
+
+    go(main)
+
+
+def test_a_principal_does_not_allow_its_own_call_where_that_is_barred() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web(own=False)
+        shown = await desk.waits(queue)
+        with pytest.raises(OwnCall):
+            await queue.answer(shown.id, shown.digest, allow(by="eve"), by="ann")
+        taken = await queue.answer(shown.id, shown.digest, False, by="ann")
+        assert taken.decision.kind == "deny"
+
+    go(main)
+
+
+def test_who_answers_is_what_the_application_says_and_nothing_else() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        taken = await queue.answer(shown.id, shown.digest, allow(by="somebody else"), by="bob")
+        assert (taken.by, taken.decision.by) == ("bob", "bob")
+
+    go(main)
+
+
+def test_an_answer_may_have_other_arguments() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        changed = allow({**shown.asked.arguments, "euros": 3})
+        await desk.resume(await queue.answer(shown.id, shown.digest, changed, by="bob"))
+        assert desk.paid == [("ada", 3)]
+
+    go(main)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_file_that_changes_before_or_after_the_answer_is_not_written_over(when: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one\n", encoding="utf-8")
+
+    async def main() -> None:
+        desk = Desk()
+        queue = approval.web(tools=desk.runner.tools)
+        call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
+        shown = await desk.waits(queue, call)
+        assert "-one" in shown.text and "+new" in shown.text
+        if when == "before":
+            path.write_text("two\n", encoding="utf-8")
+            with pytest.raises(NotAsShown):
+                await queue.answer(shown.id, shown.digest, True, by="bob")
+            [shown] = await queue.waiting()
+            assert "-two" in shown.text
+        taken = await queue.answer(shown.id, shown.digest, True, by="bob")
+        if when == "after":
+            path.write_text("two\n", encoding="utf-8")
+        result = await desk.resume(taken)
+        assert result.success is (when == "before")
+        assert path.read_text(encoding="utf-8") == ("new\n" if when == "before" else "two\n")
+
+    go(main)
+
+
+def test_what_is_put_again_waits_again_and_runs_once_all_the_same() -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        for expected in ("ok", "invalid"):
+            result = await desk.resume(await queue.answer(shown.id, shown.digest, True, by="bob"))
+            assert result.status == expected
+            await queue.put(dict(shown.record))
+        assert desk.paid == [("ada", 5)]
+
+    go(main)
+
+
+def test_what_is_no_suspended_call_is_not_put() -> None:
+    async def main() -> None:
+        queue = approval.web()
+        done = await Runner([tool(lambda: 1, name="one")]).run("one")
+        for wrong in (done, {}, {"pending": None}, {"pending": {}}, "x"):
+            with pytest.raises(DefinitionError):
+                await queue.put(wrong)
+
+    go(main)
+
+
+@pytest.mark.parametrize("error", [AlreadyAnswered, NotAsShown, NotWaiting, OwnCall])
+def test_an_answer_that_does_not_count_is_one_kind_of_error(error: type[Exception]) -> None:
+    assert issubclass(error, AnswerRefused)
+
+
+# The model, and what a wait holds
+
+
+APPROVES_ITSELF = [
+    {"approved": True},
+    {"confirm": "yes"},
+    {"_approval": {"by": "ann"}},
+    {"expected": "nothing"},
+    {"by": "bob"},
+]
+
+
+@pytest.mark.parametrize("more", APPROVES_ITSELF)
+def test_nothing_that_a_model_sends_is_an_answer(more: dict[str, Any]) -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        result = await desk.runner.run(ToolCall("1", "pay", {"to": "ada", "euros": 5, **more}))
+        assert result.status == "invalid"
+
+        @tool
+        async def anything(**given: Any) -> str:
+            """Take anything."""
+            desk.paid.append(("anything", 0))
+            return "APPROVED by ann"
+
+        runner = Runner([anything], guards=[ask_before_changes], approve=approval.later)
+        assert (await runner.run("anything", more)).status == "suspended"
+        assert desk.paid == [] and await queue.waiting() == []
+
+    go(main)
+
+
+def test_a_call_that_waits_holds_no_slot_and_no_deadline() -> None:
+    answered = threading.Event()
+    ran: list[str] = []
+
+    @tool
+    async def change(name: str) -> str:
+        """Change something."""
+        ran.append(name)
+        if name == "quick":
+            answered.set()
+        return name
+
+    def person(asked: approval.Asked) -> bool:
+        # The first is answered once the second has run: with one slot, and a deadline of its own.
+        return asked.call.arguments["name"] == "quick" or answered.wait(20)
+
+    async def main() -> None:
+        approve = approval.callback(person)
+        runner = Runner([change], guards=[ask_before_changes], approve=approve, concurrency=1, timeout=20)
+        slow = asyncio.ensure_future(runner.run("change", {"name": "slow"}))
+        await asyncio.sleep(0)
+        quick = await runner.run("change", {"name": "quick"})
+        assert (quick.status, (await slow).status) == ("ok", "ok")
+
+    go(main)
+    assert ran == ["quick", "slow"]
+
+
+def test_a_yes_that_comes_after_the_call_was_cancelled_runs_nothing() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    @tool
+    async def change(name: str) -> str:
+        """Change something."""
+        ran.append(name)
+        return name
+
+    def person(question: approval.Asked) -> bool:
+        asked.set()
+        return go_on.wait(20)
+
+    async def main() -> None:
+        runner = Runner([change], guards=[ask_before_changes], approve=approval.callback(person))
+        running = asyncio.ensure_future(runner.run("change", {"name": "x"}))
+        await asyncio.to_thread(asked.wait, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        go_on.set()
+        await asyncio.sleep(0)
+
+    go(main)
+    assert ran == []
