@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
-from store import Store
+from store import Queue, Store
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolError, deny, models, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolError, approval, deny, models, tool
 from ferrule.guards import ask_before_changes
 from ferrule.loop import Run, resume, run
 
@@ -58,10 +58,6 @@ def within_what_was_paid(call: ToolCall, context: ToolContext[Store]) -> Decisio
     return deny(f"no more than {euros(left)} can be paid back") if call.arguments["cents"] > left else None
 
 
-def later(call: ToolCall, decision: Decision, context: ToolContext[Store]) -> Decision:
-    return decision  # nobody is asked now: the run is suspended, and the page shows what waits
-
-
 def pretend(messages: Sequence[models.Message]) -> Any:
     """Stands in for a model: finds the order, asks to pay all of it back, and says what came of it."""
     last, question = messages[-1], next(one["content"] for one in messages if one["role"] == "user")
@@ -86,12 +82,13 @@ class Agent:
         self.runner = Runner(
             [find_order, refund],
             guards=[within_what_was_paid, ask_before_changes],
-            approve=later,
+            approve=approval.later,  # nobody is asked now: the run is suspended, and the page shows what waits
             resume_key=resume_key,
             journal=store,
             deps=store,
             timeout=30,
         )
+        self.queue = approval.web(Queue(store), tools=self.runner.tools)
 
     async def ask(self, customer: str, question: str) -> None:
         """Begin a case. It ends with an answer, or waits for a person."""
@@ -105,13 +102,30 @@ class Agent:
         await self._begin(case, stopped["customer"], stopped["question"], stopped["so_far"])
         return True
 
-    async def answer(self, case: int, call_id: str, key: str, yes: bool, by: str) -> bool:
-        """Go on with a case; False where this call does not wait any more, so that the answer counts for nothing."""
+    async def waiting(self) -> dict[str, approval.Waiting]:
+        """What waits for an answer, by the key of its record."""
+        for case in self.store.cases():
+            if case["left_behind"]:  # whoever took the answer was ended: it is asked about again
+                await self._put(case["waiting"])
+        return {one.id: one for one in await self.queue.waiting()}
+
+    async def answer(self, case: int, call_id: str, key: str, digest: str, yes: bool, by: str) -> None:
+        """Go on with a case.
+
+        Raises:
+            AnswerRefused: where the answer does not count.
+        """
+        taken = await self.queue.answer(key, digest, yes, by=by)
         suspended = self.store.claim(case, call_id, key)
         if suspended is None:
-            return False
-        await self._follow(case, resume(suspended, {call_id: yes}, new_model(), self.runner, by=by))
-        return True
+            await self.queue.put(taken.record)
+            raise approval.NotWaiting("another answer to this case is being worked on: answer again in a moment")
+        going = resume(suspended, {call_id: taken.decision}, new_model(), self.runner, by=taken.by)
+        await self._follow(case, going)
+
+    async def _put(self, waiting: Iterable[dict[str, Any]]) -> None:
+        for pending in waiting:
+            await self.queue.put({"pending": {name: one for name, one in pending.items() if name != "order"}})
 
     async def _begin(self, case: int, customer: str, question: str, so_far: dict[str, Any] | None = None) -> None:
         model, context = new_model(), ToolContext(principal=customer)
@@ -130,5 +144,7 @@ class Agent:
             said = f"{type(error).__name__}: {error}"
             self.store.keep(case, "waiting" if waiting else "stopped", said, waiting, so_far)
         else:
+            waiting = result.suspended
             status = {"suspended": "waiting", "done": "done"}.get(result.status, "stopped")
-            self.store.keep(case, status, result.text or result.reason or "", result.suspended)
+            self.store.keep(case, status, result.text or result.reason or "", waiting)
+        await self._put((waiting or {}).get("waiting", {}).values())

@@ -38,6 +38,8 @@ from starlette.routing import Route
 from starlette.templating import Jinja2Templates
 from store import Store, read_key
 
+from ferrule.approval import AnswerRefused
+
 HERE = Path(__file__).parent
 COOKIE = "desk"
 HEADERS = {
@@ -76,7 +78,10 @@ class Desk:
 
     async def show(self, request: Request) -> Response:
         session = request.cookies.get(COOKIE) or secrets.token_urlsafe()
+        waits = await self.agent.waiting()
         cases = self.store.cases()
+        for call in (call for case in cases for call in case["waiting"]):
+            call["digest"] = waits[call["key"]].digest if call["key"] in waits else None
         shown = {
             "waiting": [case for case in cases if case["waiting"]],
             "others": [case for case in cases if not case["waiting"]],
@@ -103,9 +108,11 @@ class Desk:
             return PlainTextResponse("This form is not from the page of the desk. Open the page again.", 403)
         if fields.get("answer") not in {"yes", "no"} or not fields.get("case", "").isdecimal():
             return PlainTextResponse("An answer is yes or no, to a case.", 400)
-        shown = (int(fields["case"]), fields.get("call", ""), fields.get("key", ""))
-        if not await self.agent.answer(*shown, fields["answer"] == "yes", person(request)):
-            return PlainTextResponse("This does not wait any more: somebody else has answered.", 409)
+        case, shown = int(fields["case"]), (fields.get(name, "") for name in ("call", "key", "digest"))
+        try:
+            await self.agent.answer(case, *shown, yes=fields["answer"] == "yes", by=person(request))
+        except AnswerRefused as error:
+            return PlainTextResponse(f"This answer does not count: {error}.", 409)
         return RedirectResponse("/", 303)
 
     async def again(self, request: Request) -> Response:

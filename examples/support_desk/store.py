@@ -1,4 +1,5 @@
-"""What the support desk keeps, in one SQLite file: orders, refunds, cases, what was taken up, and the journal."""
+"""What the support desk keeps, in one SQLite file: orders, refunds, cases, what waits for an answer, what was taken up,
+and the journal."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ CREATE TABLE IF NOT EXISTS refunds (id INTEGER PRIMARY KEY, order_id INTEGER, ce
 CREATE TABLE IF NOT EXISTS cases
     (id INTEGER PRIMARY KEY, customer TEXT, question TEXT, status TEXT, answer TEXT, suspended TEXT, so_far TEXT,
     at REAL);
+CREATE TABLE IF NOT EXISTS queue (key TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS taken (key TEXT PRIMARY KEY, expires_at REAL);
 CREATE TABLE IF NOT EXISTS journal (at REAL, what TEXT, record TEXT);
 INSERT OR IGNORE INTO orders VALUES
@@ -136,6 +138,31 @@ class Store:
         """True for the first who comes with this key, of all processes."""
         with self.transaction() as connection:
             return connection.execute("INSERT OR IGNORE INTO taken VALUES (?, ?)", (key, expires_at)).rowcount == 1
+
+
+class Queue:
+    """What waits for an answer, in the same file: a store with compare-and-set, as `approval.web` takes one."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def get(self, key: str) -> Any:
+        return self.items(key).get(key)
+
+    def items(self, prefix: str = "") -> dict[str, Any]:
+        rows = self.store.rows("SELECT key, value FROM queue WHERE substr(key, 1, ?) = ?", len(prefix), prefix)
+        return {row["key"]: json.loads(row["value"]) for row in rows}
+
+    def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        with self.store.transaction() as connection:
+            row = connection.execute("SELECT value FROM queue WHERE key = ?", (key,)).fetchone()
+            if (row and json.loads(row["value"])) != old:
+                return False
+            if new is None:
+                connection.execute("DELETE FROM queue WHERE key = ?", (key,))
+            else:
+                connection.execute("REPLACE INTO queue VALUES (?, ?)", (key, json.dumps(new)))
+            return True
 
 
 def read_key(path: Path) -> bytes:

@@ -312,7 +312,7 @@ def test_what_customers_write_is_text_on_the_page(tmp_path: Path, visit: Visit) 
     page = Forms(response.text)
     assert not page.tags & {"script", "img"}
     [fields] = [fields for leads_to, fields in page.forms if leads_to == "/answer"]
-    assert fields.keys() == {"token", "case", "call", "key"}
+    assert fields.keys() == {"token", "case", "call", "key", "digest"}
     assert "&lt;script&gt;" in response.text and "default-src 'none'" in response.headers["content-security-policy"]
 
 
@@ -331,6 +331,7 @@ def test_a_form_that_is_not_from_the_page_does_nothing(tmp_path: Path, visit: Vi
         assert person.client.post("/answer", data=yes, headers={"host": "example.com"}).status_code == 400
         assert person.client.get("/answer", params=yes).status_code == 405
         assert person.answer("yes", shown | {"key": "x"}).status_code == 409  # not what was shown
+        assert person.answer("yes", shown | {"digest": "x"}).status_code == 409
         assert person.answer("perhaps", shown).status_code == 400
         assert person.client.post("/ask", data={"token": shown["token"], "customer": "ada"}).status_code == 400
         cookie = person.client.get("/").headers["set-cookie"].lower()
