@@ -1,6 +1,9 @@
-"""Who answers when a guard asks: the person at the terminal, by `console`, with what `question` and `preview` write;
-`remembered` asks once for what a person allows for a while, and keeps it as `Grants`. `printable` is for whatever a
-program prints that others have written.
+"""Who answers when a guard asks.
+
+The person at the terminal, by `console`; a function of the program's own, by `callback`; nobody now, by `later`, so
+that the call waits, perhaps in the queue of a page, which is `web`. `remembered` asks once for what a person allows for
+a while, and keeps it as `Grants`. `Asked`, `Question` and `preview_lines` are what a person is shown; `printable` is
+for whatever a program prints that others have written.
 
 An approver takes the call, the decision that asks and the context: `allow(…)` or `True` lets the call run, `ask(…)`
 suspends it, and everything else, breaking too, denies. The smallest one of your own:

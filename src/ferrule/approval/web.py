@@ -90,7 +90,7 @@ class Web:
         Raises:
             DefinitionError: for what is no suspended call.
         """
-        record = suspended.record() if isinstance(suspended, ToolResult) else suspended
+        record: object = suspended.record() if isinstance(suspended, ToolResult) else suspended
         pending = record.get("pending") if isinstance(record, Mapping) else None
         if not isinstance(pending, Mapping) or not isinstance(pending.get("key"), str):
             raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none")
@@ -123,9 +123,11 @@ class Web:
             AnswerRefused: where the answer does not count; nothing is taken then.
             DefinitionError: for what is no answer, and without `by`.
         """
-        if not isinstance(given, bool) and not (isinstance(given, Decision) and given.kind != "ask"):
-            raise DefinitionError(f"an answer is True, False, allow(…) or deny(…), not {given!r}")
-        if not isinstance(by, str) or not by:
+        answer: object = given  # perhaps of a body
+        if not isinstance(answer, bool) and not (isinstance(answer, Decision) and answer.kind != "ask"):
+            raise DefinitionError(f"an answer is True, False, allow(…) or deny(…), not {answer!r}")
+        who: object = by
+        if not isinstance(who, str) or not who:
             raise DefinitionError("answer(by=…) is the name of who answers, as your application's sign-in says")
         return await _off_loop(lambda: self._take(id, digest, given, by))
 
