@@ -26,14 +26,15 @@ _ALWAYS = (
 # Beside which a joiner shows something: it makes one emoji of two, and shapes the letters of Persian and of India.
 _BESIDE_JOINERS = f"[^\x00-\x7f\ufe0e\ufe0f\u200c\u200d\u2028\u2029{_ALWAYS}]"
 _JOINERS = f"(?<!{_BESIDE_JOINERS})(?<!{_SYMBOL}\ufe0f)[\u200c\u200d]|[\u200c\u200d](?!{_BESIDE_JOINERS})"
-HIDDEN = re.compile(f"[{_ALWAYS}]|(?<!{_SYMBOL})(?!{_KEYCAP})[\ufe0e\ufe0f]|{_JOINERS}")
-"""One such character. Those that say behind a symbol or a key whether that is coloured are none, nor is a joiner
-between two characters that are not ASCII."""
+HIDDEN = f"[{_ALWAYS}]|(?<!{_SYMBOL})(?!{_KEYCAP})[\ufe0e\ufe0f]|{_JOINERS}"
+"""One such character, as a text for `re`, as all here: to compile them takes milliseconds, and most programs need none.
+Those that say behind a symbol or a key whether that is coloured are none, nor is a joiner between two characters that
+are not ASCII."""
 
 
-_LINE_BREAKS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+_LINE_BREAKS = "\r\n|[\r\x0b\x0c\x85\u2028\u2029]"
 # ECMA-48: control sequences; strings for the terminal, such as titles and links, with their ends; other escapes.
-_ESCAPES = re.compile(
+_ESCAPES = (
     "(?:\x1b\\[|\x9b)[0-?]*+[ -/]*+[@-~]"
     "|(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]*+(?:\x07|\x1b\\\\|\x9c)"
     "|\x1b[ -/]*+[0-OQ-WYZ\\\\`-~]"
@@ -46,8 +47,8 @@ def visible(text: str) -> tuple[str, int]:
     text = clean(text)
     if text.isascii() and text.isprintable():
         return text, 0
-    lines = _LINE_BREAKS.sub("\n", text)
-    seen = HIDDEN.sub("", _ESCAPES.sub("", lines))
+    lines = re.sub(_LINE_BREAKS, "\n", text)
+    seen = re.sub(HIDDEN, "", re.sub(_ESCAPES, "", lines))
     return seen, len(lines) - len(seen)
 
 
@@ -72,9 +73,8 @@ _TO_A_PAGE = rf"""(?<=<a\s)\s*+href=(?:"https?://[^"<>\\]*+"|'https?://[^'<>\\]*
 _LOADING_TAG = rf"(?i:<(?:script|style)\b|<[a-z][\w-]*+[\s/](?=[^<>]*=)(?!{_TO_A_PAGE}|\s*+{_QUIET}))[^<>]*+"
 _QUIET_IMAGE = r"""[^\[\]]*\]\((?:[\w.%+-]|(?<!\()/(?!/))++(?:\s++"[^"<>]*")?\)"""
 _LOADING_IMAGE = rf"!\[(?!{_QUIET_IMAGE})(?:[^\[\]]*+\]\([^\s()]*+)?"
-_LOADING_TAGS, _LOADING_IMAGES = re.compile(_LOADING_TAG), re.compile(_LOADING_IMAGE)
-_QUERIES = re.compile(r"""(//[^\s"'<>()?#]*+)[?#][^\s"'<>()]*""")
-_ENDS_IMAGES = re.compile(r"\][(\[:\]]")
+_QUERIES = r"""(//[^\s"'<>()?#]*+)[?#][^\s"'<>()]*"""
+_ENDS_IMAGES = r"\][(\[:\]]"
 """Without one of these, `![` is no image anywhere."""
 
 _IN_ANGLES = (
@@ -84,7 +84,7 @@ _IN_ANGLES = (
 _IN_BRACKETS = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK"
 _ROLE_NAMES = "Human|HUMAN|Assistant|ASSISTANT|SYSTEM|USER"
 # The marks of chat templates, and of what Ferrule itself has left out.
-_TEMPLATE_MARKS = re.compile(
+_TEMPLATE_MARKS = (
     rf"(?:{REFERENCE}|<)(?=[|\uff5c][^|\uff5c<>\[&\n]{{1,100}}[|\uff5c]>|/?(?:{_IN_ANGLES})>|</?SYS>>)"
     rf"|(?:{REFERENCE}|\[)(?=/?(?:{_IN_BRACKETS})\]|cut(?:\]|: \d))"
     rf"|(?:(?m:^)|(?<=\\n))(?:{REFERENCE}(?=(?:uman|UMAN|ssistant|SSISTANT|YSTEM|SER):)|(?=(?:{_ROLE_NAMES}):)[A-Z])"
@@ -94,13 +94,13 @@ _TEMPLATE_MARKS = re.compile(
 def inert(text: str) -> str:
     """The text whose HTML and Markdown load and run nothing, and which holds no mark of a chat template."""
     if "<" in text:
-        text = _LOADING_TAGS.sub(_as_text, text)
-    if "![" in text and _ENDS_IMAGES.search(text):
-        text = _LOADING_IMAGES.sub(_as_text, text)
-    return _TEMPLATE_MARKS.sub(reference, text)
+        text = re.sub(_LOADING_TAG, _as_text, text)
+    if "![" in text and re.search(_ENDS_IMAGES, text):
+        text = re.sub(_LOADING_IMAGE, _as_text, text)
+    return re.sub(_TEMPLATE_MARKS, reference, text)
 
 
 def _as_text(found: re.Match[str]) -> str:
     """What would have loaded something, as text, with no data in its address."""
-    whole = _QUERIES.sub(r"\1", found[0])
+    whole = re.sub(_QUERIES, r"\1", found[0])
     return f"!&#91;{whole[2:]}" if whole.startswith("![") else f"&lt;{whole[1:]}"

@@ -192,7 +192,8 @@ def test_errors_are_output_too(kind: str, text: str) -> None:
             raise raised[kind]
         return ToolResult(text, error=text) if kind == "result" else text
 
-    arguments: dict[str, Any] = {"an argument": {"number": text}, "a key": {text: 1}}.get(kind, {})
+    given_arguments: dict[str, dict[str, Any]] = {"an argument": {"number": text}, "a key": {text: 1}}
+    arguments = given_arguments.get(kind, {})
     result = asyncio.run(Runner([give], around=AROUND, guards=[guard]).run("give", arguments))
     for shown in (result.text, result.error or ""):
         assert len(shown) < 17_000

@@ -61,7 +61,7 @@ def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
     def act(pin: str, how: str, context: ToolContext) -> str:
         address = f"https://u:{pin}@h.test/?token={pin}"
         context.announce({"at": address})
-        context.progress(message=address)
+        context.progress(1, 2, address)
         if how == "exposed":
             raise LookupError(address)
         if how == "hidden":
@@ -71,13 +71,15 @@ def test_what_is_declared_secret_is_nowhere_that_is_written_or_told(
         return "done"
 
     def observe(event: Event) -> None:
-        told.append((event.kind, event.call, dict(event.call.arguments), event.data, repr(event)))
+        data = {key: value for key, value in event.data.items() if key != "exception"}  # the very object, for programs
+        told.append((event.kind, event.call, dict(event.call.arguments), data, repr(event)))
 
     log = events.to_file(tmp_path / "log", include=["input", "output", "error", "metadata", "repairs"])
     runner = Runner([act.bind(pin=secret)], observers=[observe, log])
     with log, caplog.at_level(logging.DEBUG):
-        for how in ("fine", "exposed", "hidden", "said"):
+        for how, status in (("fine", "ok"), ("exposed", "failed"), ("hidden", "failed"), ("said", "failed")):
             result = asyncio.run(runner.run("act", {"how": how}, ToolContext[Any](secrets={"k": secret})))
+            assert result.status == status and "positional" not in result.text
             told.append((result.record(), repr(result), repr(result.call), result.text))
     everything = f"{told!r} {(tmp_path / 'log').read_text()} {caplog.text}"
     assert secret not in everything and "****" in everything

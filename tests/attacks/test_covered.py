@@ -117,7 +117,8 @@ PROMISED_SO_FAR = {
     "atk067": "a tool without a limit of its own may take all threads: `concurrency=` on the tool is the limit",
     "atk070": "there is no journal that is kept; what is promised of a killed program is that nothing of it goes on",
     "atk091": "there is no journal that is kept; what is cut here is the log of calls",
-    "atk094": "there are no spans and metrics yet; what is looked at are events, records, the log, errors and `repr`",
+    "atk094": "there are no spans and metrics yet; events, records, the log, errors and `repr` are looked at. "
+    "An observer has the exception itself, too, as it was raised",
     "atk097": "within a batch, and of suspended calls in all processes that share a journal's `take`",
     "atk100": 'a handler has no sandbox, as SECURITY.md says under "What is not promised"; its processes end with it',
 }

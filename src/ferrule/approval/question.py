@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -127,7 +128,7 @@ class Question:
 
 def _seen(text: str) -> str:
     """`text` with what no terminal shows as escapes."""
-    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return re.sub(HIDDEN, lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shown_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from ferrule.characters import HIDDEN
@@ -46,4 +47,4 @@ def printable(text: str) -> str:
     What models, tools and servers say goes through this wherever a program prints it; see docs/approvals.md.
     """
     shown = "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return HIDDEN.sub("\N{REPLACEMENT CHARACTER}", shown)
+    return re.sub(HIDDEN, "\N{REPLACEMENT CHARACTER}", shown)

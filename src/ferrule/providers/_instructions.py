@@ -72,7 +72,7 @@ def hidden_in(text: str) -> str | None:
     """What of a text nobody sees, quoted with escapes; `None` for nothing."""
     if text.isascii() and text.isprintable():
         return None
-    places = {found.start() for found in HIDDEN.finditer(text)}
+    places = {found.start() for found in re.finditer(HIDDEN, text)}
     if not places:
         return None
     begin, end = max(0, min(places) - _QUOTED_AROUND), min(places) + _QUOTED_AROUND
@@ -132,7 +132,7 @@ def _texts_below(value: Any, path: str) -> Iterator[tuple[str, str]]:
 def _words_read(text: str) -> str:
     """The text as it is read, whatever it is written in: no hidden characters, one blank between words."""
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", HIDDEN.sub("", text)).replace("’", "'")
+        text = unicodedata.normalize("NFKC", re.sub(HIDDEN, "", text)).replace("’", "'")
     return " ".join(text.split())
 
 
