@@ -226,6 +226,23 @@ def test_of_what_is_destructive_or_runs_anything_these_arguments_in_this_session
     assert list(offers_of(one, arguments, session=None)) == []
 
 
+def test_an_argument_vector_goes_by_its_command_and_what_stands_beside_a_command_stays_the_same() -> None:
+    @tool
+    async def argv(argv: list[str], stdin: str = "x") -> int:
+        """Run a program."""
+        return len(argv)
+
+    @tool(destructive=False)
+    async def lines(commands: list[str]) -> int:
+        """Run lines."""
+        return len(commands)
+
+    offers = offers_of(argv, {"argv": ["git", "log", "-1"]})
+    assert offers["always"].arguments == {"argv": {"commands": ["git log -1", "git log *"]}, "stdin": {"equals": "x"}}
+    assert list(offers_of(argv, {"argv": ["sh", "-c", "ls"]})) == FOUR[:1]
+    assert list(offers_of(lines, {"commands": ["git", "log"]})) == FOUR[:1]
+
+
 def test_without_a_session_nothing_is_offered_for_one() -> None:
     assert list(offers_of(note, NOTE, session=None)) == ["these", "always"]
 
@@ -255,9 +272,22 @@ def supplies(call: ToolCall, context: ToolContext) -> Mapping[str, Any] | None:
     return None if call.arguments["token"] == "abc" else {**call.arguments, "token": "abc"}
 
 
+async def _signs(payload: dict[str, Any]) -> str:
+    return "signed"
+
+
+signs = Tool(
+    name="signs",
+    handler=_signs,
+    destructive=False,
+    input_schema={"type": "object", "properties": {"key": {"type": "string", "writeOnly": True}}},
+)
+
+
 @pytest.mark.parametrize(
     ("one", "arguments", "guards"),
     [
+        (signs, {"key": "a"}, (asks,)),
         (login, {"user": "a", "password": "b"}, (asks,)),
         (note.bind(to="bob"), {}, (asks,)),
         (post, {"text": "a"}, (supplies, asks)),
@@ -516,6 +546,33 @@ def test_what_ends_anyway_is_used_before_what_is_counted() -> None:
     was_asked(wider, runner_of(wider, note, grants=grants)[0], "note", {**NOTE, "text": "other"})
     assert not was_asked(person, runner, "note", NOTE)
     assert sorted(str(grant.uses) for grant in grants.listed()) == ["1", "None"]
+
+
+def test_the_text_of_a_grant_for_these_arguments_has_them_and_what_has_ended_is_not_kept() -> None:
+    clock, person = ManualClock(), Person("these", narrow=lambda offer: replace(offer, seconds=60.0))
+    runner, grants = runner_of(person, note, clock=clock)
+    assert was_asked(person, runner, "note", NOTE)
+    [grant] = grants.listed(clock)
+    assert grant.text == 'note with to="bob", text="hello", copies=2, kind="a", for 1m'
+    go(clock.advance(60))
+    assert grants.listed(clock) == [] and len(grants.store.items()) == 1
+    assert was_asked(person, runner, "note", NOTE) and len(grants.store.items()) == 1
+
+
+@pytest.mark.parametrize(("uses", "kept"), [(1, True), (2, True), (3, False), (None, False)])
+def test_of_an_offer_for_so_many_uses_no_more_may_be_chosen(uses: int | None, kept: bool) -> None:
+    class OfTwo(Person):
+        async def answer(self, asked: Asked) -> Answer:
+            two = replace(asked.offers[-1], uses=2)
+            if kept:
+                grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
+            else:
+                with pytest.raises(ValueError, match="at most 2 uses"):
+                    grants.grant(replace(asked, offers=(two,)), replace(two, uses=uses))
+            return Answer(allow())
+
+    runner, grants = runner_of(OfTwo(), note)
+    assert go(runner.run("note", NOTE, **SOMEBODY)).success and bool(grants.listed()) is kept
 
 
 def test_what_was_revoked_is_asked_about_again() -> None:

@@ -14,7 +14,7 @@ from ferrule.approval import Answer, Asked, Grants, remembered
 from ferrule.cli import find
 from ferrule.cli.kept import Kept
 from ferrule.cli.program import main
-from ferrule.guards import within
+from ferrule.guards import rules, within
 from ferrule.store import ReachableError, StoreError
 
 
@@ -177,3 +177,22 @@ def test_the_roots_of_a_runner_of_the_programs_own_count(home: Path) -> None:
     asked = find.runner(["tools.py"], remember=True).approve
     assert "answers are not remembered here" in asked.note  # type: ignore[union-attr]
     assert within("a", "b").roots == (str(Path.cwd() / "a"), str(Path.cwd() / "b"))  # type: ignore[attr-defined]
+
+
+def test_under_a_policy_no_call_that_changes_things_names_either_file(home: Path) -> None:
+    @tool
+    async def write(target: str) -> str:
+        """Write somewhere."""
+        return target
+
+    @tool
+    async def shell(command: str) -> str:
+        """Run a command."""
+        return command
+
+    (home / "work/policy.toml").write_text('allow = ["write", "shell(cat *)"]\n')
+    runner = Runner([write, shell], guards=[rules("policy.toml")])
+    assert asyncio.run(runner.run("write", {"target": "other"})).success
+    for file in ("state/ferrule/grants.json", "config/ferrule/grants.key", "config/ferrule"):
+        for name, arguments in (("write", {"target": f"../{file}"}), ("shell", {"command": f"cat {home}/{file}"})):
+            assert asyncio.run(runner.run(name, arguments)).status == "denied", file

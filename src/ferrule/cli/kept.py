@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ferrule.cli.usage import UsageError
 from ferrule.paths import open_directory
-from ferrule.policy.files import configuration_folder, state_folder
+from ferrule.policy.files import files_of_grants
 from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, private_place, read_private
 
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
@@ -29,8 +29,7 @@ class Kept:
     def __init__(self, apart_from: Iterable[str] = (), working_directory: str | None = ".") -> None:
         roots = tuple(apart_from)
         self._places = (roots, working_directory)
-        self.file = private_place(state_folder() / "grants.json", *self._places)
-        self.key_file = private_place(configuration_folder() / "grants.key", *self._places)
+        self.file, self.key_file = (private_place(file, *self._places) for file in files_of_grants())
         if os.path.dirname(self.file) == os.path.dirname(self.key_file):
             raise StoreError(f"the key {self.key_file!r} would lie beside what it seals: give another XDG_CONFIG_HOME")
         self._sealed = self._open()

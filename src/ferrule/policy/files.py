@@ -61,6 +61,11 @@ def state_folder() -> Path:
     return _given_folder("XDG_STATE_HOME", ".local/state") / "ferrule"
 
 
+def files_of_grants() -> tuple[str, str]:
+    """Where the command line keeps what a person has allowed for a while, and the key of its seal."""
+    return str(state_folder() / "grants.json"), str(configuration_folder() / "grants.key")
+
+
 def _given_folder(variable: str, default: str) -> Path:
     """The folder of an environment variable; one that is not absolute does not count, as the XDG specification has
     it."""
