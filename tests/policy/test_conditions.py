@@ -53,12 +53,68 @@ NOBODY = ToolContext[Any]()
         ({"at_most": 100}, "0x1", None),
         ({"at_most": 100}, "010", None),
         ({"at_most": 100}, [1], None),
+        ({"hosts": ["*.example.org"]}, "https://a.example.org/", True),
+        ({"hosts": ["*.example.org"]}, "https://example.net/", False),
+        ({"hosts": ["*.example.org"]}, "https://a.example.org\\@b.net/", None),
+        ({"hosts": ["*.example.org"]}, None, False),
+        ({"hosts": ["*.example.org"]}, 5, None),
+        ({"within": ["/srv/a", "/srv/b"]}, "/srv/b/x", True),
+        ({"within": ["/srv/a"]}, "/srv/ab", False),
+        ({"within": ["/srv/a"]}, "file:/srv/a", None),
+        ({"within": ["/srv/a"]}, "~/srv/a", None),
+        ({"within": ["/srv/a"]}, None, False),
+        ({"within": ["/srv/a"]}, 5, None),
+        ({"commands": ["pytest *"]}, "pytest -q | pytest", True),
+        ({"commands": ["pytest *"]}, "pytest -q | rm", False),
+        ({"commands": ["pytest *"]}, "pytest $(", None),
+        ({"commands": ["pytest *"]}, ["pytest", "-q"], True),
+        ({"commands": ["pytest *"]}, ["rm", "pytest"], False),
+        ({"commands": ["pytest *"]}, [], None),
+        ({"commands": ["pytest *"]}, [5], None),
+        ({"commands": ["pytest *"]}, None, False),
     ],
 )
 def test_a_value_of_another_kind_is_not_known_and_any_other_is_so_or_not(
     table: dict[str, Any], value: Any, answer: bool | None
 ) -> None:
     assert condition(table).matches(value, NOBODY) is answer
+
+
+@pytest.mark.parametrize(
+    ("table", "value", "answer"),
+    [
+        ({"hosts": ["*"]}, "http://127.0.0.1/", True),
+        ({"hosts": ["*"]}, None, False),
+        ({"hosts": ["*"]}, 5, None),
+        ({"commands": ["rm *"]}, "ls && rm x", True),
+        ({"commands": ["rm *"]}, "ls", False),
+        ({"commands": ["rm *"]}, "$PROGRAM x", None),
+        ({"commands": ["rm *"]}, ["env", "rm", "x"], True),
+        ({"commands": ["rm *"]}, None, False),
+        ({"commands": ["rm *"]}, 5, None),
+        ({"at_most": 5}, 5, True),
+    ],
+)
+def test_an_ask_or_a_deny_finds_any_part_of_a_value(table: dict[str, Any], value: Any, answer: bool | None) -> None:
+    assert condition(table).found(value, NOBODY) is answer
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "covers"),
+    [
+        ({"commands": ["git *"]}, {"commands": ["git log *", "git status"]}, True),
+        ({"commands": ["git log *"]}, {"commands": ["git *"]}, False),
+        ({"commands": ["git *"], "within": ["/a"]}, {"commands": ["git log"], "within": ["/a/b"]}, True),
+        ({"commands": ["git *"]}, {"commands": ["git log"], "within": ["/a"]}, False),
+        ({"hosts": ["*.example.org"]}, {"hosts": ["a.example.org"]}, True),
+        ({"hosts": ["a.example.org"]}, {"hosts": ["*.example.org"]}, False),
+        ({"hosts": ["a.example.org"]}, {"glob": "a"}, False),
+        ({"commands": ["a"]}, {"glob": "a"}, False),
+        ({"within": ["a"]}, {"within": ["a/b"]}, False),
+    ],
+)
+def test_hosts_and_commands_are_compared_by_their_patterns(one: Any, other: Any, covers: bool) -> None:
+    assert condition(one).covers(condition(other)) is covers
 
 
 @given(st.integers(), st.integers())

@@ -190,9 +190,10 @@ def test_what_names_none_is_not_refused(made: Any, given: dict[str, Any], guarde
 
 
 def test_the_project_file_of_another_working_directory_is_not_written_either(guarded: Any, home: Path) -> None:
-    (home / "other").mkdir()
-    given = {"path": ".ferrule/policy.toml"}
-    assert decided(guarded, write_file, given, working_directory=home / "other").kind == "deny"
+    (home / "other" / ".ferrule").mkdir(parents=True)
+    (home / "other" / "folder").symlink_to(".ferrule")
+    for name in (".ferrule/policy.toml", "folder/policy.toml"):  # neither is there
+        assert decided(guarded, write_file, {"path": name}, working_directory=home / "other").kind == "deny"
 
 
 # -- in shadow ---------------------------------------------------------------------------------------------------------

@@ -353,3 +353,23 @@ def test_a_decimal_is_compared_as_the_number_it_is(tmp_path: Path) -> None:
 
     policy = policy_of(tmp_path, 'allow = ["pay(amount<=100)"]', tools=[pay])
     assert [kind_of(policy, pay, {"amount": amount}) for amount in ("99.99", "100.01")] == ["allow", "ask"]
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ('tools = ["refund"]', "deny refund"),
+        (
+            'tools = ["a", "b*"]\narguments = { n = { above = 1, at_most = 9 }, kind = { one_of = ["x", true] } }',
+            "deny a, b*(kind x or true, n above 1 and at most 9)",
+        ),
+        ('tags = ["money"]\ntraits = ["destructive"]', "deny * with tags money with traits destructive"),
+        ('tools = ["t"]\narguments = { path = { within = ["a", "b"] } }', "deny t(path within a or b)"),
+        ('tools = ["t"]\narguments = { kind = { glob = "a*" } }', "deny t(kind like a*)"),
+        ('tools = ["t"]\narguments = { url = { hosts = ["a.org"] } }', "deny t(url host a.org)"),
+        ('tools = ["t"]\narguments = { cmd = { commands = ["rm *"] } }', "deny t(cmd runs rm *)"),
+    ],
+)
+def test_a_table_is_told_as_a_person_reads_it(table: str, text: str) -> None:
+    [rule] = rules_of(f'[[rule]]\ndecide = "deny"\n{table}')
+    assert rule.text == text
