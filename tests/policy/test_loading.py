@@ -209,7 +209,7 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "which into names"),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),
-        ('ask = ["ship(weight=heavy)"]', "managed", "error", "it is integer"),
+        ('ask = ["ship(weight=heavy)"]', "managed", "error", "as it is integer"),
         ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(order.amount>5)"]', "managed", None, ""),

@@ -161,12 +161,12 @@ def _never(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]])
     if leaves and None not in values and isinstance(condition, OneOf):
         known = [value for several in values for value in several or ()]
         if not any(condition.matches(value, _NOBODY) for value in known):
-            return f"{place} is one of {', '.join(map(repr, known))}, and never {condition.text}"
+            return f"{place} is one of {', '.join(map(repr, known))}, so `{place} {condition.text}` never holds"
     types = {kind for form in leaves for kind in _listed_types(form.get("type"))}
     if not leaves or None in types or types & {*_types_taken(condition), "null"}:
         return ""
     of_items = f"; of its items: {place}[]" if "array" in types else ""
-    return f"{place} is never {condition.text}: it is {' or '.join(sorted(map(str, types)))}{of_items}"
+    return f"`{place} {condition.text}` never holds, as it is {' or '.join(sorted(map(str, types)))}{of_items}"
 
 
 def _listed_types(given: Any) -> list[Any]:

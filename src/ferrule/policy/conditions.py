@@ -92,7 +92,7 @@ class OneOf(_Whole):
 
     @property
     def text(self) -> str:
-        return " or ".join(_value_text(value) for value in self.values)
+        return f"is {' or '.join(_value_text(value) for value in self.values)}"
 
 
 @dataclass(frozen=True, slots=True)

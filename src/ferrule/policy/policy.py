@@ -266,7 +266,11 @@ class Policy:
         parts = compiled.for_tool(call, tool)
         answers = {id(one.rule): one.answer(call, context, tool) for part in parts for one in part}
         said = tuple((rule, answers.get(id(rule), False)) for rule in compiled.said.rules)
-        return Judged(self._decided(compiled, call, context, tool), said)
+        decision = self._decided(compiled, call, context, tool)
+        alone = any(answer for rule, answer in said if rule.decide == "allow")
+        allows = decision is not None and decision.kind == "allow"
+        together = parts.allowing_together(call, context, tool) if allows and not alone else ()
+        return Judged(decision, said, tuple(entry.rule for entry in together))
 
     def _decided(self, compiled: _Compiled, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         if tool is None or tool.read_only is not True:

@@ -25,6 +25,7 @@ from ferrule.values.decision import Decision, ask, deny
 Mode: TypeAlias = Literal["ask", "read_only", "never_ask"]
 MODES: Final = ("ask", "read_only", "never_ask")
 _MOST_REASONS = 5
+_SAYS_SO = "the policy says so"
 
 
 class Judged(NamedTuple):
@@ -35,11 +36,18 @@ class Judged(NamedTuple):
     said: tuple[tuple[Rule, bool | None], ...]
     """Of all rules, in their order: whether it speaks of the call; `None` where that cannot be known."""
 
+    together: tuple[Rule, ...] = ()
+    """The rules of which each allows some of the commands of a line that no rule allows alone."""
+
     @property
     def spoke(self) -> tuple[Rule, ...]:
         """The rules that made the decision; none where none did."""
         names = () if self.decision is None else str(self.decision.rule).split("; ")
-        return tuple(rule for rule, _ in self.said if rule.name in names)
+        allows = self.decision is not None and self.decision.kind == "allow"
+        said = (rule for rule, answer in self.said if answer or (answer is None and not allows))
+        return self.together or tuple(
+            rule for rule in said if rule.name in names and (rule.decide == "allow") is allows
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         rule = self.rule
-        reason = rule.reason or ("the policy says so" if self.hidden else f"the policy says: {rule.text}")
+        reason = rule.reason or (_SAYS_SO if self.hidden else f"the policy says: {rule.text}")
         object.__setattr__(self, "does", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
 
     @property
@@ -123,16 +131,29 @@ class ForTool(NamedTuple):
         return self._allowed(call, context, tool)
 
     def _allowed(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
-        others = []
         for entry in self.allow:
             if entry.answer(call, context, tool):
                 return entry.does
-            if not entry.problem and any(map(_is_commands, entry.rule.arguments.values())):
-                others.append(entry)
-        if len(others) < 2:
+        found = self.allowing_together(call, context, tool)
+        if not found:
             return None
-        found = _allowed_together([entry.rule for entry in others], call, context, tool)
-        return Decision("allow", others[0].does.reason, rule="; ".join(rule.name for rule in found)) if found else None
+        rules = dict.fromkeys(entry.rule.name for entry in found)
+        texts = "; ".join(entry.rule.reason or entry.rule.text for entry in found)
+        reason = _SAYS_SO if any(entry.hidden for entry in found) else f"the policy says: {texts}"
+        return Decision("allow", reason, rule="; ".join(rules))
+
+    def allowing_together(self, call: ToolCall, context: ToolContext, tool: Any) -> list[Entry]:
+        """The allows of which each allows some of the commands of a line, whose other conditions hold, and which allow
+        all of it together."""
+        groups: dict[frozenset[str], list[Entry]] = {}
+        for entry in self.allow:
+            places = _commands_of(entry.rule, call) if any(map(_is_commands, entry.rule.arguments.values())) else {}
+            if places and not entry.problem and _holds_but_for_commands(entry.rule, call, context, tool):
+                groups.setdefault(frozenset(places), []).append(entry)
+        for places_of_group, group in groups.items():
+            if len(group) > 1 and _allow_together([one.rule for one in group], places_of_group, call, context):
+                return [entry for entry in group if _found_any(entry.rule, call, context)]
+        return []
 
 
 def _name_shown(name: str) -> str:
@@ -154,18 +175,10 @@ def _is_commands(condition: Condition) -> bool:
     return isinstance(condition, Commands)
 
 
-def _allowed_together(rules: Iterable[Rule], call: ToolCall, context: ToolContext, tool: Any) -> list[Rule]:
-    """Rules of which each allows some of the commands of a line, and all other conditions of each hold."""
-    groups: dict[frozenset[str], list[Rule]] = {}
-    for rule in rules:
-        if _holds_but_for_commands(rule, call, context, tool):
-            groups.setdefault(frozenset(_commands_of(rule, call)), []).append(rule)
-    for places, group in groups.items():
-        merged = {place: Commands.together([_commands_of(rule, call)[place] for rule in group]) for place in places}
-        answers = (of_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
-        if every(answers):
-            return [rule for rule in group if _found_any(rule, call, context)]
-    return []
+def _allow_together(rules: Iterable[Rule], places: Iterable[str], call: ToolCall, context: ToolContext) -> bool:
+    merged = {place: Commands.together([_commands_of(rule, call)[place] for rule in rules]) for place in places}
+    answers = (of_place(one, place, call.arguments, context, allows=True) for place, one in merged.items())
+    return every(answers) is True
 
 
 def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, tool: Any) -> bool:
