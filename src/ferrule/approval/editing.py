@@ -50,7 +50,7 @@ def edited(
         except UnicodeError:
             raise ValueError("it is not UTF-8 text") from None
         except OSError as error:
-            raise ValueError(f"{words[0]}: {error.strerror or error}") from None
+            raise ValueError(f"{error.strerror or error}: {words[0]}") from None
     # Most editors end the last line, where nothing ended it before.
     return left if text.endswith("\n") else left.removesuffix("\n")
 
@@ -70,7 +70,7 @@ def _run_editor(words: list[str], source: TextIO, shown: TextIO, meanwhile: Call
             process.kill()
             raise
     if code:
-        raise ValueError(f"{words[0]} ended with exit code {code}")
+        raise ValueError(f"the editor ended with exit code {code}: {words[0]}")
 
 
 def typed_value(text: str, node: object) -> Any:
