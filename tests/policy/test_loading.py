@@ -80,6 +80,7 @@ EXAMPLE = '[[rule]]\ndecide = "{0}"\ntools = [{1}]\narguments = {{ n = {{ above 
     ("tools", "examples", "right"),
     [
         ('"t"', "match = [{ n = 6 }]\nno_match = [{ n = 5 }, {}]", True),
+        ('"t"', 'match = [{ n = 6, tool = "an argument" }]', True),
         ('"t"', "match = [{ n = 5 }]", False),
         ('"t"', "no_match = [{ n = 6 }]", False),
         ('"t"', 'match = [{ n = "x" }]', False),
@@ -105,6 +106,7 @@ def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, ri
         ('allow = [\n"t*",\n"t1"]', "warning", 3, "says all of"),
         ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
         ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
+        ('deny = ["t*"]\n[[rule]]\ndecide = "deny"\ntools = ["t1"]\nreason = "take t2"', None, 0, ""),
     ],
 )
 def test_a_rule_that_never_counts_or_says_nothing_more_is_found(text: str, level: Any, line: int, said: str) -> None:
