@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError
@@ -138,6 +138,7 @@ ADDRESSES = st.one_of(
 
 
 @given(ADDRESSES, st.integers(0, 2**64 - 1))
+@example(IPv4Address("169.254.170.23"), 0)
 def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address, other: int) -> None:
     kind, value = kind_of(str(inner)), int(inner)
     wide = {
