@@ -31,6 +31,7 @@ import argparse
 import asyncio
 import os
 import runpy
+import secrets
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from shell_tool import shell
 from tests_tool import run_tests
 
 from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, events, models
-from ferrule.approval import Answer, Asked, console, printable
+from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
 from ferrule.guards import rules, within
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
@@ -83,13 +84,15 @@ class Answering:
         return asked.yes(by="--yes") if known else await self.terminal.answer(asked)
 
 
-def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG) -> Runner:
-    """The tools, what may run, who is asked, and where it is written down."""
+def agent(
+    folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG, grants: Grants | None = None
+) -> Runner:
+    """The tools, what may run, who is asked, what is remembered of the answers, and where it is written down."""
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Runner(
         TOOLS,
         guards=[within(folder), no_repository_internals, rules(policy, tools=TOOLS)],
-        approve=Answering(yes),
+        approve=remembered(Answering(yes), grants),
         around=[limit_output(16_000)],
         observers=[events.to_file(log, decisions=True)],
         timeout=60,
@@ -98,7 +101,7 @@ def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: P
 
 async def work(model: Any, task: str, folder: Path, runner: Runner) -> LoopResult:
     """Let the model work on a task, and show what it says and does."""
-    context = ToolContext(working_directory=str(folder), principal="terminal")
+    context = ToolContext(working_directory=str(folder), principal="terminal", session=secrets.token_hex(4))
     async with model, runner:
         messages = model.user(TASK.format(task=task))
         async with run(model, messages, runner, context=context, max_turns=50) as running:

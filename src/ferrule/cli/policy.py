@@ -37,10 +37,16 @@ def options(parser: argparse.ArgumentParser) -> None:
     """What to do, and with which files."""
     parser.add_argument(
         "action",
-        help="check says what is wrong with files and which rules speak of which tool, test runs the tests that stand "
-        "in a file, trust lets the allow rules of a project's file count",
+        help="check tells what is wrong in files and which rules speak of which tool, test runs the tests of files, "
+        "trust lets the allow rules of a project's file count",
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="check and trust: those that are found, without one")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="left out, check looks at the files that are found, and trust at .ferrule/policy.toml here; without --tools "
+        "or --mcp, files are looked at by themselves",
+    )
     parser.add_argument("--digest", metavar="DIGEST", help="trust: the file that has it, where no terminal can ask")
     parser.add_argument("--list", action="store_true", help="trust: show the files that are trusted")
     parser.add_argument("--forget", action="store_true", help="trust: trust these files no more")
@@ -83,9 +89,10 @@ def _check_files(options: argparse.Namespace) -> int:
         print(f"mode: {', '.join(sorted(modes))}\n")
     if tools is not None:
         lay(console, _tools_table(policy, tools))
+        print()
     elif policy.rules:
         lay(console, _rules_table(policy.rules))
-    print()
+        print()
     counts = [sum(finding.level == level for finding in policy.findings) for level in _LEVELS]
     said = [_count_text(count, level) for count, level in zip(counts, _LEVELS, strict=True) if count]
     print(", ".join(said) or "Nothing found.")
