@@ -174,6 +174,16 @@ def test_decide_says_what_would_happen_and_by_which_rule(ferrule: Ferrule, amoun
     assert "within() no objection" in said and "policy.toml:3 deny" in said
 
 
+def test_of_two_rules_in_one_line_that_one_is_told_that_spoke(ferrule: Ferrule) -> None:
+    written(
+        "two.toml",
+        'ask = ["refund(amount>5)", "refund(amount<3)"]\n[[test]]\ncall = "refund"\n'
+        'arguments = { amount = 9 }\nexpect = "ask"\n',
+    )
+    code, said = ferrule("policy", "test", "two.toml")
+    assert code == 0 and "ask refund(amount>5)" in said and "amount<3" not in said
+
+
 def test_decide_asks_every_guard_of_a_runner_and_the_policy_beside_it(ferrule: Ferrule) -> None:
     code, said = ferrule("decide", "find", "order=1", "--policy", "policy.toml", "--tools", "tools.py")
     assert code == 3 and "mine ask I want to know" in said, said

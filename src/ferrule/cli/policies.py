@@ -78,14 +78,8 @@ def speaks_of(rule: Rule, tool: Tool) -> bool:
     return rule.speaks_of(tool) and fit_of(rule, tool).speaks
 
 
-def spoke(judged: Judged) -> list[Rule]:
-    """The rules that decided."""
-    names = (judged.decision.rule or "").split("; ") if judged.decision is not None else []
-    return [rule for rule, _ in judged.said if rule.name in names]
-
-
 def why(judged: Judged) -> str:
     """The rule that decided, or why it was decided without one."""
     if judged.decision is None:
         return "it is read-only, and no rule speaks of it"
-    return "; ".join(f"{rule.name} {rule.text}" for rule in spoke(judged)) or judged.decision.reason
+    return "; ".join(f"{rule.name} {rule.text}" for rule in judged.spoke) or judged.decision.reason

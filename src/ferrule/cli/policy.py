@@ -20,7 +20,7 @@ from ferrule import Runner, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import printable
 from ferrule.cli import servers
 from ferrule.cli.list import does
-from ferrule.cli.policies import judged_by, speaks_of, spoke, why
+from ferrule.cli.policies import judged_by, speaks_of, why
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
@@ -44,8 +44,8 @@ def options(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILE",
-        help="left out, check looks at the files that are found, and trust at .ferrule/policy.toml here; without --tools "
-        "or --mcp, files are looked at by themselves",
+        help="left out, check looks at the files that are found, and trust at .ferrule/policy.toml here; without "
+        "--tools or --mcp, files are looked at by themselves",
     )
     parser.add_argument("--digest", metavar="DIGEST", help="trust: the file that has it, where no terminal can ask")
     parser.add_argument("--list", action="store_true", help="trust: show the files that are trusted")
@@ -208,7 +208,7 @@ def _stand_in(test: PolicyTest) -> SimpleNamespace:
 def _held_against(test: PolicyTest, judged: Judged) -> Outcome:
     if _kind_said(judged) != test.expect:
         return Outcome(test, judged, f"expected {test.expect}")
-    if test.rule and not any(test.rule in f"{rule.text} {rule.reason}" for rule in spoke(judged)):
+    if test.rule and not any(test.rule in f"{rule.text} {rule.reason}" for rule in judged.spoke):
         return Outcome(test, judged, f"expected it of a rule with {test.rule!r}")
     return Outcome(test, judged)
 

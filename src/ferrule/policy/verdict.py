@@ -71,12 +71,10 @@ class Entry:
         object.__setattr__(self, "does", Decision(rule.decide, reason, into=rule.into, rule=rule.name))
 
     @property
-    def may_do(self) -> Decision:
-        """Where it may match."""
-        rule = self.rule
-        which = rule.reason or ("a rule of the policy" if self.hidden else rule.text)
-        why = f" ({self.problem})" if self.problem else ""
-        return ask(f"it cannot be known whether this holds: {which}{why}", rule=rule.name)
+    def unknown(self) -> str:
+        """What cannot be known, where it may match."""
+        which = self.rule.reason or ("a rule of the policy" if self.hidden else self.rule.text)
+        return f"{which} ({self.problem})" if self.problem else which
 
     def answer(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         return None if self.problem else self.rule.matches(call, context, tool)
@@ -116,16 +114,21 @@ class ForTool(NamedTuple):
 
     def _by_rules(self, call: ToolCall, context: ToolContext, tool: Any) -> Decision | None:
         asks: list[Decision] = []
+        unknown: list[Entry] = []
         for entry in self.deny:
             answer = entry.answer(call, context, tool)
             if answer:
                 return entry.does
             if answer is None:
-                asks.append(entry.may_do)
+                unknown.append(entry)
         for entry in self.ask:
             answer = entry.answer(call, context, tool)
-            if answer is not False:
-                asks.append(entry.does if answer else entry.may_do)
+            if answer is None:
+                unknown.append(entry)
+            elif answer:
+                asks.append(entry.does)
+        if unknown:
+            asks.append(_ask_about_unknown(unknown))
         if asks:
             return _together(asks)
         return self._allowed(call, context, tool)
@@ -160,13 +163,25 @@ def _name_shown(name: str) -> str:
     return name if name.isidentifier() else repr(name[:100])
 
 
+def _ask_about_unknown(entries: Sequence[Entry]) -> Decision:
+    """The question where rules may match."""
+    which = "this holds" if len(entries) == 1 else "any of this holds"
+    rules = "; ".join(entry.rule.name for entry in entries[:_MOST_REASONS])
+    return ask(f"it cannot be known whether {which}: {_reasons_text([entry.unknown for entry in entries])}", rule=rules)
+
+
+def _reasons_text(reasons: Iterable[str]) -> str:
+    """The reasons, each once, and how many more there are."""
+    listed = list(dict.fromkeys(reasons))
+    more = len(listed) - _MOST_REASONS
+    return "; ".join(listed[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+
+
 def _together(asks: Sequence[Decision]) -> Decision:
     """One question of several: who is asked sees all reasons."""
     if len(asks) == 1:
         return asks[0]
-    reasons = list(dict.fromkeys(one.reason for one in asks))
-    more = len(reasons) - _MOST_REASONS
-    text = "; ".join(reasons[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
+    text = _reasons_text(one.reason for one in asks)
     into = next((one.into for one in asks if one.into), None)
     return ask(text, into=into, rule="; ".join(str(one.rule) for one in asks[:_MOST_REASONS]))
 
