@@ -11,7 +11,8 @@ Start it with the SDK of your model (`pip install "ferrule[anthropic]" pytest`) 
     python examples/coding_agent/agent.py "…" --yes edit_file       # these edits are not asked about
     ferrule policy test examples/policies/coding_agent.toml         # what the policy says, with its own tests
 
-Who allowed what, by which rule, is written to `--log`: a line of JSON for each decision and each call.
+An answer may be given for always: `ferrule grants` lists what was, and `ferrule grants revoke` takes it back. Who
+allowed what, by which rule, is written to `--log`: a line of JSON for each decision and each call.
 
 The tests and commands run with your rights, and what they do is not held in the folder: whoever says yes to an edit
 lets the model's code run in the tests. With edits in `--yes`, start the program in a container.
@@ -39,8 +40,9 @@ from typing import Any
 from shell_tool import shell
 from tests_tool import run_tests
 
-from ferrule import Decision, DefinitionError, Event, Runner, ToolCall, ToolContext, deny, events, models
+from ferrule import Decision, DefinitionError, Event, FerruleError, Runner, ToolCall, ToolContext, deny, events, models
 from ferrule.approval import Answer, Asked, Grants, console, printable, remembered
+from ferrule.cli.kept import Kept
 from ferrule.guards import rules, within
 from ferrule.loop import LoopResult, ModelText, run
 from ferrule.middleware import limit_output
@@ -74,7 +76,7 @@ class Answering:
 
     def __init__(self, yes: Collection[str]) -> None:
         self.yes = frozenset(yes)
-        self.terminal = console(by="terminal")
+        self.terminal = console()
 
     async def __call__(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
         return (await self.answer(Asked.of(call, decision, context))).decision
@@ -84,10 +86,11 @@ class Answering:
         return asked.yes(by="--yes") if known else await self.terminal.answer(asked)
 
 
-def agent(
-    folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG, grants: Grants | None = None
-) -> Runner:
+def agent(folder: Path, yes: Collection[str] = (), policy: Path = POLICY, log: Path = LOG) -> Runner:
     """The tools, what may run, who is asked, what is remembered of the answers, and where it is written down."""
+    grants = Grants(
+        Kept([str(folder)], str(folder))
+    )  # those of the command line: `ferrule grants` lists and revokes them
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Runner(
         TOOLS,
@@ -160,10 +163,10 @@ def main() -> int:
     try:
         runner = agent(given.folder, given.yes, given.policy, given.log)
         result = asyncio.run(work(given.model, given.task, given.folder, runner))
-    except (DefinitionError, OSError) as error:  # the policy is wrong, or the log cannot be written
-        raise SystemExit(printable(str(error))) from None
     except models.ModelError as error:
         raise SystemExit(printable(f"The model's API: {error}")) from None
+    except (FerruleError, OSError) as error:  # the policy is wrong, grants cannot be kept, or the log not be written
+        raise SystemExit(printable(str(error))) from None
     except KeyboardInterrupt:
         print("\nStopped. What was changed before stays changed.")
         return 130

@@ -62,6 +62,7 @@ def environment(project):
         "A_KEY": "4711",
         "PYTHONDONTWRITEBYTECODE": "1",
         "XDG_STATE_HOME": str(project.parent / "state"),
+        "XDG_CONFIG_HOME": str(project.parent / "config"),
     }
 
 
