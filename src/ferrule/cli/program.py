@@ -26,7 +26,7 @@ COMMANDS = {
     "lock": "write down how the tools are, or say what changed since; accept a change",
     "select": "measure how well the right tools are found for a request, or say why these are found",
     "policy": "check files of rules, run their tests, or trust a project's file",
-    "decide": "say what would become of a call, and which rule says so; nothing is run",
+    "decide": "say what would become of a call, and which rule says so",
     "grants": "list what was allowed for a while, or take it back",
     "call": "call one tool, with key=value arguments or JSON",
     "run": "let a model work on a task with the tools",
@@ -77,7 +77,8 @@ Options and arguments may come in any order.
 
 exit codes:
   0    it worked
-  1    the call or the run failed or was denied, or decide says that it would be,
+  1    the call or the run failed or was denied,
+       decide says that it would be denied,
        lint or policy found an error, a test of a policy failed,
        a tool is not as the lock has it,
        select eval missed a threshold, or the output could not be written
