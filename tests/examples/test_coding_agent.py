@@ -242,6 +242,22 @@ def test_an_interrupt_at_the_question_changes_nothing_and_is_one_line(project):
     assert (project / "calc.py").read_text() == WRONG
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_what_a_person_allows_always_is_not_asked_about_again_and_the_log_names_the_grant(project):
+    call = ("shell", {"command": "touch made"})
+    with at_a_terminal(project, f"[[{call}], [{call}], 'Done.']") as (asked, keyboard):
+        until(keyboard, "Allow it? [y/N")
+        os.write(keyboard, b"1\n")
+        until(keyboard, "for: ")
+        os.write(keyboard, b"\n")
+        until(keyboard, "Allow it always? [y/N")
+        os.write(keyboard, b"y\n")
+        assert "Allow it?" not in until(keyboard, "Done.")
+        assert asked.wait(BOUND) == 0
+    rules = [one["rule"] for one in log_of(project) if one.get("decision") == "allow"]
+    assert rules[0] == "rules(coding_agent.toml)" and rules[1].startswith("grant ") and (project / "made").exists()
+
+
 def until(keyboard, text):
     """What is on the screen once `text` is there."""
     seen, ends = b"", time.monotonic() + BOUND
