@@ -57,6 +57,10 @@ def _print_table(listed: list[Grant]) -> None:
         table.add_column(name, no_wrap=True)
     for grant in listed:
         until = datetime.fromtimestamp(grant.expires_at).astimezone().strftime("%Y-%m-%d %H:%M")
-        who, by, uses = grant.principal or "anybody", grant.by or "", "any" if grant.uses is None else str(grant.uses)
+        who, by, uses = (
+            grant.principal or "nobody named",
+            grant.by or "",
+            "any" if grant.uses is None else str(grant.uses),
+        )
         table.add_row(*map(printable, (grant.id, grant.tool, grant.text, grant.directory, who, by, until, uses)))
     lay(screen(), table)
