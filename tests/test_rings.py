@@ -30,14 +30,19 @@ ROOMS = (
 )
 """The kernel: each imports those before it. One module of the kernel alone imports `isolation`."""
 SEAM = "ferrule.pipeline.plan"
-BACK = {"ferrule.definition.forms": "ferrule.interop", "ferrule.definition.tool": "ferrule.direct_calls"}
-"""The two edges back, each imported where it is used: to the forms of others, around the kernel, and to the runner of a
-tool that is called by itself."""
+BACK = {
+    "ferrule.definition.forms": "ferrule.interop",
+    "ferrule.definition.tool": "ferrule.direct_calls",
+    "ferrule.definition.toolset": "ferrule.lock",
+}
+"""The edges back, each imported where it is used: to the forms of others, around the kernel, to the runner of a tool
+that is called by itself, and to the file that tools are compared with."""
 LEAVES = {
     "characters": {"values"},
     "commands": {"errors", "paths", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
+    "lock": {"errors", "values", "arguments", "definition"},
     "paths": {"errors"},
     "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls", "store"},
     "shell_syntax": set[str](),

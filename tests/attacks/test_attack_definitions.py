@@ -14,8 +14,8 @@ from mcp.server.lowlevel import Server
 from sample import CASES
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, Toolset, allow
-from ferrule.definition.lock import definition_of, lock_text
 from ferrule.guards import ask_before_changes
+from ferrule.lock import definition_of, lock_text
 from ferrule.middleware import retry
 from ferrule.sources import mcp
 

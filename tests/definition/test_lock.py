@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow, ask, assemble_tool_pool, tool
-from ferrule.definition.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
+from ferrule.lock import changed_parts, definition_of, lock_text, look_alikes, read_lock
 from ferrule.providers import anthropic, openai_chat
 
 

@@ -12,7 +12,7 @@ from mcp.server.subscriptions import ToolsListChanged
 from mcp_servers import Made, go, made
 
 from ferrule import DefinitionError, Runner, Toolset
-from ferrule.definition.lock import definition_of, lock_text
+from ferrule.lock import definition_of, lock_text
 from ferrule.sources import _mcp_connection, mcp
 
 READS = types.ToolAnnotations(read_only_hint=True)

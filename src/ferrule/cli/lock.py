@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ferrule import Tool, Toolset
+from ferrule import Tool, Toolset, lock
 from ferrule.approval import preview_lines, printable
 from ferrule.cli import find, servers
 from ferrule.cli.usage import UsageError, choices
-from ferrule.definition import lock
 from ferrule.values.decision import Diff
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from ferrule.arguments.names import Names, as_seen, folded
-from ferrule.definition import lock
 from ferrule.definition.decorator import as_tool, tool
 from ferrule.definition.options import texts
 from ferrule.definition.signature import unfilled_self
@@ -239,25 +238,16 @@ class Toolset:
         )
         return Toolset([*bound, *self.quarantined])
 
-    def locked(self, file: str | os.PathLike[str] = lock.LOCK_FILE) -> Toolset:
+    def locked(self, file: str | os.PathLike[str] = "ferrule.lock") -> Toolset:
         """A toolset in which each tool is as it was when `ferrule lock` wrote the file. What is not is `quarantined`:
         it is offered to nobody, and a call of it is denied, until `ferrule lock --accept NAME`. See docs/lock.md.
 
         Raises:
             DefinitionError: where there is no such file, or it is not as it was written.
         """
-        if (noted := lock.NOTED.get()) is not None:
-            noted.append((os.path.abspath(file), self))
-            return self
-        whys = lock.differences(self._tools, lock.read_lock(file))
-        where = "" if file == lock.LOCK_FILE else f" --lock {os.fspath(file)!r}"
-        for name, why in whys.items():
-            whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
-            logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
-        return Toolset(
-            item.quarantined(whys[item.name]) if item.quarantine is None and item.name in whys else item
-            for item in self._all
-        )
+        from ferrule import lock  # which knows tools and toolsets
+
+        return lock.locked(self, file)
 
     @property
     def fingerprint(self) -> str:

@@ -7,21 +7,20 @@ in it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ferrule.arguments.names import as_seen, folded
 from ferrule.definition.handler import called
+from ferrule.definition.tool import Tool
+from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
 from ferrule.values.context import JUDGED_TRAITS
-
-if TYPE_CHECKING:
-    from ferrule.definition.tool import Tool
-    from ferrule.definition.toolset import Toolset
 
 LOCK_FILE = "ferrule.lock"
 NOTED: ContextVar[list[tuple[str, Toolset]] | None] = ContextVar("NOTED", default=None)
@@ -142,3 +141,21 @@ def differences(tools: Iterable[Tool], definitions: Mapping[str, Definition]) ->
         elif changed := changed_parts(known, definition_of(tool)):
             found[tool.name] = f"changed since it was accepted: its {', '.join(changed)}"
     return found
+
+
+def locked(tools: Toolset, file: str | os.PathLike[str]) -> Toolset:
+    """What `Toolset.locked` gives.
+
+    Raises:
+        DefinitionError: where there is no such file, or it is not as it was written.
+    """
+    if (noted := NOTED.get()) is not None:
+        noted.append((os.path.abspath(file), tools))
+        return tools
+    whys = differences(tools, read_lock(file))
+    where = "" if file == LOCK_FILE else f" --lock {os.fspath(file)!r}"
+    for name, why in whys.items():
+        whys[name] = f"{why} (where that is right: ferrule lock --accept {name!r}{where})"
+        logging.getLogger("ferrule").warning("the tool %r is quarantined: it %s", name, whys[name])
+    aside = tools.quarantined
+    return Toolset([*(one.quarantined(whys[one.name]) if one.name in whys else one for one in tools), *aside])
