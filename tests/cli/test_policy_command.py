@@ -195,6 +195,16 @@ def test_decide_judges_for_the_principal_that_is_named(ferrule: Ferrule) -> None
     assert [ferrule(*words, "--principal", name)[0] for name in ("ada", "eve")] == [0, 3]
 
 
+def test_decide_says_of_rules_that_allow_a_line_together_that_they_do(ferrule: Ferrule) -> None:
+    written("lines.py", "from ferrule import tool\n\n\n@tool\ndef shell(command: str) -> str: return command\n")
+    written("lines.toml", 'allow = ["shell(git status)", "shell(pytest *)", "shell(ls)"]\n')
+    line = "command=git status && pytest -q"
+    code, said = ferrule("decide", "shell", line, "--policy", "lines.toml", "--tools", "lines.py")
+    assert code == 0 and "by: lines.toml:1 " in said
+    assert "shell(git status) yes, together" in said and "shell(pytest *) yes, together" in said
+    assert "shell(ls) no" in said
+
+
 def test_decide_says_that_arguments_do_not_fit(ferrule: Ferrule) -> None:
     code, said = ferrule("decide", "refund", "order=1", *REFUND)
     assert code == 1 and "Invalid arguments for refund" in said

@@ -286,4 +286,4 @@ def test_what_a_server_calls_itself_is_one_short_line_without_what_nobody_sees()
             return next(iter(servers.status.values())).server
 
     found = go(main())
-    assert found.startswith("odd [31mroot is readyxxx") and len(found) <= 200
+    assert found.startswith("odd root is readyxxx") and len(found) <= 200

@@ -10,16 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ferrule import Decision, ToolCall, ToolContext, Toolset
+from ferrule import Decision, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import printable
 from ferrule.cli import find, policies, servers
 from ferrule.cli.call import add_call, given_arguments
 from ferrule.cli.screen import lay, screen
 from ferrule.cli.text import one_line
-from ferrule.policy import Policy, Rule
+from ferrule.policy import Judged, Policy
 
 CODES = {"allow": 0, "deny": 1, "ask": 3}
 _STYLES = {"allow": "green", "ask": "yellow", "deny": "magenta"}
+_FITS = {True: "yes", False: "no", None: "cannot be known"}
 _TEXT = 400
 
 
@@ -52,10 +53,9 @@ def _command(options: argparse.Namespace, work: asyncio.Runner, more: Toolset | 
     if said:
         console.print()
         lay(console, _guards_table(said))
-    rules = [] if judged is None else [(rule, fits) for rule, fits in judged.said if policies.speaks_of(rule, tool)]
-    if rules:
+    if judged is not None and any(policies.speaks_of(rule, tool) for rule, _ in judged.said):
         console.print()
-        lay(console, _rules_table(rules))
+        lay(console, _rules_table(judged, tool))
     return CODES[decision.kind]
 
 
@@ -78,11 +78,13 @@ def _guards_table(said: Sequence[Decision]) -> Table:
     return table
 
 
-def _rules_table(rules: Sequence[tuple[Rule, bool | None]]) -> Table:
+def _rules_table(judged: Judged, tool: Tool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("where", "rule", "fits this call"):
         table.add_column(name, no_wrap=name != "rule")
-    for rule, fits in rules:
-        said = Text({True: "yes", False: "no", None: "cannot be known"}[fits], "dim" if fits is False else "")
-        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT), said)
+    for rule, fits in judged.said:
+        if policies.speaks_of(rule, tool):
+            said = "yes, together" if rule in judged.together else _FITS[fits]
+            style = "dim" if said == _FITS[False] else ""
+            table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT), Text(said, style))
     return table
