@@ -121,7 +121,8 @@ KINDS = {
         "metadata": "169.254.169.254 168.63.129.16 fd00:ec2::254 100.100.100.200 169.254.170.2",
         "private": "10.0.0.1 172.16.0.1 172.31.9.9 192.168.0.1 100.64.0.1 fd00::1 fec0::1 64:ff9b:1::1",
         "reserved": "0.0.0.1 192.0.0.9 192.0.2.1 192.88.99.1 198.18.0.1 203.0.113.1 224.0.0.1 240.0.0.1 "
-        "255.255.255.255 ff02::1 2001:db8::1 3fff::1 4000::1 5f00::1 100::1 ::8.8.8.8 2001:0:1::1",
+        "255.255.255.255 ff02::1 2001:db8::1 3fff::1 4000::1 5f00::1 100::1 ::8.8.8.8 2001:0:1::1 "
+        "2001:1::1 2001:20::1 2001:4:112::1",
         "global": "1.1.1.1 93.184.216.34 172.32.0.1 100.128.0.1 2606:4700::1111 2a00:1450::1",
     }.items()
 }
@@ -159,6 +160,21 @@ def test_an_address_in_another_reaches_what_it_reaches_itself(inner: IPv4Address
     assert kind == "global" or "global" not in kinds.values()
     tunnels = {kinds["Teredo"], kinds["Teredo's server"], kinds["ISATAP"]}
     assert tunnels == {kind} or (kind == "global" and tunnels <= {"global", "reserved"})
+
+
+@given(ADDRESSES, st.integers(0, 2**64 - 1))
+def test_an_address_that_is_denied_is_denied_in_every_form_that_reaches_it(denied: IPv4Address, other: int) -> None:
+    value = int(denied)
+    forms = [value, 0xFFFF << 32 | value, 0xFFFF << 48 | value, 0x0064_FF9B << 96 | value]
+    forms += [0x2002 << 112 | value << 80 | other, 0x2606_4700 << 96 | 0x5EFE << 32 | value]
+    forms += [0x2001_0000 << 96 | 0x0808_0808 << 64 | (value ^ 0xFFFF_FFFF)]
+    texts = [f"[{IPv6Address(form)}]" for form in forms]
+    for one, others in [(str(denied), texts), *((text, [str(denied)]) for text in texts)]:
+        rules = Destinations.of(["*"], deny=[one])
+        found = {text: rules.verdict(read_host(text))[0] for text in others}
+        assert found == dict.fromkeys(others, "deny")
+        assert not any(rules.may_connect(read_url("https://x.org/"), text.strip("[]")) for text in others)
+    assert host_found("[2606:4700::1111]", [HostPattern("1.1.1.1"), HostPattern("*.org")]) is False
 
 
 def test_kinds_of_hosts() -> None:

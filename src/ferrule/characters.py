@@ -73,7 +73,7 @@ _TO_A_PAGE = rf"""(?<=<a\s)\s*+href=(?:"https?://[^"<>\\]*+"|'https?://[^'<>\\]*
 _LOADING_TAG = rf"(?i:<(?:script|style)\b|<[a-z][\w-]*+[\s/](?=[^<>]*=)(?!{_TO_A_PAGE}|\s*+{_QUIET}))[^<>]*+"
 _QUIET_IMAGE = r"""[^\[\]]*\]\((?:[\w.%+-]|(?<!\()/(?!/))++(?:\s++"[^"<>]*")?\)"""
 _LOADING_IMAGE = rf"!\[(?!{_QUIET_IMAGE})(?:[^\[\]]*+\]\([^\s()]*+)?"
-_QUERIES = r"""(//[^\s"'<>()?#]*+)[?#][^\s"'<>()]*"""
+_QUERIES = r"""(//[^\s"'<>()?#]*+)(?:[?#][^\s"'<>()]*+)?"""
 _ENDS_IMAGES = r"\][(\[:\]]"
 """Without one of these, `![` is no image anywhere."""
 

@@ -62,7 +62,7 @@ _PRIVATE: Final = tuple(
         *("fc00::/7", "fec0::/10", "64:ff9b:1::/48"),  # RFC 4193, RFC 3879, RFC 8215
     )
 )
-_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
+_RESERVED: Final = tuple(map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")))
 """Of IANA's special-purpose registries, what `ipaddress` takes for global in some version of Python."""
 _KINDS_OF_NAMES: Final[dict[Kind | None, tuple[Kind, ...]]] = {
     "loopback": ("loopback",),
@@ -200,11 +200,16 @@ def kind_of(address: str) -> Kind:
     own = _kind_itself(found)
     if isinstance(found, IPv4Address) or own in {"loopback", "metadata"}:
         return own
-    for network, shift in _IPV4_IN_IPV6:
-        if found in network:
-            return _kind_itself(IPv4Address(int(found) >> shift & 0xFFFF_FFFF))
+    if (reached := _ipv4_reached(found)) is not None:
+        return _kind_itself(reached)
     inner = (_kind_itself(one) for one in _possible_ipv4(found))
     return next((kind for kind in inner if kind != "global"), own)
+
+
+def _ipv4_reached(address: IPv6Address) -> IPv4Address | None:
+    """The address of IPv4 that one of IPv6 is another way to write or to reach."""
+    shifts = (shift for network, shift in _IPV4_IN_IPV6 if address in network)
+    return next((IPv4Address(int(address) >> shift & 0xFFFF_FFFF) for shift in shifts), None)
 
 
 def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
@@ -215,6 +220,18 @@ def _possible_ipv4(address: IPv6Address) -> Iterator[IPv4Address]:
     if address in _TEREDO:  # RFC 4380: the client's is written inverted, after the server's
         yield IPv4Address(~value & 0xFFFF_FFFF)
         yield IPv4Address(value >> 64 & 0xFFFF_FFFF)
+
+
+def _reached(host: str) -> set[str]:
+    """The addresses that one is, or may lead to by another; none for a name."""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return set()
+    if isinstance(found, IPv4Address):
+        return {host}
+    inner = _ipv4_reached(found)
+    return {host, *map(str, _possible_ipv4(found) if inner is None else (inner,))}
 
 
 def _kind_itself(found: IPv4Address | IPv6Address) -> Kind:
@@ -290,9 +307,9 @@ class HostPattern:
         return not part or (_PUNYCODE.search(part) is None and self._may_stand_for(kind_of_host(url.host)))
 
     def found(self, url: Url) -> bool | None:
-        """Whether an ask or a deny of this pattern is one of `url`: `*` stands for everything. `None` where the port
-        is not known."""
-        if self._starred(url.host) is None:
+        """Whether an ask or a deny of this pattern is one of `url`: `*` stands for everything, and an address is found
+        in every form that reaches it. `None` where the port is not known."""
+        if self._starred(url.host) is None and not (url.address and _reached(self.host) & _reached(url.address)):
             return False
         return None if self.port and not url.port else self.port in {0, url.port}
 

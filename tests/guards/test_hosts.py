@@ -82,6 +82,15 @@ def test_every_attack_is_denied_by_name_by_type_and_by_how_it_reads(row: dict[st
         (str, "value", f"'{LOOPBACK}'"),
         (str, "value", f"{LOOPBACK} is the page"),
         (str, "value", "HTTP:127.0.0.1"),
+        (str, "value", f"<{LOOPBACK}>"),
+        (str, "value", f"<URL:{LOOPBACK}>"),
+        (str, "value", f"\ufeff{LOOPBACK}"),
+        (str, "value", f"view-source:{LOOPBACK}"),
+        (str, "value", f"url:jar:{LOOPBACK}!/a"),
+        (str, "value", f"feed:\n{LOOPBACK}"),
+        (str, "value", "view-source:http:127.0.0.1"),
+        (str, "value", "http:// 127.0.0.1/"),
+        (str, "value", "gopher:/127.0.0.1:6379/_x"),
         (str, "value", "\\\\server\\share"),
     ],
 )
@@ -112,6 +121,12 @@ def test_what_is_known_to_be_a_url_or_a_host_is_denied_elsewhere(kind: Any, name
         (str, "value", "//TODO this"),
         (str, "value", "http: the protocol"),
         (str, "value", "https://example.org/x is down"),
+        (str, "value", "https://example.org, https://example.com: both are down"),
+        (str, "value", "<https://example.org> is down"),
+        (str, "value", "<https://example.org>"),
+        (str, "value", '"https://example.org": down'),
+        (str, "value", "Source:https://example.org/"),
+        (str, "value", "data:/var/lib and host:/srv"),
         (str, "value", "12:30 and /usr/bin and C:\\x and a//b"),
         (str, "curl", "localhost:1"),
         (str, "link", "docs/a.md"),
@@ -136,6 +151,7 @@ def test_what_is_allowed_asked_about_and_denied_goes_by_the_strictest() -> None:
     }
     assert {url: judged(str, url, "url", guard).kind for url in kinds} == kinds
     assert judged(str, "a.example.org", "host", guard).kind == "ask"  # by which port, cannot be known
+    assert judged(str, "http://[2606:4700::1111]", "value", guard=hosts("[2606:4700::1111]")).kind == "allow"
     several = ["https://a.example.org/", "https://pay.example.org/", "https://evil.example.org/"]
     assert [judged(list[str], several[:end], "urls", guard).kind for end in (1, 2, 3)] == ["allow", "ask", "deny"]
     assert judged(list[str], several[::-1], "urls", guard).kind == "deny"

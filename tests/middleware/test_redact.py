@@ -138,6 +138,11 @@ def test_what_is_no_credential_stays(text: str) -> None:
     assert redacted({text: [text]}).output == {text: [text]}
 
 
+def test_a_secret_of_any_length_is_found_under_its_name() -> None:
+    for length in (9, 199, 200, 201, 5_000):
+        assert redacted(f"api_key: {RANDOM * 200}"[: 9 + length]).text == "api_key: ***"
+
+
 def test_a_secret_is_found_before_the_output_is_cut() -> None:
     text = redacted(f"{'x ' * 500}sk-proj-{RANDOM}{' x' * 500}", limit_output(1000)).text
     assert RANDOM[:8] not in text and RANDOM[-8:] not in text
@@ -154,6 +159,7 @@ def test_refusals_stay_the_runners_own() -> None:
 
 PIECES = ["A_", "eyJ", "a.", "://a:", "-----BEGIN ", "sk-proj-", "password=1", "\\n", "aB1+", "bearer a", '"export ']
 PIECES += ["SECRET_", "SG.", "xoxb-", "AKIA", "KEY=", " ", "\n", "@", "PRIVATE KEY-----", "authorization: basic ", "'"]
+PIECES += ["=password", "password=a1", "://[", "(", "{"]
 SEVERAL = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
 
 
@@ -161,6 +167,12 @@ SEVERAL = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
 def test_a_text_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
     # Whatever goes back once for each character takes minutes for this length.
     without_keys(pieces * (100_000 // len(pieces)) + end)
+
+
+@pytest.mark.parametrize(("pieces", "end"), [("=password", " "), ("password=a1b2c3d4", "(")])
+def test_names_of_passwords_after_each_other_do_not_begin_the_search_anew(pieces: str, end: str) -> None:
+    # Twenty minutes, where each name looks to the end for what would make its value one.
+    without_keys(pieces * (1_000_000 // len(pieces)) + end)
 
 
 def test_inside_it_is_a_mistake() -> None:

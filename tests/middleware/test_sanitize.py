@@ -9,11 +9,11 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ferrule import DefinitionError, Media, Runner, Text, ToolError, ToolResult, deny, tool
-from ferrule.characters import visible
+from ferrule.characters import inert, visible
 from ferrule.middleware import limit_output, sanitize, untrusted
 from ferrule.values.content import render
 
@@ -153,6 +153,28 @@ def turned_back(text: str) -> str:
 
 PIECES = ["<|im_start|>", "<|", "|>", "<", "&lt;", "&amp;", "&amp;lt;", "[INST]", "[", "&#91;", "INST]", "<<SYS>>"]
 PIECES += ["\nHuman:", "\n", "&#72;uman:", "Human:", "a", "<s>", "s>", "[cut: 1", "cut]", "&#60;", "tool_call>", "/"]
+TAGS = [
+    "<",
+    "<a ",
+    "https://",
+    "//",
+    '"',
+    "'",
+    "=",
+    "![",
+    "](",
+    "]",
+    "(",
+    ")",
+    "/",
+    "?",
+    "#",
+    " ",
+    "\n",
+    "x",
+    "on",
+    ":",
+]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
@@ -219,6 +241,15 @@ def test_whatever_it_is_there_is_one_result_with_nothing_hidden(text: str) -> No
     result = sanitized(text)
     assert result.success and visible(result.text)[1] == 0 and "\r" not in result.text
     assert result.content == render(result.output)
+
+
+@given(st.lists(st.sampled_from(TAGS), min_size=1, max_size=4).map("".join), st.sampled_from(TAGS))
+@example("https://", "")
+@example(":https://", "=x")
+def test_a_tag_or_an_image_of_few_pieces_is_searched_to_its_end(pieces: str, end: str) -> None:
+    # Whatever goes back once for each character takes minutes for this length.
+    for begin in ('<a href="', "<a /", "![](", ""):
+        inert(begin + pieces * (300_000 // len(pieces)) + end)
 
 
 def test_inside_it_is_a_mistake() -> None:

@@ -31,13 +31,17 @@ _WITHOUT_HOST: Final = frozenset({"data", "mailto", "tel", "urn"})
 _RELATIVE = re.compile(r"[^:/?#]+(?:[/?#].*)?")
 _URL_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BEGINS_AS_URL = re.compile(
-    r"[a-z][a-z0-9+.-]*:[/\\]{2}[^\s]|(?:https?|wss?|ftp|file):[^\s]|[/\\]{2,}(?=[^\s/\\])[^/\\?#\s]+(?:[/\\?#]|\Z)",
+    r"(?:[a-z][a-z0-9+.-]*+:)*?(?P<url>[a-z][a-z0-9+.-]*:[/\\]{2}[^\s]|(?:https?|wss?|ftp|file):[^\s]"
+    r"|(?:dict|ftps|gophers?|imaps?|ldaps?|mqtts?|pop3s?|rtsps?|scp|sftp|smbs?|smtps?|telnet|tftp):[/\\][^\s]"
+    r"|[/\\]{2,}(?=[^\s/\\])[^/\\?#\s]+(?:[/\\?#]|\Z))",
     re.IGNORECASE,
 )
-"""How a text begins that may be a URL, to clients that take backslashes for slashes, or any number of them. Where there
-is no scheme, a blank in what would be the host makes it none: `//TODO this`."""
-_NOT_COUNTED: Final = QUOTES_AND_BLANKS + "".join(map(chr, range(32)))
-"""What the URL Standard, and those who strip a text, take away at its ends."""
+"""How a text begins that may be a URL, to clients that take backslashes for slashes, or any number of them, as curl
+does, or that open what stands behind a scheme of their own: `view-source:`, `jar:`, urllib's `URL:`. Where there is no
+scheme, a blank in what would be the host makes it none: `//TODO this`."""
+_NOT_COUNTED: Final = QUOTES_AND_BLANKS + "<>\ufeff\u200b" + "".join(map(chr, range(32)))
+"""What the URL Standard, RFC 3986's appendix C, and those who strip a text, take away at its ends."""
+_SENTENCE_ENDS: Final = _NOT_COUNTED + ",;:!)}"
 _DROPPED: Final = str.maketrans("", "", "\t\r\n")
 """What the URL Standard takes out of a URL, wherever it stands."""
 _LEAST_ADDRESS: Final = 2**24
@@ -191,8 +195,9 @@ def _read_as(text: str, role: _Role) -> Url:
 
 
 def _readings_as_url(text: str) -> Iterator[str]:
-    """What a text begins with as a URL, to a client that takes it as it is, strips it, or takes line breaks out."""
+    """What a text begins with as a URL, to a client that takes it as it is, strips it, takes line breaks out, or opens
+    what stands in it behind another scheme."""
     plain = text.strip(_NOT_COUNTED)
     for read in dict.fromkeys((plain, plain.translate(_DROPPED))):
-        if _BEGINS_AS_URL.match(read):
-            yield read.split(maxsplit=1)[0]
+        if begins := _BEGINS_AS_URL.match(read):
+            yield read[begins.start("url") :].split(maxsplit=1)[0].rstrip(_SENTENCE_ENDS)

@@ -61,8 +61,8 @@ _ONLY_CREDENTIALS = (
     # A text of letters and digits under a name that says nothing else; no part of a program.
     r"""(?i)(?=[acpbrs])((?:passw(?:or)?d|passphrase|(?:client|app)[_-]?secret|secret|api[_-]?key"""
     r"""|(?:secret|access|private|account)[_-]?key|(?:access|refresh|auth|api|bot)[_-]?token)["'\\]{0,4}\s{0,3}[:=]"""
-    r"""\s{0,3}["'\\]{0,4})(?=[^\s"',;&<>\\]*\d)(?=[^\s"',;&<>\\]*[a-z])[^\s"',;&<>(){}\[\]$\\]{8,}+"""
-    r"""(?=[\s"',;&<}\]\\]|\Z)""",
+    r"""\s{0,3}["'\\]{0,4})(?=[^\s"',;&<>\\]{0,200}\d)(?=[^\s"',;&<>\\]{0,200}[a-z])"""
+    r"""(?:[^\s"',;&<>(){}\[\]$\\]{8,200}+(?=[\s"',;&<}\]\\]|\Z)|[^\s"',;&<>(){}\[\]$\\]{201,}+)""",
 )
 """In each, the first group stays."""
 _BASE64 = r"(?<![\w+/-])[\w+/-]{24,}+={0,2}"
