@@ -39,12 +39,13 @@ BACK = {
 that is called by itself, and to the file that tools are compared with."""
 LEAVES = {
     "characters": {"values"},
-    "commands": {"errors", "paths", "shell_syntax"},
+    "command_arguments": {"commands", "paths"},
+    "commands": {"errors", "shell_syntax"},
     "events": {"errors", "values"},
     "http": {"errors", "urls"},
     "lock": {"errors", "values", "arguments", "definition"},
     "paths": {"errors"},
-    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "urls", "store"},
+    "policy": {"errors", "values", "types", "arguments", "paths", "commands", "command_arguments", "urls", "store"},
     "shell_syntax": set[str](),
     "store": {"errors", "paths"},
     "urls": {"errors"},

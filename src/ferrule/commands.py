@@ -11,13 +11,12 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeVar, final
 
 from ferrule.errors import DefinitionError
-from ferrule.paths import has_name_of
 from ferrule.shell_syntax import (
     MOST_CHARACTERS,
     MOST_LEVELS,
@@ -39,7 +38,6 @@ __all__ = [
     "Redirection",
     "allowed",
     "found",
-    "is_elsewhere",
     "offers",
     "read_argv",
     "read_line",
@@ -63,7 +61,6 @@ _READS_CODE: Final = words_of(
 """Builtins that read an argument as code, or set what the words after them mean (bash 5.2, builtins(1))."""
 _READS_CODE_BY_OPTION: Final = {"printf": "v", "wait": "p", "jobs": "x", "test": "vR", "[": "vR"}
 """Those that do with an option: `printf -v 'a[$(touch x)]'` runs `touch`."""
-_DIRECTORY_NAMES: Final = frozenset({"cwd", "workdir", "dir", "directory", "folder", "workingdir"})
 _IN_SHELL: Final = frozenset({"time", "command", "builtin"})
 """What may stand before a builtin."""
 _CHANGES_DIRECTORY: Final = frozenset({"cd", "pushd", "popd"})
@@ -162,11 +159,6 @@ def _code_of(command: Command) -> Iterator[str]:
 
 def _may_have_option(word: str | None, letters: str) -> bool:
     return bool(letters) and (word is None or (word[:1] == "-" and any(letter in word for letter in letters)))
-
-
-def is_elsewhere(values: Mapping[str, object]) -> bool:
-    """Whether arguments that stand beside a command say in which directory it runs. See docs/guards.md#commands."""
-    return any(value and has_name_of(name, _DIRECTORY_NAMES) for name, value in values.items())
 
 
 def without_relative_paths(line: Line) -> Line:

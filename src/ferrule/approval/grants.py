@@ -98,7 +98,7 @@ class Grant:
         if self.exactly is not None:
             return same(thaw(self.exactly), given)
         return self.arguments.keys() == given.keys() and all(
-            fits(condition, given[name], subject.context) for name, condition in self.arguments.items()
+            fits(condition, name, given, subject.context) for name, condition in self.arguments.items()
         )
 
     def to_json(self) -> dict[str, Any]:

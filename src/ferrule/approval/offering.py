@@ -13,6 +13,7 @@ from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.policy import condition
 from ferrule.policy.conditions import OneOf
+from ferrule.policy.rule import of_argument
 from ferrule.urls import HOST_NAMES, URL_NAMES, read_host, read_url
 from ferrule.values.context import ToolContext, Traits
 from ferrule.values.frozen import thaw
@@ -51,7 +52,7 @@ def bounds(tool: Traits, arguments: Mapping[str, Any], context: ToolContext) -> 
     except (_Unbounded, DefinitionError, OSError, ValueError):
         return None
     # What is offered covers at least the call that it is offered for.
-    return made if all(fits(made[name], value, context) for name, value in arguments.items()) else None
+    return made if all(fits(made[name], name, arguments, context) for name in arguments) else None
 
 
 def _bound(name: str, value: Any, tool: Traits, context: ToolContext, beside: list[str]) -> Any:
@@ -126,16 +127,17 @@ def leads_elsewhere(text: str) -> bool:
     return _LEADS_ELSEWHERE.match(text) is not None or ".." in re.split(r"[/\\]", text.strip())
 
 
-def fits(given: Any, value: Any, context: ToolContext) -> bool:
-    """Whether a value is as the condition says, of which `given` is the JSON; `None` is any text that does not lead
+def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
+    """Whether an argument is as the condition says, of which `given` is the JSON; `None` is any text that does not lead
     elsewhere. What cannot be known is not so."""
+    value = arguments[name]
     if given is None:
         return isinstance(value, str) and not leads_elsewhere(value)
     if given.keys() == {"equals"}:
         return same(thaw(given["equals"]), value)
     if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
         return False
-    return condition(given).matches(value, context) is True
+    return of_argument(condition(given), name, arguments, context) is True
 
 
 def is_narrower(given: Any, offered: Any) -> bool:

@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Iterable
 
-from ferrule.commands import (
-    COMMAND_NAMES,
-    Command,
-    CommandPattern,
-    Line,
-    allowed,
-    found,
-    is_elsewhere,
-    read_argv,
-    read_line,
-    without_relative_paths,
-)
+from ferrule.command_arguments import Place, is_command_name, lines_in
+from ferrule.commands import Command, CommandPattern, Line, allowed, found
 from ferrule.errors import DefinitionError
 from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values
-from ferrule.paths import Roots, has_name_of
+from ferrule.paths import Roots
 from ferrule.values import decision
-from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 
 Patterns = tuple[CommandPattern, ...]
-
-_LISTS_OF_LINES: Final = frozenset({"commands", "cmds"})
-_ARGUMENT_NAMES: Final = frozenset({"args", "arguments"})
-_ENVIRONMENT_NAMES: Final = frozenset({"env", "environment"})
 
 
 def commands(
@@ -75,8 +58,12 @@ def commands(
         def may_open(path: str) -> bool:
             return files is not None and _holds(files, path, directory)
 
-        finder = _Finder(names, texts, getattr(context, "tool", None))
-        lines = list(finder.mapping(call.arguments, ()))
+        schema = getattr(getattr(context, "tool", None), "input_schema", {})
+
+        def is_command(key: str, place: Place) -> bool:
+            return key in names or (is_command_name(key) and key not in texts and not lists_values(schema, place))
+
+        lines = [line for _, line in lines_in(call.arguments, is_command)]
         return _decide_on(lines, patterns, may_open) if lines else None
 
     guard.__name__ = guard.__qualname__ = "commands"
@@ -94,76 +81,6 @@ def _holds(files: Roots, path: str, directory: str | None) -> bool:
         return files.hold(path, directory)
     except (OSError, ValueError):
         return False
-
-
-# -- where commands stand in arguments ---------------------------------------------------------------------------------
-
-
-class _Finder:
-    """Goes through the arguments of one call."""
-
-    def __init__(self, names: frozenset[str], texts: frozenset[str], tool: Any) -> None:
-        self.names = names
-        self.texts = texts
-        self.schema = getattr(tool, "input_schema", {})
-
-    def mapping(self, values: Mapping[str, Any], place: Place) -> Iterator[Line]:
-        for key, value in values.items():
-            inner = (*place, key)
-            if not self.is_command(key, inner):
-                yield from self.below(value, inner)
-            elif value is not None:
-                yield from self.beside(values, self.command(key, value, inner, values))
-
-    def is_command(self, key: str, place: Place) -> bool:
-        if key in self.names:
-            return True
-        return has_name_of(key, COMMAND_NAMES) and key not in self.texts and not lists_values(self.schema, place)
-
-    def below(self, value: Any, place: Place) -> Iterator[Line]:
-        if isinstance(value, Mapping):
-            yield from self.mapping(value, place)
-        elif isinstance(value, list | tuple):
-            for at, one in enumerate(value):
-                yield from self.below(one, (*place, at))
-
-    def command(self, key: str, value: Any, place: Place, values: Mapping[str, Any]) -> Iterator[Line]:
-        """What stands under the name of a command, with the arguments that stand beside it."""
-        arguments = next((values[name] for name in _ARGUMENT_NAMES if values.get(name)), ())
-        if isinstance(value, str) and arguments:
-            yield from _with_arguments_beside(value, arguments)
-        elif isinstance(value, str):
-            yield read_line(value)
-        elif _is_words(value) and key not in _LISTS_OF_LINES:
-            yield read_argv(value)
-        elif isinstance(value, list | tuple) and value:
-            for at, one in enumerate(value):
-                yield from self.command("", one, (*place, at), {})
-        else:
-            inner = list(self.below(value, place))
-            yield from inner or [Line((), ("a command that is neither text nor a list of texts",))]
-
-    def beside(self, values: Mapping[str, Any], lines: Iterable[Line]) -> Iterator[Line]:
-        """The lines, with what is set for them by other arguments."""
-        is_set = any(values.get(name) for name in _ENVIRONMENT_NAMES)
-        for line in lines:
-            moved = without_relative_paths(line) if is_elsewhere(values) else line
-            yield replace(moved, unknown=(*moved.unknown, "what the environment changes")) if is_set else moved
-
-
-def _is_words(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, str) for one in value)
-
-
-def _with_arguments_beside(command: str, arguments: Any) -> Iterator[Line]:
-    """Of a program whose arguments are a list of their own: as they are, and as the line that may be made of them."""
-    words = [arguments] if isinstance(arguments, str) else arguments
-    if not _is_words(words):
-        yield Line((), ("arguments that are not a list of texts",))
-        return
-    yield read_line(" ".join([command, *words]))
-    if not isinstance(arguments, str):
-        yield read_argv([command, *words])
 
 
 # -- what is decided of them -------------------------------------------------------------------------------------------

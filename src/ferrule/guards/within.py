@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from ferrule.commands import COMMAND_NAMES, is_elsewhere, targets
+from ferrule.command_arguments import is_elsewhere
+from ferrule.commands import COMMAND_NAMES, targets
 from ferrule.guards._arguments import (
     QUOTE_LENGTH,
     QUOTES_AND_BLANKS,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ferrule.arguments.schema_walk import first_items, forms_of, of_item, of_property
-from ferrule.commands import COMMAND_NAMES
-from ferrule.paths import has_name_of
+from ferrule.arguments.schema_walk import declared, first_items, forms_of, of_item, of_property
+from ferrule.command_arguments import is_command_name
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
 from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.reading import Finding, Level
@@ -102,7 +101,7 @@ class Fit(NamedTuple):
     """How a rule stands to a tool."""
 
     speaks: bool
-    """Whether it may speak of its calls: a rule for many tools does not speak of those without its arguments."""
+    """Whether the schema has what it speaks of: one for many tools need not speak of each."""
     problem: str = ""
 
 
@@ -118,8 +117,7 @@ def fit_of(rule: Rule, tool: Any) -> Fit:
     forms: list[Any] | None
     for place, one in rule.arguments.items():
         if place == ANY_COMMAND:
-            has_line = any(has_name_of(name, COMMAND_NAMES) for name in schema.get("properties", ()))
-            forms = [] if has_line else None
+            forms = [] if not is_closed(schema) or _names_line(schema) else None
         else:
             forms = _forms_at(schema, parts_of(place))
         if forms is None:
@@ -128,6 +126,31 @@ def fit_of(rule: Rule, tool: Any) -> Fit:
         if wrong := wrong_kind(place, one, forms) or (by_name and _never(place, one, forms)):
             return Fit(True, f"{tool.name}: {wrong}")
     return Fit(True)
+
+
+def may_be_given(rule: Rule, tool: Any) -> bool:
+    """Whether a call of a tool may have the arguments of which a rule speaks, whether its schema names them or not."""
+    handling = getattr(tool, "handling", None)
+    if handling is None or not is_closed(handling.parameters.schema):
+        return True
+    names = declared(handling.parameters.schema)
+    return names is None or all(place == ANY_COMMAND or parts_of(place)[0] in names for place in rule.arguments)
+
+
+def is_closed(schema: Mapping[str, Any]) -> bool:
+    """Whether a call has no other arguments than those that a schema names."""
+    return any(schema.get(key) is False for key in ("additionalProperties", "unevaluatedProperties"))
+
+
+def _names_line(node: Any) -> bool:
+    """Whether a schema names a shell line at any depth."""
+    if isinstance(node, list | tuple):
+        return any(map(_names_line, node))
+    if not isinstance(node, Mapping):
+        return False
+    properties = node.get("properties")
+    named = isinstance(properties, Mapping) and any(map(is_command_name, properties))
+    return named or any(map(_names_line, node.values()))
 
 
 def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | None:
@@ -142,6 +165,7 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
             below = [node for form in forms for node in of_property(form, part)]
             objects = [form for form in forms if not _COMBINES & form.keys() and _allows_objects(form)]
             is_open = depth > 0 and bool(objects) and not any("properties" in form for form in objects)
+            is_open = is_open or (depth == 0 and not below and not is_closed(schema))
         if is_open or not all(isinstance(node, Mapping) for node in below):
             return []
         if not below:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
-from ferrule.commands import CommandPattern, Line, allowed, found, read_argv, read_line
+from ferrule.command_arguments import lines_of
+from ferrule.commands import CommandPattern, Line, allowed, found
 from ferrule.errors import DefinitionError
 from ferrule.paths import Roots
 from ferrule.urls import HostPattern, host_found, host_matches
@@ -287,18 +288,22 @@ class Commands:
         return cls(tuple(patterns), tuple(dict.fromkeys(root for one in listed for root in one.within)))
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
-        line = _commands_in(value)
-        if line is None:
-            return False if value is None else None
+        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=True)
+
+    def found(self, value: Any, context: ToolContext) -> bool | None:
+        return False if value is None else self.of_lines(lines_of("", value, {}), context, allows=False)
+
+    def of_lines(self, lines: Iterable[Line], context: ToolContext, *, allows: bool) -> bool | None:
+        """Of the lines that an argument is, as `command_arguments` reads it with what stands beside it: for an allow
+        whether all are so, else whether any is."""
+        if allows:
+            return every(self._allows(line, context) for line in lines)
+        return some(found(line, self._read) for line in lines)
+
+    def _allows(self, line: Line, context: ToolContext) -> bool | None:
         if allowed(line, self._read, lambda path: self._may_write(path, context)):
             return True
         return None if line.unknown else False
-
-    def found(self, value: Any, context: ToolContext) -> bool | None:
-        line = _commands_in(value)
-        if line is None:
-            return False if value is None else None
-        return found(line, self._read)
 
     def _may_write(self, path: str, context: ToolContext) -> bool:
         return self._targets is not None and self._targets.matches(path, context) is True
@@ -319,14 +324,24 @@ class Commands:
         )
 
 
-def _commands_in(value: object) -> Line | None:
-    """The commands of a shell line or of a list of words."""
-    if isinstance(value, str):
-        return read_line(value)
-    if isinstance(value, list | tuple) and value and all(isinstance(word, str) for word in value):
-        return read_argv(value)
-    return None
+# -- three-valued answers ----------------------------------------------------------------------------------------------
 
+
+def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
+    """False where one is, else unknown where one is, else true; `empty` where there are none."""
+    found = list(answers)
+    if False in found:
+        return False
+    return None if None in found else bool(found) or empty
+
+
+def some(answers: Iterable[bool | None]) -> bool | None:
+    """True where one is, else unknown where one is, else false."""
+    found = list(answers)
+    return True if True in found else None if None in found else False
+
+
+# -- what they are made of ---------------------------------------------------------------------------------------------
 
 _NOBODY: Final = ToolContext[Any]()
 _A_NUMBER: Final = "a number"

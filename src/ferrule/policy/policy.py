@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
-from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of
+from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of, may_be_given
 from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
 from ferrule.policy.protected import Protected
 from ferrule.policy.reading import Document, Finding, PolicyTest, read_document
@@ -162,13 +162,14 @@ class _Compiled:
         hidden = frozenset(getattr(tool, "hidden", ()))
         for rule in self.said.rules:
             fit = fit_of(rule, tool) if rule.speaks_of(tool) else None
-            if fit is None or not fit.speaks:
+            if fit is None or not (fit.speaks or may_be_given(rule, tool)):
                 continue
-            if fit.problem:
+            problem = fit.problem if fit.speaks else ""
+            if problem:
                 does = "never allows" if rule.decide == "allow" else "asks about every call"
-                log.warning("%s: %s; so it %s", rule.name, fit.problem, does)
+                log.warning("%s: %s; so it %s", rule.name, problem, does)
             tops = {place.partition(".")[0].removesuffix("[]") for place in rule.arguments}
-            yield Entry(rule, fit.problem, not hidden.isdisjoint(tops))
+            yield Entry(rule, problem, not hidden.isdisjoint(tops))
 
 
 class Policy:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from ferrule.commands import COMMAND_NAMES
+from ferrule.command_arguments import lines_in, lines_of
 from ferrule.errors import DefinitionError
-from ferrule.paths import has_name_of
-from ferrule.policy.conditions import Commands, Condition, check_glob, fits
+from ferrule.policy.conditions import Commands, Condition, check_glob, every, fits, some
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.frozen import FrozenDict
@@ -20,7 +19,7 @@ Scope: TypeAlias = Literal["managed", "user", "project", "session"]
 SCOPES: Final = ("managed", "user", "project", "session")
 DECIDES: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
-"""The place of a condition on whatever parameter of the tool has the name of a shell line."""
+"""The place of a condition on all that has the name of a shell line, at any depth of the arguments."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
 _NO_WILDCARDS = re.compile(r"[?\[\]{}!]")
 
@@ -183,21 +182,7 @@ def _has_trait(tool: Any, trait: str) -> bool | None:
     return value is (plain == trait) if isinstance(value, bool) else None
 
 
-# -- three-valued answers ----------------------------------------------------------------------------------------------
-
-
-def every(answers: Iterable[bool | None], *, empty: bool = False) -> bool | None:
-    """False where one is, else unknown where one is, else true; `empty` where there are none."""
-    found = list(answers)
-    if False in found:
-        return False
-    return None if None in found else bool(found) or empty
-
-
-def some(answers: Iterable[bool | None]) -> bool | None:
-    """True where one is, else unknown where one is, else false."""
-    found = list(answers)
-    return True if True in found else None if None in found else False
+# -- at a place --------------------------------------------------------------------------------------------------------
 
 
 def of_place(
@@ -205,12 +190,23 @@ def of_place(
 ) -> bool | None:
     """What a condition answers of the values at a place: for an allow of all of them, else of any. What is not there,
     null, or empty is not so."""
-    test = one.matches if allows else one.found
     together = every if allows else some
-    if place == ANY_COMMAND:
-        lines = [name for name in arguments if has_name_of(name, COMMAND_NAMES)]
-        return together(_at(arguments, [name], lambda value: test(value, context), together) for name in lines)
-    return _at(arguments, parts_of(place), lambda value: test(value, context), together)
+    if isinstance(one, Commands):
+        if place == ANY_COMMAND:
+            return one.of_lines([line for _, line in lines_in(arguments)], context, allows=allows)
+        return _at(
+            arguments, parts_of(place), lambda *found: one.of_lines(lines_of(*found), context, allows=allows), together
+        )
+    test = one.matches if allows else one.found
+    return _at(arguments, parts_of(place), lambda name, value, beside: test(value, context), together)
+
+
+def of_argument(one: Condition, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool | None:
+    """What an allow's condition answers of one argument, by its name as it is."""
+    value = arguments[name]
+    if isinstance(one, Commands) and value is not None:
+        return one.of_lines(lines_of(name, value, arguments), context, allows=True)
+    return one.matches(value, context)
 
 
 def parts_of(place: str) -> list[str]:
@@ -221,22 +217,25 @@ def parts_of(place: str) -> list[str]:
 def _at(
     value: Any,
     parts: Sequence[str],
-    test: Callable[[Any], bool | None],
+    test: Callable[[str, Any, Mapping[str, Any]], bool | None],
     together: Callable[[Iterable[bool | None]], bool | None],
+    name: str = "",
+    beside: Mapping[str, Any] = FrozenDict(),
 ) -> bool | None:
     if value is None:
         return False
     if not parts:
-        return test(value)
+        return test(name, value, beside)
     part, *others = parts
     if part == "[]":
         if not isinstance(value, list | tuple):
             return None
-        return together(_at(item, others, test, together) for item in value)
+        around = {key: one for key, one in beside.items() if key != name}
+        return together(_at(item, others, test, together, "", around) for item in value)
     if not isinstance(value, Mapping):
         return None
     try:
         item = value[part]
     except KeyError:
         return False
-    return _at(item, others, test, together)
+    return _at(item, others, test, together, part, value)

@@ -14,10 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ferrule.commands import COMMAND_NAMES
-from ferrule.paths import has_name_of
-from ferrule.policy.conditions import Commands, Condition
-from ferrule.policy.rule import ANY_COMMAND, Rule, every, of_place
+from ferrule.command_arguments import lines_in
+from ferrule.policy.conditions import Commands, Condition, every
+from ferrule.policy.rule import ANY_COMMAND, Rule, of_place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, ask, deny
@@ -203,9 +202,9 @@ def _holds_but_for_commands(rule: Rule, call: ToolCall, context: ToolContext, to
 
 
 def _commands_of(rule: Rule, call: ToolCall) -> dict[str, Commands]:
-    """What a rule says of shell lines, by place: a bare command is of the parameter that is one, where there is one."""
-    lines = [name for name in call.arguments if has_name_of(name, COMMAND_NAMES)]
-    only = lines[0] if len(lines) == 1 else ANY_COMMAND
+    """What a rule says of shell lines, by place: a bare command is of the parameter that is one, where that is all."""
+    places = {place for place, _ in lines_in(call.arguments)}
+    only = str(min(places)[0]) if len(places) == 1 and {len(place) for place in places} == {1} else ANY_COMMAND
     found = ((place, one) for place, one in rule.arguments.items() if isinstance(one, Commands))
     return {only if place == ANY_COMMAND else place: one for place, one in found}
 
