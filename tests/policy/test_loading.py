@@ -152,6 +152,15 @@ def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
         rules(tmp_path / "policy.toml")
 
 
+def test_of_rules_that_all_say_the_same_each_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(f"allow = {[f'a(amount<={most})' for most in range(40)]}\n")
+    found = load([("managed", tmp_path / "policy.toml")]).findings
+    assert len(found) == 39 and {one.level for one in found} == {"warning"}
+    (tmp_path / "policy.toml").write_text(f"allow = {['a'] * 40}\n")
+    found = load([("managed", tmp_path / "policy.toml")]).findings
+    assert len(found) == 39 and {one.level for one in found} == {"error"}
+
+
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "policy.toml")
     with pytest.raises(DefinitionError, match="cannot be read"):

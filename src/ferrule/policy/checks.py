@@ -59,21 +59,26 @@ def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
 
 def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
     """Rules that never count, as a stricter one matches whatever they match; and in one file, what stands twice. What
-    another file has is no error, as no file can mend another."""
+    another file has is no error, as no file can mend another. Of a rule the first of these is said, and no more."""
     for at, rule in enumerate(rules):
-        for other_at, other in enumerate(rules):
-            here = rule.source == other.source
-            if _RANKS[other.decide] > _RANKS[rule.decide]:
-                if other.covers(rule):
-                    level: Level = "error" if here else "warning"
-                    yield finding(level, rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
-                    break
-            elif here and other.decide == rule.decide and at != other_at and other.covers(rule):
-                if not rule.covers(other):
-                    if not (rule.reason or rule.into):  # which may be why it is there
-                        yield finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
-                elif other_at < at:
-                    yield finding("error", rule, f"{rule.text!r} stands twice, as {other.name} too")
+        stricter = (other for other in rules if _RANKS[other.decide] > _RANKS[rule.decide] and other.covers(rule))
+        if other := next(stricter, None):
+            level: Level = "error" if rule.source == other.source else "warning"
+            yield finding(level, rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
+            continue
+        alike = (other for other in rules[:at] if _are_beside(rule, other) and other.covers(rule))
+        if same := next((other for other in alike if rule.covers(other)), None):
+            yield finding("error", rule, f"{rule.text!r} stands twice, as {same.name} too")
+            continue
+        if rule.reason or rule.into:  # which may be why it is there
+            continue
+        wider = (other for other in rules if _are_beside(rule, other) and other.covers(rule) and not rule.covers(other))
+        if other := next(wider, None):
+            yield finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
+
+
+def _are_beside(rule: Rule, other: Rule) -> bool:
+    return other is not rule and other.source == rule.source and other.decide == rule.decide
 
 
 # -- beside the tools --------------------------------------------------------------------------------------------------
