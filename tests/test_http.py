@@ -290,6 +290,79 @@ def test_a_name_is_not_looked_up_for_longer_than_a_connection_may_take() -> None
     asyncio.run(main())
 
 
+KEYS = {"Authorization": "Bearer k", "X-Api-Key": "k", "Proxy-Authorization": "k", "Accept": "text/html"}
+
+
+def test_no_key_goes_along_where_a_redirect_leads_to_another_origin() -> None:
+    seen: dict[str, list[str]] = {}
+    chain = {
+        "http://a.test/": "https://a.test/",
+        "https://a.test/": "https://b.test/",
+        "https://b.test/": "https://a.test:8443/",
+        "https://a.test:8443/": "https://a.test/end",
+    }
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        url = str(request.url.copy_with(host=request.headers["host"].partition(":")[0]))
+        seen[url] = [key for key in KEYS if key in request.headers]
+        return httpx2.Response(307, headers={"location": chain[url]}) if url in chain else httpx2.Response(200)
+
+    names = Names({name: [["93.184.216.34"]] for name in ("a.test", "b.test")})
+    transport = Transport(resolve=names, inner=httpx2.MockTransport(answer))
+    with httpx2.Client(transport=transport, follow_redirects=True, headers=KEYS) as http:
+        http.get("http://a.test/")
+        assert list(seen) == [*chain, "https://a.test/end"]
+        assert seen["http://a.test/"] == seen["https://a.test/"] == list(KEYS)
+        assert seen["https://b.test/"] == seen["https://a.test:8443/"] == ["Accept"]
+        http.get("https://b.test/")
+        assert seen["https://b.test/"] == list(KEYS)
+
+
+def test_a_cookie_without_a_domain_is_refused_and_one_with_a_domain_goes_there_alone() -> None:
+    for make in (client, async_client):
+        with pytest.raises(DefinitionError, match="every host"):
+            make(cookies={"session": "k"})
+    server, other = Server("127.0.0.1"), Server("127.0.0.2")
+    cookies = httpx2.Cookies()
+    cookies.set("session", "k", domain="127.0.0.1")
+    with serving(server, other), client("127.0.0.1", "127.0.0.2", cookies=cookies) as http:
+        told = [http.get(f"http://{one}/").request.headers.get("cookie") for one in addresses_of(server, other)]
+    assert told == ["session=k", None]
+
+
+def addresses_of(*servers: Server) -> list[str]:
+    return [f"{server.server_address[0]}:{server.port}" for server in servers]
+
+
+@pytest.mark.parametrize("host", ["internal.test", "a.test:81", "a.test, internal.test", "x@a.test", ""])
+def test_a_header_that_names_another_host_than_the_url_is_refused(host: str) -> None:
+    transport = Transport(
+        resolve=Names({"a.test": [["93.184.216.34"]]}), inner=httpx2.MockTransport(lambda _: httpx2.Response(200))
+    )
+    with httpx2.Client(transport=transport) as http:
+        assert http.get("http://a.test/", headers={"Host": "A.test:80"}).status_code == 200
+        with pytest.raises(NotReachableError):
+            http.get("http://a.test/", headers={"Host": host})
+
+
+def test_of_hundreds_of_addresses_all_are_checked_and_a_few_are_tried() -> None:
+    tried: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        tried.append(request.url.host)
+        raise httpx2.ConnectTimeout("no answer")
+
+    public = [f"1.1.{at // 250}.{at % 250 + 1}" for at in range(1000)]
+    names = Names({"a.test": [public], "b.test": [[*public, "10.0.0.1"]]})
+    with httpx2.Client(transport=Transport(resolve=names, inner=httpx2.MockTransport(answer))) as http:
+        with pytest.raises(httpx2.ConnectTimeout):
+            http.get("https://a.test/")
+        assert tried == public[:6]
+        with pytest.raises(NotReachableError, match=r"10\.0\.0\.1"):
+            http.get("https://b.test/")
+    assert len(tried) == 6
+
+
 @pytest.mark.parametrize("option", ["proxy", "transport", "mounts", "trust_env", "verify"])
 def test_what_would_lead_around_the_check_is_refused(option: str) -> None:
     for make in (client, async_client):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from ferrule.errors import DefinitionError
-from ferrule.urls import Destinations, Url, kind_of, read_url
+from ferrule.urls import Destinations, Url, kind_of, read_host, read_url
 
 try:
     import httpx2
@@ -26,6 +26,16 @@ except ImportError as error:
 Resolve: TypeAlias = Callable[[str], Iterable[str]]
 """The addresses of a name, as text; it may block."""
 _MOST_REDIRECTS: Final = 5
+_MOST_TRIED: Final = 6
+"""Addresses of a name that are connected to in turn: each may take all the time that a connection may."""
+_FIRST_ORIGIN: Final = "ferrule.first_origin"
+"""Where a chain of redirects began. httpx2 gives the extensions of a request to what it is redirected to."""
+_GO_ALONG: Final = frozenset(
+    {"host", "connection", "user-agent", "accept", "accept-encoding", "accept-language", "range", "cookie"}
+    | {"content-type", "content-length", "content-encoding", "content-language", "transfer-encoding"}
+)
+"""The headers that go along where a redirect leads elsewhere: what is wanted, and what the body is. Of cookies the
+client has those that belong there."""
 _GOES_ROUND: Final = frozenset(
     {"transport", "mounts", "proxy", "trust_env", "verify", "cert", "http2", "limits", "app"}
 )
@@ -48,7 +58,7 @@ def client(
     Args:
         allowed, deny, schemes, ports: As for `guards.hosts`.
         options: As for `httpx2.Client`; redirects are followed, at most 5, each checked anew. What would lead around
-            the check (`proxy`, `transport` …) is refused.
+            the check (`proxy`, `transport` …) is refused, and so are cookies that would go to every host.
 
     Raises:
         DefinitionError: for a pattern, a scheme, a port or an option that is none.
@@ -73,6 +83,8 @@ def async_client(
 def _checked_options(given: dict[str, Any]) -> dict[str, Any]:
     if around := sorted(_GOES_ROUND & given.keys()):
         raise DefinitionError(f"{around} would lead around the check of addresses; give a Transport of your own")
+    if not all(cookie.domain for cookie in httpx2.Cookies(given.get("cookies")).jar):
+        raise DefinitionError("cookies without a domain go to every host; give httpx2.Cookies, set with domain=…")
     return {"follow_redirects": True, "max_redirects": _MOST_REDIRECTS, **given}
 
 
@@ -80,7 +92,8 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Connects to allowed hosts only, for a client of httpx2 of either kind. See docs/guards.md#hosts.
 
     Each request has a connection of its own: one that was opened for a name is never used for another name at the same
-    address, whose certificate nobody has looked at.
+    address, whose certificate nobody has looked at. Where a redirect leads to another origin, the headers stay behind
+    that a key may be in.
 
     Args:
         allowed, deny, schemes, ports: As for `guards.hosts`.
@@ -150,9 +163,11 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     def _checked(self, request: httpx2.Request) -> Url:
         """What the client will open, as it is written."""
         try:
-            url = read_url(str(request.url))
+            url, named = read_url(str(request.url)), read_host(request.headers.get("host", ""))
         except ValueError as error:
             raise NotReachableError(f"{str(request.url)!r} cannot be judged: {error}") from None
+        if named.host != url.host or named.port not in {0, url.port}:  # who serves both would answer for the other
+            raise NotReachableError(f"{str(request.url)!r} and its header Host, {named.host!r}, are not of one host")
         kind, why = self._rules.verdict(url)
         if kind != "allow":
             raise NotReachableError(f"{str(request.url)!r} {why}")
@@ -177,16 +192,27 @@ class Transport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
             if not self._rules.may_connect(url, address):
                 raise NotReachableError(f"{url.host} leads to {address} ({kind_of(address)}), which is not allowed")
         name = {} if url.address is not None else {"sni_hostname": url.host}
+        headers = _headers_for(request, url)
         return [
             httpx2.Request(
                 request.method,
                 request.url.copy_with(host=address),
-                headers=request.headers,
+                headers=headers,
                 stream=request.stream,
                 extensions={**request.extensions, **name},
             )
-            for address in addresses
+            for address in addresses[:_MOST_TRIED]
         ]
+
+
+def _headers_for(request: httpx2.Request, url: Url) -> httpx2.Headers:
+    """The headers of a request, of which few go along where a redirect leads away from the first origin."""
+    here = url.scheme, url.host, url.port
+    first = request.extensions.setdefault(_FIRST_ORIGIN, here)
+    upgraded = ("https", first[1], 443) if first == ("http", first[1], 80) else first
+    if here in (first, upgraded):
+        return request.headers
+    return httpx2.Headers([(key, value) for key, value in request.headers.raw if key.decode().lower() in _GO_ALONG])
 
 
 def _addresses(host: str) -> Iterable[str]:
