@@ -323,3 +323,43 @@ def test_a_policy_is_asked_outside_of_a_call_too(tmp_path: Path) -> None:
     policy = policy_of(tmp_path, '[[rule]]\ndecide = "deny"\ntags = ["x"]', 'allow = ["t"]')
     decision = policy(ToolCall("c1", "t", {}), ToolContext[Any]())
     assert decision is not None and decision.kind == "ask"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("refund(amount==5)", "refund(amount!=5)", "refund(amount != 5)", "refund(amount=>5)", "refund(amount=<5)"),
+        *("refund(kind='gift')", "refund(kind=gift))", f"refund(amount<={'9' * 5000})", "refund(amount = = 5)"),
+        *("*(path wihtin .git)", "*(path within )", "*(url hots *.internal)", "*(url host)", "*(command run rm *)"),
+        *("read_a, read_b", "read_a|read_b", "read a", "'read_a'"),
+    ],
+    ids=lambda rule: rule[:40],
+)
+def test_a_rule_that_is_written_otherwise_than_it_would_be_read_is_an_error(rule: str) -> None:
+    for decide in ("allow", "deny"):
+        [finding] = findings_of(f'{decide} = ["{rule}"]')
+        assert (finding.level, finding.line) == ("error", 1)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        'arguments = { "(command)" = { equals = "rm x" } }',
+        f"arguments = {{ amount = {{ above = {'9' * 5000} }} }}",
+    ],
+    ids=["an equality of commands", "a number too large to read"],
+)
+def test_a_table_that_could_not_decide_is_an_error(table: str) -> None:
+    [finding] = findings_of(f'[[rule]]\ndecide = "deny"\ntools = ["*"]\n{table}')
+    assert finding.level == "error"
+
+
+def test_a_folder_in_quotes_is_the_folder_without_them(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, """deny = ['*(path within "my (own) files"|x)']""")
+    [condition] = policy.rules[0].arguments.values()
+    assert condition.to_json() == {"within": ["my (own) files", "x"]}
+
+
+@pytest.mark.parametrize("command", ["host example.org", "make CC=gcc", "npm run *", "docker run *", "command -v *"])
+def test_a_bare_command_that_is_one_is_read_as_such(command: str) -> None:
+    assert findings_of(f'deny = ["shell({command})"]') == []

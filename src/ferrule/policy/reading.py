@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from ferrule.commands import COMMAND_NAMES
 from ferrule.errors import DefinitionError
+from ferrule.paths import PATH_NAMES, has_name_of
 from ferrule.policy.conditions import (
     Commands,
     Condition,
@@ -23,11 +25,13 @@ from ferrule.policy.conditions import (
     Range,
     Within,
     condition,
+    nearest,
     refuse_unknown_keys,
 )
 from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.rule import ANY_COMMAND, DECIDES, Rule, Scope
 from ferrule.policy.verdict import MODES, Mode
+from ferrule.urls import URL_NAMES
 from ferrule.values.frozen import freeze
 
 _T = TypeVar("_T")
@@ -92,7 +96,7 @@ def read_document(text: str, source: str, scope: Scope) -> Document:
     """What the text of a policy file says; where it is no TOML, nothing but that."""
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or what Python says of too large a number
         said = str(error) or "it nests too deep"
         at = re.search(r"\(at line (\d+)", said)
         return Document(None, (), (), (Finding("error", source, int(at[1]) if at else 0, f"it is no TOML: {said}"),))
@@ -253,9 +257,14 @@ def _at_place(place: str, given: object) -> Condition:
 
 _COMPARED = re.compile(r"([\w.\[\]-]+)\s*(<=|>=|<|>|=)\s*(\S.*)")
 _WORDED = re.compile(r"([\w.\[\]-]+)\s+(in|within|host|runs)\s+(\S.*)")
+_WORDS_OF_CONDITIONS: Final = ("in", "within", "host", "runs")
+_SIGN = re.compile(r"[=<>!~]+")
+_NOT_PLAIN = re.compile(r"^[=<>!~]|['()]")
+_NAMES_OF_PLACES: Final = PATH_NAMES | URL_NAMES | COMMAND_NAMES
 _BOUNDS: Final = {"<=": "at_most", "<": "below", ">=": "at_least", ">": "above"}
-_INTEGER = re.compile(r"[+-]?\d+")
-_DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_MOST_DIGITS: Final = 100
 
 
 def read_short_form(text: str) -> tuple[str, dict[str, Condition]]:
@@ -286,19 +295,36 @@ def _short_condition(part: str) -> tuple[str, Condition]:
     """One condition; what has no form of one is a command, of whatever parameter is one."""
     if compared := _COMPARED.fullmatch(part):
         place, sign, value = compared.groups()
-        return place, _comparison(sign, _without_comma(value))
+        return place, _comparison(sign, _plain_value(value))
     if worded := _WORDED.fullmatch(part):
         place, word, value = worded.groups()
         if word == "runs":
             return place, Commands((value,))
-        values = [one.strip() for one in _without_comma(value).split("|")]
+        values = [one.strip() for one in _plain_value(value).split("|")]
         if word == "in":
             return place, OneOf(tuple(map(read_value, values)))
-        return place, Within(tuple(values)) if word == "within" else Hosts(tuple(values))
-    return ANY_COMMAND, Commands((part,))
+        texts = tuple(str(read_value(one)) if one.startswith('"') else one for one in values)
+        return place, Within(texts) if word == "within" else Hosts(texts)
+    return ANY_COMMAND, Commands((_bare_command(part),))
 
 
-def _without_comma(value: str) -> str:
+def _bare_command(part: str) -> str:
+    """Text that is a command, and no condition that somebody has written otherwise than it is read."""
+    first, second, *_ = [*part.split(), "", ""]
+    sign = _SIGN.search(first) or _SIGN.fullmatch(second)
+    is_place = second == "" or has_name_of(first, _NAMES_OF_PLACES)
+    if sign or second in _WORDS_OF_CONDITIONS or (is_place and nearest(second, _WORDS_OF_CONDITIONS)):
+        raise DefinitionError(
+            f"{part!r} is no condition, of which there are name<=5, <, >=, >, name=text, and name in, within, host or "
+            "runs …; where it is a command, write a [[rule]] with commands = […]"
+        )
+    return part
+
+
+def _plain_value(value: str) -> str:
+    """A value as it stands, without what may be meant in another way."""
+    if not value.startswith('"') and (found := _NOT_PLAIN.search(value)):
+        raise DefinitionError(f"{value!r} has {found[0]!r}: put text in double quotes, or write a [[rule]]")
     if "," in value:
         raise DefinitionError(f"{value!r} has a comma: put a blank behind it between conditions, or write a [[rule]]")
     return value
@@ -317,6 +343,8 @@ def read_value(text: str) -> str | int | float | bool:
     """A number, `true`, `false`, text in quotes as JSON has it, or any other text as it stands."""
     if text in {"true", "false"}:
         return text == "true"
+    if len(text) > _MOST_DIGITS and _DECIMAL.fullmatch(text):
+        raise DefinitionError(f"a number has at most {_MOST_DIGITS} digits")
     if _INTEGER.fullmatch(text):
         return int(text)
     if _DECIMAL.fullmatch(text):

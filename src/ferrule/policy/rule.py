@@ -21,7 +21,7 @@ DECIDES: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
 """The place of a condition on all that has the name of a shell line, at any depth of the arguments."""
 _PLACE = re.compile(r"[^.\[\]]+(\[\])*(\.[^.\[\]]+(\[\])*)*")
-_NO_WILDCARDS = re.compile(r"[?\[\]{}!]")
+_NOT_IN_NAMES = re.compile(r"[\s?\[\]{}!,;|&'\"<>=]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ class Rule:
         for pattern in (*self.tools, *self.principals):
             check_glob(pattern)
         for pattern in self.tools:
-            if _NO_WILDCARDS.search(pattern):
-                raise DefinitionError(f"{pattern!r} is no pattern of tools: * is the one wildcard")
+            if _NOT_IN_NAMES.search(pattern):
+                raise DefinitionError(f"{pattern!r} is no pattern of tools: write one name; * is the one wildcard")
         _check_traits(self.traits)
-        for place in self.arguments:
-            if place != ANY_COMMAND and not _PLACE.fullmatch(place):
+        for place, one in self.arguments.items():
+            if place == ANY_COMMAND and isinstance(one, Commands):
+                continue
+            if place == ANY_COMMAND or not _PLACE.fullmatch(place):
                 raise DefinitionError(f"{place!r} names no argument: write amount, order.amount or files[].path")
         if self.decide != "allow" and any(isinstance(one, Commands) and one.within for one in self.arguments.values()):
             raise DefinitionError('within beside commands says where an allow may write; it is for decide = "allow"')
