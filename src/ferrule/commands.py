@@ -37,11 +37,13 @@ __all__ = [
     "Line",
     "Redirection",
     "allowed",
+    "command_text",
     "found",
     "offers",
     "read_argv",
     "read_line",
     "targets",
+    "what_is_unknown",
     "without_relative_paths",
 ]
 
@@ -50,6 +52,7 @@ COMMAND_NAMES: Final = frozenset({"command", "commands", "cmd", "cmds", "command
 
 _SETS_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
 _MOST_WRAPPERS: Final = 8
+_QUOTE_LENGTH: Final = 120
 _CANNOT_BE_KNOWN: Final = Command((None,))
 
 # -- what bash itself runs, or changes, by the arguments of a builtin --------------------------------------------------
@@ -413,6 +416,21 @@ def found(line: Line, patterns: Iterable[CommandPattern]) -> bool | None:
     if True in answers:
         return True
     return None if patterns and (line.unknown or None in answers) else False
+
+
+def what_is_unknown(line: Line, patterns: Iterable[CommandPattern]) -> str:
+    """What it is of a line for which `found` answers `None`, as text for a person; empty where it does not."""
+    if found(line, patterns := tuple(patterns)) is not None:
+        return ""
+    commands = (command for command in line.commands if found(Line((command,)), patterns) is None)
+    return line.unknown[0] if line.unknown else next(map(command_text, commands), "")
+
+
+def command_text(command: Command) -> str:
+    """A command in quotes, shortened, with what runs it before it; `…` is what is not known."""
+    words = ("…" if word is None else shlex.quote(word) for word in command.words)
+    text = " ".join([*command.through, *(f"{name}=…" for name in command.assignments), *words])
+    return repr(text if len(text) <= _QUOTE_LENGTH else text[: _QUOTE_LENGTH - 1] + "…")
 
 
 def _finds(pattern: CommandPattern, command: Command) -> bool | None:

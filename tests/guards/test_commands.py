@@ -119,9 +119,11 @@ def test_the_reason_says_which_command_and_why() -> None:
     assert reason("git log; ls -l 'a b'") == """nothing allows "ls -l 'a b'\""""
     assert reason("rm x") == "commands like 'rm *' do not run"
     assert reason("git push") == "this runs 'git push *'"
-    assert reason("git log `x`") == "it cannot be known whether this runs 'rm *': a command in backquotes"
+    assert reason("git log `x`") == "it cannot be known whether this runs 'rm *'; in doubt is a command in backquotes"
     assert reason("git log > x") == "nothing allows > 'x'"
-    assert reason("git commit -m rm") == "it cannot be known whether this runs 'rm *': it names it among its words"
+    unknown = "it cannot be known whether this runs 'rm *'; in doubt is "
+    assert reason("git log; git commit -m rm") == unknown + "'git commit -m rm'"
+    assert reason("git log; sh -c 'x=1 $y'") == unknown + "'sh x=… …'"
 
 
 def test_what_is_no_pattern_is_a_mistake_of_the_program() -> None:

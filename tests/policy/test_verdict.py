@@ -376,3 +376,26 @@ def test_a_decimal_is_compared_as_the_number_it_is(tmp_path: Path) -> None:
 def test_a_table_is_told_as_a_person_reads_it(table: str, text: str) -> None:
     [rule] = rules_of(f'[[rule]]\ndecide = "deny"\n{table}')
     assert rule.text == text
+
+
+def test_what_cannot_be_known_of_a_line_is_named_in_the_question(tmp_path: Path) -> None:
+    policy = policy_of(tmp_path, 'allow = ["shell(pytest *)"]\nask = ["shell(git push *)"]\ndeny = ["shell(rm *)"]\n')
+    doubts = {
+        "source .venv/bin/activate && pytest": "what 'source' does with its arguments",
+        "pytest; git commit -m rm": "'git commit -m rm'",
+        "pytest `x`": "a command in backquotes",
+        "pytest | sudo $x": "'sudo …'",
+    }
+    for line, doubt in doubts.items():
+        decision = decided(policy, shell, {"command": line})
+        assert decision.kind == "ask" and decision.reason.endswith(f"; in doubt is {doubt}"), decision.reason
+    decision = decided(policy, shell, {"command": "pytest $x"})
+    assert "deny shell(rm *); ask shell(git push *)" in decision.reason and decision.rule == "p0.toml:3; p0.toml:2"
+    on_one_line = policy_of(tmp_path, 'deny = ["shell(rm *)", "shell(git push *)"]\n')
+    assert decided(on_one_line, shell, {"command": "pytest $x"}).rule == "p0.toml:1"
+
+
+def test_what_a_model_does_not_see_of_a_line_is_not_in_the_question(tmp_path: Path) -> None:
+    bound = shell.bind(command="pytest $x --secret")
+    decision = decided(policy_of(tmp_path, 'deny = ["shell(rm *)"]\n'), bound, {})
+    assert decision.kind == "ask" and "secret" not in decision.reason

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable
 
 from ferrule.command_arguments import Place, is_command_name, lines_in
-from ferrule.commands import Command, CommandPattern, Line, allowed, found
+from ferrule.commands import CommandPattern, Line, allowed, command_text, found, what_is_unknown
 from ferrule.errors import DefinitionError
 from ferrule.guards._arguments import QUOTE_LENGTH, given_names, lists_values
 from ferrule.paths import Roots
@@ -99,10 +98,9 @@ def _decide_on(
     for pattern in (*denies, *asks):
         for line in lines:
             if found(line, [pattern]) is None:
-                return decision.ask(
-                    f"it cannot be known whether this runs {pattern.text!r}: {_why(line)}",
-                    rule=f"commands: {pattern.text}",
-                )
+                reason = f"it cannot be known whether this runs {pattern.text!r}"
+                doubt = what_is_unknown(line, [pattern])
+                return decision.ask(f"{reason}; in doubt is {doubt}", rule=f"commands: {pattern.text}")
     for line in lines:
         if not allowed(line, allows, may_open):
             return decision.ask(_not_allowed(line, allows, may_open))
@@ -113,24 +111,10 @@ def _not_allowed(line: Line, allows: Patterns, may_open: Callable[[str], bool]) 
     """Which of its commands is the first that nothing allows."""
     for command in line.commands:
         if not command.through and not allowed(Line((command,)), allows, lambda path: True):
-            return f"nothing allows {_command_text(command)}"
+            return f"nothing allows {command_text(command)}"
     targets = (one for command in line.commands for one in command.redirections)
     for one in targets:
         if one.target is None or not may_open(one.target):
             return f"nothing allows {one.operator} {(one.target or 'a file that cannot be known')[:QUOTE_LENGTH]!r}"
-    return f"nothing allows {_why(line)}"
-
-
-def _command_text(command: Command) -> str:
-    words = ("…" if word is None else shlex.quote(word) for word in command.words)
-    text = " ".join([*(f"{name}=…" for name in command.assignments), *words])
-    return repr(text[:QUOTE_LENGTH])
-
-
-def _why(line: Line) -> str:
-    """What of a line is not known, or is used in a way that may mean something else."""
-    if line.unknown:
-        return line.unknown[0]
-    unsure = (command for command in line.commands if None in command.words or command.assignments)
-    command = next(unsure, None)
-    return _command_text(command) if command else "it names it among its words"
+    with_variables = (command_text(command) for command in line.commands if command.assignments)
+    return f"nothing allows {line.unknown[0] if line.unknown else next(with_variables, 'what it runs')}"

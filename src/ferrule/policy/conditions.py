@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
 from ferrule.command_arguments import lines_of
-from ferrule.commands import CommandPattern, Line, allowed, found
+from ferrule.commands import CommandPattern, Line, allowed, found, what_is_unknown
 from ferrule.errors import DefinitionError
 from ferrule.paths import Roots
 from ferrule.urls import HostPattern, host_found, host_matches
@@ -299,6 +299,10 @@ class Commands:
         if allows:
             return every(self._allows(line, context) for line in lines)
         return some(found(line, self._read) for line in lines)
+
+    def what_is_unknown(self, line: Line) -> str:
+        """What it is of a line for which `found` does not know, as text for a person; empty where it does."""
+        return what_is_unknown(line, self._read)
 
     def _allows(self, line: Line, context: ToolContext) -> bool | None:
         if allowed(line, self._read, lambda path: self._may_write(path, context)):

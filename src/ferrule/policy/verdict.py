@@ -127,7 +127,7 @@ class ForTool(NamedTuple):
             elif answer:
                 asks.append(entry.does)
         if unknown:
-            asks.append(_ask_about_unknown(unknown))
+            asks.append(_ask_about_unknown(unknown, _in_doubt(unknown, call, tool)))
         if asks:
             return _together(asks)
         return self._allowed(call, context, tool)
@@ -162,11 +162,25 @@ def _name_shown(name: str) -> str:
     return name if name.isidentifier() else repr(name[:100])
 
 
-def _ask_about_unknown(entries: Sequence[Entry]) -> Decision:
+def _ask_about_unknown(entries: Sequence[Entry], doubt: str) -> Decision:
     """The question where rules may match."""
     which = "this holds" if len(entries) == 1 else "any of this holds"
-    rules = "; ".join(entry.rule.name for entry in entries[:_MOST_REASONS])
-    return ask(f"it cannot be known whether {which}: {_reasons_text([entry.unknown for entry in entries])}", rule=rules)
+    reason = f"it cannot be known whether {which}: {_reasons_text([entry.unknown for entry in entries])}"
+    return ask(f"{reason}; in doubt is {doubt}" if doubt else reason, rule=_names_text(entry.does for entry in entries))
+
+
+def _in_doubt(entries: Sequence[Entry], call: ToolCall, tool: Any) -> str:
+    """What of a shell line, that the model may see, is not known; empty where it is something else."""
+    hidden = getattr(tool, "hidden", ())
+    lines = [line for place, line in lines_in(call.arguments) if place[0] not in hidden]
+    conditions = [one for entry in entries for one in entry.rule.arguments.values() if isinstance(one, Commands)]
+    texts = (one.what_is_unknown(line) for one in conditions for line in lines)
+    return next(filter(None, texts), "")
+
+
+def _names_text(decisions: Iterable[Decision]) -> str:
+    """Where the rules stand, each place once."""
+    return "; ".join(dict.fromkeys(str(one.rule) for one in [*decisions][:_MOST_REASONS]))
 
 
 def _reasons_text(reasons: Iterable[str]) -> str:
@@ -182,7 +196,7 @@ def _together(asks: Sequence[Decision]) -> Decision:
         return asks[0]
     text = _reasons_text(one.reason for one in asks)
     into = next((one.into for one in asks if one.into), None)
-    return ask(text, into=into, rule="; ".join(str(one.rule) for one in asks[:_MOST_REASONS]))
+    return ask(text, into=into, rule=_names_text(asks))
 
 
 def _is_commands(condition: Condition) -> bool:
