@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -26,6 +27,7 @@ from ferrule import (
     tool,
 )
 from ferrule.approval import Answer, Asked, Grants, Offer, remembered
+from ferrule.guards import rules
 from ferrule.store import Memory, SealedFile
 from ferrule.testing import ManualClock
 
@@ -377,6 +379,12 @@ def test_what_a_type_says_is_a_path_keeps_to_its_folder() -> None:
         ("always", {"text": " 'file:x"}, True),
         ("always", {"text": "https://evil.example"}, True),
         ("always", {"text": "and/or"}, False),
+        ("always", {"text": "10:30 at the gate: bring both"}, False),
+        ("always", {"text": " https://evil.example"}, True),
+        ("always", {"text": "\u200b/etc/passwd"}, True),
+        ("always", {"text": "http:evil.example"}, True),
+        ("always", {"text": "https:\\\\evil.example"}, True),
+        ("always", {"text": "javascript:run()"}, True),
     ],
 )
 def test_a_grant_answers_what_it_says_and_nothing_else(key: str, other: Mapping[str, Any], again: bool) -> None:
@@ -392,6 +400,8 @@ def test_a_grant_answers_what_it_says_and_nothing_else(key: str, other: Mapping[
         (save, {"path": "/n/a", "content": ""}, {"path": "/n/b/c", "content": "x"}, False),
         (save, {"path": "/n/a", "content": ""}, {"path": "/n2/a", "content": ""}, True),
         (save, {"path": "/n/a", "content": ""}, {"path": "/n/../m/a", "content": ""}, True),
+        (save, {"path": "/n/a", "content": "../x"}, {"path": "/n/a", "content": "http:evil.example"}, True),
+        (save, {"path": "/n/a", "content": "http:a.org"}, {"path": "/n/a", "content": "http:evil.example"}, True),
         (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org/y?z"}, False),
         (fetch, {"url": "https://a.org/x"}, {"url": "https://a.org@b.org/"}, True),
         (fetch, {"url": "https://a.org/x"}, {"url": "http://a.org/x"}, True),
@@ -419,6 +429,47 @@ def test_a_link_that_leads_out_of_the_folder_is_asked_about(tmp_path: Path) -> N
     assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/a", "content": ""})
     assert not was_asked(person, runner, "save", {"path": f"{tmp_path}/in/b", "content": ""})
     assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/link/b", "content": ""})
+
+
+@pytest.mark.parametrize("written", ["notes/a", "{root}/notes/a"])
+@pytest.mark.parametrize("key", ["these", "always"])
+def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(key: str, written: str, tmp_path: Path) -> None:
+    for name in ("notes", "private"):
+        (tmp_path / name).mkdir()
+    person = Person(key)
+    runner, _ = runner_of(person, save)
+    call = {"path": written.format(root=tmp_path), "content": ""}
+    assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
+    assert not was_asked(person, runner, "save", call, working_directory=str(tmp_path))
+    (tmp_path / "notes").rmdir()
+    (tmp_path / "notes").symlink_to(tmp_path / "private")
+    assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
+
+
+def test_a_folder_that_a_person_narrows_to_is_the_one_that_it_was_then(tmp_path: Path) -> None:
+    (tmp_path / "notes" / "own").mkdir(parents=True)
+    person = Person("always", narrow=lambda offer: offer.narrowed("path", f"within {tmp_path}/notes/own"))
+    runner, grants = runner_of(person, save)
+    here = {"working_directory": str(tmp_path)}
+    assert was_asked(person, runner, "save", {"path": "notes/a", "content": ""}, **here)
+    assert grants.listed()[0].arguments["path"] == {"within": [str((tmp_path / "notes" / "own").resolve())]}
+    assert not was_asked(person, runner, "save", {"path": "notes/own/b", "content": ""}, **here)
+    (tmp_path / "notes" / "own").rmdir()
+    (tmp_path / "notes" / "own").symlink_to(tmp_path)
+    assert was_asked(person, runner, "save", {"path": "notes/own/b", "content": ""}, **here)
+
+
+@pytest.mark.parametrize(("second", "again"), [("5.10", False), ("5.1", False), ("0.3", False), ("5.2", True)])
+def test_a_decimal_may_be_as_large(second: str, again: bool) -> None:
+    @tool(destructive=False)
+    async def pay(amount: Decimal) -> str:
+        """Pay."""
+        return str(amount)
+
+    person = Person("always")
+    runner, _ = runner_of(person, pay)
+    assert was_asked(person, runner, "pay", {"amount": "5.10"})
+    assert was_asked(person, runner, "pay", {"amount": second}) is again
 
 
 @pytest.mark.parametrize(
@@ -504,6 +555,34 @@ def test_a_question_by_another_rule_is_put() -> None:
     assert was_asked(person, runner, "note", NOTE)
     assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
     assert was_asked(person, runner, "note", {**NOTE, "to": "eve"})
+
+
+def test_another_rule_on_the_same_line_of_a_policy_is_put_and_so_is_one_that_came_in_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text('ask = ["note(copies>1)", "note(to=boss)"]\nallow = ["note"]\n')
+    person, policy = Person("always"), rules(file)
+    runner, grants = runner_of(person, note, guards=[policy])
+    assert was_asked(person, runner, "note", NOTE)
+    assert not was_asked(person, runner, "note", {**NOTE, "to": "kim"})
+    assert was_asked(person, runner, "note", {**NOTE, "to": "boss", "copies": 1})
+    assert {grant.rule for grant in grants.listed()} == {"policy.toml:1"}
+
+    file.write_text('ask = ["note(copies>0)", "note(to=boss)"]\nallow = ["note"]\n')
+    policy.reload()
+    assert was_asked(person, runner, "note", NOTE)
+
+
+def test_another_tool_with_the_same_words_is_asked_about() -> None:
+    async def substitute(to: str, text: str = "hi", copies: int = 1, kind: Literal["a", "b"] = "a") -> str:
+        return "substitute"
+
+    person = Person("always")
+    first, grants = runner_of(person, note)
+    other = Tool("note", substitute, description=note.description, destructive=False)
+    assert other.fingerprint == note.fingerprint
+    second, _ = runner_of(person, other, grants=grants)
+    assert was_asked(person, first, "note", NOTE) and not was_asked(person, first, "note", NOTE)
+    assert was_asked(person, second, "note", NOTE)
 
 
 def test_a_grant_lifts_no_deny() -> None:
@@ -726,13 +805,16 @@ def test_a_session_may_be_chosen_where_always_was_offered_and_not_the_other_way_
     assert go(runner.run("note", NOTE, **SOMEBODY)).status == "denied" and grants.listed() == []
 
 
-def test_arguments_that_a_person_has_changed_are_not_remembered() -> None:
+@pytest.mark.parametrize("changed", [{"to": "eve"}, {"copies": True}, {"more": None}, {"copies": ...}])
+def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[str, Any]) -> None:
     class Editor(Person):
         async def answer(self, asked: Asked) -> Answer:
-            return Answer(allow({**asked.call.arguments, "to": "eve"}), asked.offers[-1])
+            given = {**asked.call.arguments, **changed}
+            kept = {name: value for name, value in given.items() if value is not ...}
+            return Answer(allow(kept), asked.offers[-1])
 
     runner, grants = runner_of(Editor(), note)
-    result = go(runner.run("note", NOTE, **SOMEBODY))
+    result = go(runner.run("note", {**NOTE, "copies": 1}, **SOMEBODY))
     assert (result.status, grants.listed()) == ("denied", []) and "changed" in result.text
 
 

@@ -190,3 +190,9 @@ def test_a_wider_condition_covers_a_narrower_one_and_not_the_other_way(
 @given(SCALARS)
 def test_no_condition_holds_of_what_is_not_there(value: Any) -> None:
     assert condition({"equals": value}).matches(None, NOBODY) is False
+
+
+@pytest.mark.parametrize(("bound", "value"), [(5.1, "5.10"), (0.1, "0.1"), (16.35, "16.35")])
+def test_a_bound_is_the_decimal_that_was_written(bound: float, value: str) -> None:
+    answers = [condition({name: bound}).matches(value, NOBODY) for name in ("at_most", "at_least", "above", "below")]
+    assert answers == [True, True, False, False]

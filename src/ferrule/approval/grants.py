@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -16,10 +17,11 @@ from typing import Any
 
 from ferrule.approval.asked import Asked
 from ferrule.approval.offer import Offer
-from ferrule.approval.offering import bounds, fits, is_narrower
+from ferrule.approval.offering import bounds, fits, is_narrower, with_real_roots
 from ferrule.approval.question import shown_name
 from ferrule.errors import DefinitionError
-from ferrule.paths import real
+from ferrule.lock import definition_of
+from ferrule.paths import PATH_NAMES, has_name_of, real
 from ferrule.scheduling.clock import MONOTONIC, Clock
 from ferrule.store import Memory, Store
 from ferrule.values.call import ToolCall
@@ -35,6 +37,8 @@ IN_A_SESSION = 12 * 3600.0
 ALWAYS = 30 * 86_400.0
 """Seconds that an "always" lasts at most. See docs/approvals.md#remembered-answers."""
 _KEPT_AS = "grant/"
+_OF_A_POLICY = re.compile(r":\d+(?:; |$)")
+"""In the name of a rule: the line of a policy file, on which several rules may stand, and others tomorrow."""
 _MOST_OF_ARGUMENTS = 200
 
 
@@ -45,12 +49,14 @@ class Grant:
     Attributes:
         id: What it is revoked by.
         tool: The name of the tool.
-        fingerprint: Of the tool as it was, and of its traits for the arguments of the question.
+        fingerprint: Of the tool as it was, of its traits for the arguments of the question, and of what the rule says,
+            where it is one of a policy file.
         rule: What asked, as `Decision.rule`; a question by another rule is put again.
         principal: For whom.
         session: In which session; `None` for any.
         directory: In which working directory.
         exactly: The arguments, and no others; `None` where it goes by `arguments`.
+        paths: Beside `exactly`: the real paths that these arguments led to.
         arguments: For each argument its condition as JSON, or `None` for any text that is no path and no URL. A call
             with other arguments than these is not covered.
         made_at, expires_at: Seconds since the epoch.
@@ -67,6 +73,7 @@ class Grant:
     session: str | None
     directory: str
     exactly: JsonObject | None
+    paths: tuple[str, ...]
     arguments: JsonObject
     made_at: float
     expires_at: float
@@ -96,7 +103,7 @@ class Grant:
     def _covers_arguments(self, subject: Subject) -> bool:
         given = subject.arguments
         if self.exactly is not None:
-            return same(thaw(self.exactly), given)
+            return same(thaw(self.exactly), given) and list(self.paths) == list(subject.paths)
         return self.arguments.keys() == given.keys() and all(
             fits(condition, name, given, subject.context) for name, condition in self.arguments.items()
         )
@@ -126,6 +133,7 @@ class Subject:
     session: str | None
     directory: str
     arguments: dict[str, Any]
+    paths: tuple[str, ...]
     context: ToolContext
 
 
@@ -144,8 +152,31 @@ def subject_of(call: ToolCall, decision: Decision, context: ToolContext) -> Subj
         directory = real(context.working_directory, ".")
     except (OSError, ValueError):
         return None
-    fingerprint = _fingerprint(tool, context)
-    return Subject(tool.name, fingerprint, decision.rule, context.principal, context.session, directory, given, context)
+    return Subject(
+        tool=tool.name,
+        fingerprint=_fingerprint(tool, decision, context),
+        rule=decision.rule,
+        principal=context.principal,
+        session=context.session,
+        directory=directory,
+        arguments=given,
+        paths=tuple(_led_to(text, directory) for text in _path_texts(given, context)),
+        context=context,
+    )
+
+
+def _led_to(path: str, directory: str) -> str:
+    """The real path; the text itself where it can be none."""
+    try:
+        return real(path, directory)
+    except (OSError, ValueError):
+        return path
+
+
+def _path_texts(given: Mapping[str, Any], context: ToolContext) -> list[str]:
+    """What is a path among the arguments, by its type or by its name."""
+    by_name = [text for name, text in given.items() if isinstance(text, str) and has_name_of(name, PATH_NAMES)]
+    return [*(found.text for found in context.paths if found.place[0] in given), *by_name]
 
 
 def _is_all_shown(tool: Any, arguments: JsonObject) -> bool:
@@ -168,19 +199,17 @@ def _has_secret(schema: Any) -> bool:
     return isinstance(schema, list | tuple) and any(map(_has_secret, schema))
 
 
-def _fingerprint(tool: Any, context: ToolContext) -> str:
-    """Of all that the tool says of itself, and of its traits for the arguments of the call."""
+def _fingerprint(tool: Any, decision: Decision, context: ToolContext) -> str:
+    """Of all that the tool says of itself and where it comes from, of its traits for the arguments of the call, and of
+    the text of a policy's rule."""
     from hashlib import sha256  # loads OpenSSL, which most programs never need
 
     parameters = tool.handling.parameters
     facts = {
-        "shown": tool.fingerprint,
-        "title": tool.title,
+        "definition": definition_of(tool)["digest"],
         "mounted": [mount.name for mount in tool.mounts],
-        "server": tool.server,
         "schema": thaw(parameters.schema),
-        "hidden": sorted(parameters.hidden),
-        "output": thaw(tool.output_schema),
+        "asks": decision.reason if _OF_A_POLICY.search(decision.rule or "") else None,
         "traits": {name: getattr(context.tool, name) for name in JUDGED_TRAITS},
     }
     return sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -272,7 +301,8 @@ class Grants:
             session=subject.session if offer.session else None,
             directory=subject.directory,
             exactly=subject.arguments if offer.exactly else None,
-            arguments=thaw(offer.arguments),
+            paths=subject.paths if offer.exactly else (),
+            arguments={name: with_real_roots(thaw(one), subject.directory) for name, one in offer.arguments.items()},
             made_at=now,
             expires_at=now + float(offer.seconds or 0),
             uses=offer.uses,

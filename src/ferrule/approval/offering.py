@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ferrule.arguments.schema_walk import forms_of
+from ferrule.characters import HIDDEN
 from ferrule.commands import COMMAND_NAMES, offers, read_argv, read_line
 from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of, real
@@ -26,8 +29,12 @@ CODE_NAMES = frozenset(
 """The names of parameters that an interpreter reads, so that no bound is known. See
 docs/approvals.md#remembered-answers."""
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
-_LEADS_ELSEWHERE = re.compile(r"[\s'\"`]*(?:[/~\\]|[A-Za-z]:[\\/]|file:)|[^\s]*://", re.IGNORECASE)
-"""How a text begins that may be a path or a URL."""
+_BEFORE = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
+"""What readers of paths and URLs may pass over."""
+_LIKE_URL = rf"{_BEFORE}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
+"""How a text begins that may be a URL, also one whose slashes are left out or turned, which browsers take for one."""
+_LIKE_PATH = rf"{_BEFORE}(?:[/~\\]|[A-Za-z]:[\\/])"
+"""How a text begins that may be a path which leaves its folder."""
 
 
 class _Unbounded(Exception):
@@ -83,7 +90,22 @@ def _bound_of_text(name: str, text: str, tool: Traits, context: ToolContext) -> 
         read_host(text)
         return {"hosts": [text]}
     is_path = any(found.place[:1] == (name,) for found in context.paths) or has_name_of(name, PATH_NAMES)
-    return {"within": [_folder(text, context)]} if is_path or leads_elsewhere(text) else None
+    if _is_like_url(text):
+        return {"equals": text}
+    if is_path or leads_elsewhere(text):
+        return {"within": [_folder(text, context)]}
+    if any(form.get("type") in {"number", "integer"} for form in forms):  # a decimal, which is text in JSON
+        return {"equals": text} if (most := _plain_number(text)) is None else {"at_least": 0, "at_most": most}
+    return None
+
+
+def _plain_number(text: str) -> int | float | None:
+    """The number that a numeral stands for, where it is more than 0."""
+    try:
+        number = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return number if type(number) in {int, float} and 0 < number < math.inf else None
 
 
 def _commands(name: str, value: Any) -> list[str]:
@@ -124,7 +146,11 @@ def _keys_within(value: Any) -> Iterable[str]:
 
 def leads_elsewhere(text: str) -> bool:
     """Whether a text, as a whole, may be a path that leaves its folder, or a URL."""
-    return _LEADS_ELSEWHERE.match(text) is not None or ".." in re.split(r"[/\\]", text.strip())
+    return _is_like_url(text) or bool(re.match(_LIKE_PATH, text)) or ".." in re.split(r"[/\\]", text.strip())
+
+
+def _is_like_url(text: str) -> bool:
+    return re.match(_LIKE_URL, text) is not None
 
 
 def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolContext) -> bool:
@@ -135,9 +161,30 @@ def fits(given: Any, name: str, arguments: Mapping[str, Any], context: ToolConte
         return isinstance(value, str) and not leads_elsewhere(value)
     if given.keys() == {"equals"}:
         return same(thaw(given["equals"]), value)
+    if "within" in given and (_is_like_url(str(value)) or not all(map(_is_real, given["within"]))):
+        return False
     if "glob" in given and (not isinstance(value, str) or leads_elsewhere(value)):
         return False
     return of_argument(condition(given), name, arguments, context) is True
+
+
+def _is_real(root: str) -> bool:
+    """Whether a folder that was granted is still itself, and no link that was put in its place."""
+    try:
+        return real(root, os.sep) == root
+    except (OSError, ValueError):
+        return False
+
+
+def with_real_roots(given: Any, directory: str) -> Any:
+    """A condition with the folders that it names by their real paths.
+
+    Raises:
+        ValueError: where one can be no path.
+    """
+    if given is None or "within" not in given:
+        return given
+    return {**given, "within": [real(root, directory) for root in given["within"]]}
 
 
 def is_narrower(given: Any, offered: Any) -> bool:

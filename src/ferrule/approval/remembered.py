@@ -17,6 +17,8 @@ from ferrule.types import Approver
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, deny
+from ferrule.values.frozen import thaw
+from ferrule.values.json_text import same
 
 log = logging.getLogger("ferrule")
 _T = TypeVar("_T")
@@ -78,9 +80,13 @@ class Remembered:
 
 def _is_as_asked(asked: Asked, decision: Decision) -> bool:
     """Whether an allow is of the arguments that were shown."""
-    given = decision.arguments
-    shown = asked.arguments
-    return given is None or all(name in asked.hidden or shown.get(name) == given[name] for name in {*shown, *given})
+    if decision.arguments is None:
+        return True
+    given, shown = (
+        {name: thaw(value) for name, value in one.items() if name not in asked.hidden}
+        for one in (decision.arguments, asked.arguments)
+    )
+    return same(given, shown)
 
 
 async def _off_the_loop(function: Callable[[], _T]) -> _T:

@@ -162,11 +162,14 @@ class Range(_Whole):
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
             return False
+        low: tuple[Number | Decimal, bool] | None = self._low
+        high: tuple[Number | Decimal, bool] | None = self._high
         if isinstance(value, str) and _NUMERAL.fullmatch(value):
+            # A bound is what is written: 5.1 as a float is a little less than the decimal.
             value = Decimal(value)
+            low, high = (None if one is None else (Decimal(str(one[0])), one[1]) for one in (low, high))
         elif _kind(value) is not _A_NUMBER or value != value:
             return None
-        low, high = self._low, self._high
         if low is not None and (value < low[0] or (low[1] and value == low[0])):
             return False
         return high is None or value < high[0] or (not high[1] and value == high[0])
