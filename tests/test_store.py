@@ -130,6 +130,7 @@ def edits(text: str) -> list[str]:
     """The file with one edit in each of its places."""
     kept = json.loads(text)
     others = [text[: len(text) // 2], "", "[]", "{}", "null", '{"seal": "", "sealed": {}}', "[" * 100_000]
+    others.append('{"seal": "", "sealed": {"writes": 1e400, "values": {}}}')
     for seal in ("", "0" * 64, kept["seal"][:-1], "é"):
         others.append(json.dumps({**kept, "seal": seal}))
     for name, value in (("writes", 2), ("version", 2), ("values", {}), ("values", {"a": {"uses": 2}}), ("more", 1)):

@@ -177,23 +177,12 @@ class SealedFile:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        folder, name = os.path.split(self._path)
         ends = time.monotonic() + _LOCK_SECONDS
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
             raise StoreError(f"{self._path!r} was not changed: it is in use for {_LOCK_SECONDS:.0f} s already")
         try:
-            with _as_store_errors(self._path):
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-                with _private_folder(folder) as directory:
-                    descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                while not _locked(descriptor):
-                    if time.monotonic() > ends:
-                        raise StoreError(f"{self._path!r} was not changed: another process keeps it locked")
-                    time.sleep(_LOOK_AGAIN_AFTER)
+            with locked(self._path, ends):
                 yield
-            finally:
-                os.close(descriptor)
         finally:
             self._lock.release()
 
@@ -209,7 +198,7 @@ class SealedFile:
             if newest:
                 raise StoreError(f"{self._path!r} is gone, which was there before") from None
             return {}, 0
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise StoreError(f"{self._path!r} is no sealed file ({type(error).__name__})") from None
         if not self._is_seal(seal, sealed):
             raise StoreError(
@@ -246,7 +235,32 @@ class SealedFile:
         return digest(self._key, about.encode(), "sha256").hex()
 
 
-def _locked(descriptor: int) -> bool:
+@contextlib.contextmanager
+def locked(place: str, ends: float | None = None) -> Iterator[None]:
+    """For one process at a time: what changes the file at this canonical path, whose folder is made where it is
+    missing. It is waited for until `ends`, seconds of `time.monotonic`; 10 s where that is left out. See
+    docs/approvals.md#what-is-kept-between-calls.
+
+    Raises:
+        StoreError: where another process keeps it locked, or others may write to the folder.
+    """
+    folder, name = os.path.split(place)
+    ends = time.monotonic() + _LOCK_SECONDS if ends is None else ends
+    with _as_store_errors(place):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        with _private_folder(folder) as directory:
+            descriptor = directory.open(f".{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        while not _is_lock(descriptor):
+            if time.monotonic() > ends:
+                raise StoreError(f"{place!r} was not changed: another process keeps it locked")
+            time.sleep(_LOOK_AGAIN_AFTER)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_lock(descriptor: int) -> bool:
     """Whether this is now the one that holds the lock, which ends when the descriptor is closed."""
     try:
         if fcntl is None:  # pragma: no cover

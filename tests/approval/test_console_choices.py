@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_console import BOUND, PROMPT, Terminal
 
-from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, tool
+from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, approval, ask, deny, tool
 from ferrule.approval import Answer, Asked, Offer
 from ferrule.guards import ask_before_changes, within
 from ferrule.tools import files
@@ -295,6 +295,12 @@ def test_an_offer_is_chosen_by_its_number_and_has_to_be_confirmed(terminal: Term
     answer = offered(terminal, (Offer("once", "shell", exactly=True), OFFER), (PROMPT, "2\n"), *keep, (CONFIRM, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"), OFFER)
     assert "  2 = always: shell with command runs pytest *, for 8h" in terminal.seen
+
+
+@pytest.mark.parametrize("number", ["0", "2", "00010", "1.", "\u0661"])
+def test_a_number_that_is_not_shown_is_a_no(terminal: Terminal, number: str) -> None:
+    answer = offered(terminal, (OFFER,), (PROMPT, f"{number}\n"))
+    assert answer == Answer(deny("the person who was asked said no"))
 
 
 def test_an_offer_that_is_not_confirmed_puts_the_question_again(terminal: Terminal) -> None:

@@ -223,12 +223,32 @@ def test_not_now_suspends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "status"), [("bob", "ok"), ("ann", "denied"), (None, "denied"), ("", "denied"), ("Ann", "ok")]
+    ("by", "status"),
+    [
+        ("bob", "ok"),
+        ("anne", "ok"),
+        ("ann", "denied"),
+        (None, "denied"),
+        ("", "denied"),
+        ("Ann", "denied"),
+        (" ann", "denied"),
+        ("ann\u200b", "denied"),
+        ("\u0430nn", "denied"),
+        ("\uff41nn", "denied"),
+    ],
 )
 def test_a_principal_does_not_allow_its_own_calls_where_that_is_barred(by: str | None, status: str) -> None:
     assert asked_of(lambda asked: asked.yes(by=by), own=False).status == status
     assert asked_of(lambda asked: asked.yes(by=by)).status == "ok"
     assert asked_of(lambda asked: asked.no("mine"), own=False).error == "Denied: mine. Nothing was run."
+
+
+@pytest.mark.parametrize("principal", [None, ""])
+def test_where_nobody_may_allow_a_call_of_their_own_it_has_to_be_known_whose_it_is(principal: str | None) -> None:
+    approve = approval.callback(lambda asked: asked.yes(by="bob"), own=False)
+    made = Runner([pays()], guards=[ask_before_changes], approve=approve)
+    result = made.run_sync(*PAY, principal=principal)
+    assert result.status == "denied" and "whose call this is" in result.text
 
 
 def test_nobody_is_asked_about_what_cannot_work(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,8 @@ def test_a_principal_does_not_allow_its_own_call_where_that_is_barred() -> None:
         shown = await desk.waits(queue)
         with pytest.raises(OwnCall):
             await queue.answer(shown.id, shown.digest, allow(by="eve"), by="ann")
+        with pytest.raises(OwnCall):
+            await queue.answer(shown.id, shown.digest, True, by="Ann ")
         taken = await queue.answer(shown.id, shown.digest, False, by="ann")
         assert taken.decision.kind == "deny"
 
@@ -257,6 +260,24 @@ def test_what_is_no_suspended_call_is_not_put() -> None:
         for wrong in (done, {}, {"pending": None}, {"pending": {}}, "x"):
             with pytest.raises(DefinitionError):
                 await queue.put(wrong)
+
+    go(main)
+
+
+@pytest.mark.parametrize("field", ["key", "call", "arguments", "context", "reason", "rule", "expires_at", "asked_at"])
+@pytest.mark.parametrize("value", [..., None, 1, [], "x", float("nan")])
+def test_what_could_not_be_shown_is_not_put_and_the_others_wait_on(field: str, value: Any) -> None:
+    async def main() -> None:
+        desk, queue = Desk(), approval.web()
+        shown = await desk.waits(queue)
+        record = (await desk.runner.run(CALL, principal="ann")).record()
+        pending = {**record["pending"], field: value}
+        if value is ...:
+            del pending[field]
+        with contextlib.suppress(DefinitionError):
+            await queue.put({"pending": pending})
+        assert shown.id in [one.id for one in await queue.waiting()]
+        assert (await queue.answer(shown.id, shown.digest, True, by="bob")).decision.kind == "allow"
 
     go(main)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_the_key_may_be_in_the_environment_and_then_in_no_file(home: Path, monke
 
 
 @pytest.mark.parametrize(
-    "break_it", ["no key", "another key", "a short key", "a key that is none", "an edit", "a link"]
+    "break_it", ["no key", "another key", "a short key", "an empty key", "a key that is none", "an edit", "a link"]
 )
 def test_what_is_not_as_it_was_kept_is_an_error_and_nothing_is_begun_anew(
     break_it: str, home: Path, capsys: pytest.CaptureFixture[str]
@@ -138,12 +139,33 @@ def test_what_is_not_as_it_was_kept_is_an_error_and_nothing_is_begun_anew(
     elif break_it == "no key":
         key.unlink()
     else:
-        key.write_text({"another key": "00" * 32, "a short key": "00", "a key that is none": "zz" * 32}[break_it])
+        keys = {"another key": "00" * 32, "a short key": "00", "an empty key": "", "a key that is none": "zz" * 32}
+        key.write_text(keys[break_it])
     before = file.read_bytes()
-    assert "ferrule: " in said(capsys, "grants", code=2)
+    told = said(capsys, "grants", code=2)
+    assert "ferrule: " in told and ("is no key" in told) is (
+        break_it in {"a short key", "an empty key", "a key that is none"}
+    )
     (Path.cwd() / "tools.py").write_text("def hello() -> str:\n    'Say it.'\n    return 'hello'\n")
     assert "ferrule: " in said(capsys, "call", "hello", "--tools", "tools.py", code=2)
     assert file.read_bytes() == before
+
+
+def test_of_several_that_keep_something_first_none_finds_half_a_key(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = home / "config/ferrule/grants.key"
+    seen: list[str] = []
+
+    def noted(number: int) -> str:
+        """What the key file holds while its text is made."""
+        seen.extend([key.read_text()] if key.exists() else [])
+        return "ab" * number
+
+    monkeypatch.setattr("ferrule.cli.kept.secrets.token_hex", noted)
+    with ThreadPoolExecutor(16) as threads:
+        assert all(threads.map(lambda number: Kept().compare_and_set(f"{number}", None, 1), range(16)))
+    assert len(Kept().items()) == 16 and "" not in seen
 
 
 def test_neither_file_may_lie_where_tools_reach_nor_one_beside_the_other(

@@ -201,6 +201,19 @@ def test_a_policy_role_that_awaits_is_an_engine_too() -> None:
     assert run(role).success
 
 
+@pytest.mark.parametrize("action", ["allow", "deny"])
+def test_a_plain_function_may_give_what_is_awaited(action: str) -> None:
+    async def role(event: Any) -> Any:
+        return SimpleNamespace(action=action)
+
+    class Engine:
+        def evaluate(self, event: Any) -> Any:
+            return role(event)
+
+    for engine in (lambda event: role(event), Engine()):
+        assert run(engine).success is (action == "allow")
+
+
 def test_a_person_answers_what_afk_defers_and_gives_the_value_that_it_asks_for() -> None:
     defers = PolicyEngine([PolicyRule("r", "defer", reason="sure?")])
     assert run(defers).status == "denied"  # nobody is there

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
+from ferrule.arguments.names import as_seen
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import ToolError
 from ferrule.executors.threads import Raised, in_own_thread
@@ -236,10 +237,15 @@ class Asked:
         return replace(answer, decision=replace(self._bound(decision), by=decision.by or by))
 
     def barred(self, by: str | None) -> str | None:
-        """Why a yes of this person does not count where nobody may allow a call of their own; `None` where it does."""
+        """Why a yes of this person does not count where nobody may allow a call of their own; `None` where it does. A
+        name that is written otherwise, or looks the same, is the same one."""
         if not by:
             return "it is not known who allowed this, and nobody may allow a call of their own"
-        return f"{by!r} may not allow a call of their own" if by == self.context.principal else None
+        whose = self.context.principal
+        if not whose:
+            return "it is not known whose call this is, and nobody may allow a call of their own"
+        is_same = as_seen(by.strip()) == as_seen(whose.strip())
+        return f"{by!r} may not allow a call of their own" if is_same else None
 
     def _bound(self, decision: Decision) -> Decision:
         """An allow of what was shown holds the call to it; one with other arguments says what it wants itself."""

@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from ferrule.approval.asked import Answer, Asked
@@ -171,8 +171,8 @@ class _Dialogue:
                 if (now := self._still(asked)) is asked:
                     return asked.yes(by=self.by)
                 asked = now
-            elif chosen.isascii() and chosen.isdigit() and 1 <= int(chosen[:4]) <= len(asked.offers):
-                if (answer := self._always(asked, asked.offers[int(chosen) - 1])) is not None:
+            elif (offer := _numbered(asked.offers, chosen)) is not None:
+                if (answer := self._always(asked, offer)) is not None:
                     return answer
             else:
                 why = f": {rest}" if word in {"n", "no"} and rest else ""
@@ -380,6 +380,11 @@ class _Dialogue:
             yield
         finally:
             termios.tcsetattr(fd, termios.TCSAFLUSH, before)
+
+
+def _numbered(offers: Sequence[Offer], chosen: str) -> Offer | None:
+    """The offer of that number, as it is shown."""
+    return next((offer for number, offer in enumerate(offers, 1) if chosen == str(number)), None)
 
 
 def _json_or_text(text: str, node: object) -> Any:

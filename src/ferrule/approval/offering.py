@@ -29,11 +29,11 @@ CODE_NAMES = frozenset(
 """The names of parameters that an interpreter reads, so that no bound is known. See
 docs/approvals.md#remembered-answers."""
 _URL_FORMATS = {"uri", "url", "iri", "uri-reference", "iri-reference", "multi-host-uri"}
-_BEFORE = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
+_PASSED_OVER = rf"(?:[\s'\"`<(\[{{]|{HIDDEN})*"
 """What readers of paths and URLs may pass over."""
-_LIKE_URL = rf"{_BEFORE}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
+_LIKE_URL = rf"{_PASSED_OVER}(?:[A-Za-z][A-Za-z0-9+.-]+:(?!\s|\Z)|\S*://)"
 """How a text begins that may be a URL, also one whose slashes are left out or turned, which browsers take for one."""
-_LIKE_PATH = rf"{_BEFORE}(?:[/~\\]|[A-Za-z]:[\\/])"
+_LIKE_PATH = rf"{_PASSED_OVER}(?:[/~\\]|[A-Za-z]:[\\/])"
 """How a text begins that may be a path which leaves its folder."""
 
 

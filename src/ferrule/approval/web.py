@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -91,10 +92,12 @@ class Web:
             DefinitionError: for what is no suspended call.
         """
         record: object = suspended.record() if isinstance(suspended, ToolResult) else suspended
-        pending = record.get("pending") if isinstance(record, Mapping) else None
-        if not isinstance(pending, Mapping) or not isinstance(pending.get("key"), str):
-            raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none")
-        kept = {"pending": thaw(pending)}
+        try:
+            kept = {"pending": thaw(record["pending"])}  # type: ignore[index]
+            pending = kept["pending"]
+            self._check_shown(pending)
+        except (LookupError, TypeError, ValueError, AttributeError, FerruleError) as error:
+            raise DefinitionError("put(…) takes a suspended result, or its .record(), and this is none") from error
 
         def put() -> None:
             self._forget_expired()
@@ -105,6 +108,12 @@ class Web:
 
         await _off_loop(put)
         return str(pending["key"])
+
+    def _check_shown(self, pending: JsonObject) -> None:
+        """Refuse what cannot be kept, shown or put in order, which would stand in the way of all that waits."""
+        json.dumps(pending, allow_nan=False)
+        pending["key"] + self._asked(pending).text  # a text
+        pending["asked_at"] + pending["expires_at"] + 0.0  # numbers
 
     async def waiting(self) -> list[Waiting]:
         """All that waits, the oldest first, each with its preview as it is now."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from ferrule.cli.usage import UsageError
 from ferrule.paths import open_directory
 from ferrule.policy.files import files_of_grants
-from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, private_place, read_private
+from ferrule.store import KEY_BYTES, JsonValue, SealedFile, StoreError, locked, private_place, read_private
 
 KEY_VARIABLE = "FERRULE_GRANTS_KEY"
 
@@ -72,21 +72,22 @@ class Kept:
                 raise UsageError(f"{KEY_VARIABLE} has {len(given)} characters, and a key has at least {KEY_BYTES}")
             return given.encode("utf-8", "surrogateescape")
         try:
-            return bytes.fromhex(read_private(self.key_file).decode("ascii"))
+            key = bytes.fromhex(read_private(self.key_file).decode("ascii"))
         except FileNotFoundError:
             return None
         except ValueError:
-            raise StoreError(f"{self.key_file!r} is no key") from None
+            key = b""
+        if len(key) < KEY_BYTES:
+            raise StoreError(
+                f"{self.key_file!r} is no key: put it back as it was, or move it and {self.file!r} away to begin anew"
+            )
+        return key
 
     def _make_key(self) -> None:
         folder, name = os.path.split(self.key_file)
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            with open_directory(folder) as directory:
-                descriptor = directory.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                    file.write(secrets.token_hex(KEY_BYTES))
-        except FileExistsError:  # by another process, just now
-            return
+            with locked(self.key_file), open_directory(folder) as directory:
+                if directory.kind(name) is None:  # else another process has made it just now
+                    directory.write(name, secrets.token_hex(KEY_BYTES).encode(), mode=0o600)
         except OSError as error:
             raise StoreError(f"{self.key_file!r} cannot be made: {error}") from None

@@ -7,6 +7,7 @@ It needs nothing of AFK but the engine that it is given. See docs/coming-from.md
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -74,7 +75,7 @@ def policy(engine: object) -> GuardFunction:
         answer = await in_own_thread(lambda: evaluate(event))
         if isinstance(answer, Raised):
             raise answer.error
-        return _decision_of(answer, call.name)
+        return _decision_of(await answer if inspect.isawaitable(answer) else answer, call.name)
 
     return afk_policy
 
