@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ferrule.approval.preview import NoPreview, preview_lines
 from ferrule.approval.question import Question
@@ -31,6 +31,7 @@ from ferrule.values.json_text import same
 if TYPE_CHECKING:
     from ferrule.approval.offer import Offer
 
+_T = TypeVar("_T")
 PREVIEW_SECONDS = 10.0
 _LOOK_AGAIN = 0.1
 
@@ -262,7 +263,12 @@ class Asked:
 
 async def previewed(asked: Asked) -> Asked:
     """`asked` with its preview, made in a thread. See docs/approvals.md."""
-    made: Any = await in_own_thread(asked.previewed)
-    if isinstance(made, Raised):
-        raise made.error
-    return made  # type: ignore[no-any-return]
+    return await off_the_loop(asked.previewed)
+
+
+async def off_the_loop(function: Callable[[], _T]) -> _T:
+    """What a function gives or raises that may block, as previews and stores do: in a thread of its own."""
+    given: Any = await in_own_thread(function)
+    if isinstance(given, Raised):
+        raise given.error
+    return given  # type: ignore[no-any-return]

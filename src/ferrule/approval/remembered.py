@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from ferrule.approval.asked import Answer, Asked
+from ferrule.approval.asked import Answer, Asked, off_the_loop
 from ferrule.approval.grants import Grant, Grants
 from ferrule.approval.offer import Offer
 from ferrule.definition.handler import is_async
-from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.types import Approver
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -21,7 +19,6 @@ from ferrule.values.frozen import thaw
 from ferrule.values.json_text import same
 
 log = logging.getLogger("ferrule")
-_T = TypeVar("_T")
 
 
 class Remembered:
@@ -37,10 +34,10 @@ class Remembered:
     async def answer(self, asked: Asked) -> Answer:
         """What was granted before, or what the other approver says to the question with what it may offer."""
         try:
-            grant = await _off_the_loop(lambda: self.grants.use(asked.call, asked.decision, asked.context))
+            grant = await off_the_loop(lambda: self.grants.use(asked.call, asked.decision, asked.context))
             if grant is not None:
                 return Answer(grant.decision)
-            asked = replace(asked, offers=await _off_the_loop(lambda: self.grants.offers(asked)))
+            asked = replace(asked, offers=await off_the_loop(lambda: self.grants.offers(asked)))
         except Exception:
             log.exception("what was granted cannot be read, so it answers nothing")
         answer = await self._inner_answer(asked)
@@ -50,7 +47,7 @@ class Remembered:
 
     async def foresee(self, call: ToolCall, decision: Decision, context: ToolContext) -> Decision | None:
         """What was granted before, of which nothing is used up; or what the other approver foresees."""
-        grant: Grant | None = await _off_the_loop(lambda: self.grants.find(call, decision, context))
+        grant: Grant | None = await off_the_loop(lambda: self.grants.find(call, decision, context))
         if grant is not None:
             return grant.decision
         inner = getattr(self.inner, "foresee", None)
@@ -62,7 +59,7 @@ class Remembered:
         question = asked.call, asked.decision, asked.context
         if is_async(self.inner):
             return asked.answered(await self.inner(*question))
-        given: Any = await _off_the_loop(lambda: self.inner(*question))
+        given: Any = await off_the_loop(lambda: self.inner(*question))
         return asked.answered(await given if inspect.isawaitable(given) else given)
 
     async def _keep(self, asked: Asked, answer: Answer, offer: Offer) -> Answer:
@@ -70,7 +67,7 @@ class Remembered:
         if not _is_as_asked(asked, answer.decision):
             return Answer(deny("the arguments were changed, and what a person changes is not remembered"))
         try:
-            await _off_the_loop(lambda: self.grants.grant(asked, offer, by=answer.decision.by))
+            await off_the_loop(lambda: self.grants.grant(asked, offer, by=answer.decision.by))
         except ValueError as error:
             return Answer(deny(f"what was to be remembered was not offered: {error}"))
         except Exception:
@@ -87,14 +84,6 @@ def _is_as_asked(asked: Asked, decision: Decision) -> bool:
         for one in (decision.arguments, asked.arguments)
     )
     return same(given, shown)
-
-
-async def _off_the_loop(function: Callable[[], _T]) -> _T:
-    """Stores read files, and wait for each other."""
-    answer: Any = await in_own_thread(function)
-    if isinstance(answer, Raised):
-        raise answer.error
-    return answer  # type: ignore[no-any-return]
 
 
 def remembered(inner: Approver, grants: Grants | None = None) -> Remembered:

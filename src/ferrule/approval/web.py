@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-from ferrule.approval.asked import Asked
+from ferrule.approval.asked import Asked, off_the_loop
 from ferrule.definition.tool import Tool
 from ferrule.errors import DefinitionError, FerruleError
-from ferrule.executors.threads import Raised, in_own_thread
 from ferrule.store import Memory, Store
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -19,7 +18,6 @@ from ferrule.values.decision import Decision
 from ferrule.values.frozen import JsonObject, freeze, thaw
 from ferrule.values.result import ToolResult
 
-_T = TypeVar("_T")
 _WAITS = "waiting "
 
 
@@ -106,7 +104,7 @@ class Web:
             ):
                 pass
 
-        await _off_loop(put)
+        await off_the_loop(put)
         return str(pending["key"])
 
     def _check_shown(self, pending: JsonObject) -> None:
@@ -117,7 +115,7 @@ class Web:
 
     async def waiting(self) -> list[Waiting]:
         """All that waits, the oldest first, each with its preview as it is now."""
-        return await _off_loop(self._all_waiting)
+        return await off_the_loop(self._all_waiting)
 
     async def answer(self, id: str, digest: str, given: Decision | bool, *, by: str) -> Taken:
         """Take the call of this id with its answer, once: the first answer wins.
@@ -138,7 +136,7 @@ class Web:
         who: object = by
         if not isinstance(who, str) or not who:
             raise DefinitionError("answer(by=…) is the name of who answers, as your application's sign-in says")
-        return await _off_loop(lambda: self._take(id, digest, given, by))
+        return await off_the_loop(lambda: self._take(id, digest, given, by))
 
     def _take(self, id: str, digest: str, given: Decision | bool, by: str) -> Taken:
         kept = self.store.get(_store_key(id))
@@ -188,14 +186,6 @@ class Web:
 
 def _store_key(id: str) -> str:
     return f"{_WAITS}{id}"
-
-
-async def _off_loop(function: Callable[[], _T]) -> _T:
-    """Stores read files, and previews too."""
-    given: Any = await in_own_thread(function)
-    if isinstance(given, Raised):
-        raise given.error
-    return given  # type: ignore[no-any-return]
 
 
 def web(store: Store | None = None, *, tools: Iterable[Tool] = (), own: bool = True) -> Web:

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from ferrule import Decision, DefinitionError, Runner, Tool, ToolCall, ToolContext, Toolset, allow
 from ferrule.approval import Answer, Asked, AskedApprover, Grants, console, printable, remembered
+from ferrule.approval.asked import off_the_loop
 from ferrule.approval.remembered import Remembered
 from ferrule.cli import load
 from ferrule.cli.kept import Kept
 from ferrule.cli.usage import UsageError, choices
 from ferrule.definition.handler import is_async
-from ferrule.executors import threads as pool
 from ferrule.guards import ask_before_changes, within
 from ferrule.middleware import limit_output
 from ferrule.store import ReachableError
@@ -237,9 +237,7 @@ def _asked_last(approve: Approver, pause: Pause) -> Answering:
         with pause():
             if is_async(approve):
                 return await approve(call, decision, context)  # type: ignore[misc]
-            answer: Any = await pool.in_own_thread(lambda: approve(call, decision, context))  # as the runner does
-            if isinstance(answer, pool.Raised):
-                raise answer.error
+            answer: Any = await off_the_loop(lambda: approve(call, decision, context))  # as the runner does
             return await answer if isinstance(answer, Awaitable) else answer
 
     return asked

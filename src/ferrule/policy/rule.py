@@ -16,7 +16,6 @@ from ferrule.values.frozen import FrozenDict
 
 Decide: TypeAlias = Literal["allow", "ask", "deny"]
 Scope: TypeAlias = Literal["managed", "user", "project", "session"]
-SCOPES: Final = ("managed", "user", "project", "session")
 DECIDES: Final = ("deny", "ask", "allow")
 ANY_COMMAND: Final = "(command)"
 """The place of a condition on all that has the name of a shell line, at any depth of the arguments."""
