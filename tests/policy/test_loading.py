@@ -37,6 +37,7 @@ TOOLS = [refund, shell, fetch, write_file, move]
         ('allow = [\n  "a",\n  # no\n  "b(amount<=x)",\n]', 4, "compares with a number"),
         ('allow = ["a",\n"b("]', 2, "is no rule"),
         ('allow = ["a(amount<=1,currency=EUR)"]', 1, "has a comma"),
+        ('deny = ["a(currency=EUR|USD)"]', 1, "of several values write name in EUR|USD"),
         ('allow = ["a(n<=1, n<=2)"]', 1, "two conditions of n"),
         ('allow = ["read_?"]', 1, "* is the one wildcard"),
         ('deny = ["Wirte(*)"]', 1, "pattern"),

@@ -336,6 +336,8 @@ def _comparison(sign: str, text: str) -> Condition:
         if isinstance(value, str | bool):
             raise DefinitionError(f"{sign} compares with a number, not with {text!r}")
         return Range(**{_BOUNDS[sign]: value})
+    if "|" in text and not text.startswith('"'):
+        raise DefinitionError(f"{text!r} has '|': of several values write name in {text}, else put it in double quotes")
     return Glob(value) if isinstance(value, str) and "*" in text and not text.startswith('"') else OneOf((value,))
 
 
