@@ -7,17 +7,15 @@ imports the module of its tool and never runs the script, so the tool is in a fi
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from programs import output_of
 
 from ferrule import ToolContext, tool
 
 COMMAND = [sys.executable, "-m", "pytest", "-q", "--color=no"]
 """What is started; the path is put at its end. Name the Python of the project's own environment here."""
-
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "SYSTEMROOT")
-"""What the tests see of the environment: not the key of the model, for they run code that a model wrote."""
 
 
 @tool(isolation="process", timeout=300)
@@ -28,15 +26,5 @@ def run_tests(context: ToolContext, path: Path = Path(".")) -> str:
         path: A file or folder with tests; all of them where it is left out.
     """
     folder = context.working_directory
-    ended = subprocess.run(
-        [*COMMAND, os.path.join(folder, path)],  # a whole path, which no program takes for an option
-        cwd=folder,
-        env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    return f"exit code {ended.returncode}\n{ended.stdout}"
+    # a whole path, which no program takes for an option
+    return output_of([*COMMAND, os.path.join(folder, path)], folder)

@@ -161,6 +161,13 @@ def test_a_command_reads_nothing_has_a_session_of_its_own_and_a_clean_environmen
     assert background == f"exit code 0\n{project}\n"
 
 
+def test_a_command_that_writes_without_end_is_ended_before_the_disk_is_full(project):
+    line = "ulimit -f 4000000; trap '' XFSZ; yes"
+    [result] = run_lines(project, [line], seconds=BOUND)
+    assert result.status == "ok" and result.text.startswith("ended: it wrote more than 50,000,000 bytes\n")
+    assert len(result.text) < 210_000 and result.text.endswith("y\n")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere what went to a session of its own survives")
 def test_nothing_is_left_of_a_command_that_did_not_end_in_time(project):
     [result] = run_lines(project, ["(sleep 6011 &); (setsid sleep 6011 &); sleep 6011"], seconds=1)
