@@ -36,6 +36,7 @@ def words(text: str) -> list[str]:
         ("http://93.184.216.34/", ("http", "93.184.216.34", 80, "/", "93.184.216.34")),
         ("http://93.184.216.34./", ("http", "93.184.216.34", 80, "/", "93.184.216.34")),
         ("ws://[2606:4700::0:1111]:1", ("ws", "2606:4700::1111", 1, "/", "2606:4700::1111")),
+        ("ftp://example.org/a?b#c?d#e", ("ftp", "example.org", 21, "/a", None)),
         ("git://a_b.example?x", ("git", "a_b.example", 0, "/", None)),
         ("https://de.wikipedia.org/wiki/Köln?q={1}@x", ("https", "de.wikipedia.org", 443, "/wiki/Köln", None)),
         (f"http://{'a' * 63}.{'b.' * 94}c:65535/", ("http", f"{'a' * 63}.{'b.' * 94}c", 65_535, "/", None)),
@@ -77,6 +78,17 @@ def test_a_url_that_all_parsers_read_alike_is_read(text: str, read: tuple[object
 def test_what_two_parsers_may_read_in_two_ways_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         read_url(text)
+
+
+def test_a_refusal_names_the_character_and_shows_what_can_be_shown_of_a_host() -> None:
+    told = {"http://a\tb.test/": r"it holds '\t'", "http://a b.test/": "it holds ' '", "http://a\\b": r"it holds '\\'"}
+    for text, begin in told.items():
+        with pytest.raises(ValueError) as refused:
+            read_url(text)
+        assert str(refused.value).startswith(f"{begin}, which")
+    for length, shown in ((120, f"'{'!' * 120}' is"), (121, f"'{'!' * 120}'… is")):
+        with pytest.raises(ValueError, match=shown):
+            read_url(f"http://{'!' * length}/")
 
 
 PIECES = st.sampled_from(

@@ -433,7 +433,7 @@ class Destinations:
         kind = kind_of(ip)
         if kind == "global" or kind in _KINDS_OF_NAMES.get(kind_of_host(url.host), ()):
             return True
-        return any(pattern.host == ip and pattern.matches(there) for pattern in self.allowed)
+        return any(pattern.matches(there) for pattern in self.allowed)
 
 
 def _why_written_out(host: str) -> str:
