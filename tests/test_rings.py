@@ -298,3 +298,4 @@ def test_to_import_ferrule_loads_nothing_that_is_needed_later_if_ever() -> None:
     later = {"difflib", "hashlib", "hmac", "urllib.parse"}
     later |= {"annotated_types", "pydantic.types", "pydantic.functional_serializers"}
     assert not later & {*loaded}
+    assert not {leaf for leaf in LEAVES if f"ferrule.{leaf}" in loaded}

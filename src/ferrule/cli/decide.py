@@ -14,7 +14,7 @@ from ferrule import Decision, Tool, ToolCall, ToolContext, Toolset
 from ferrule.approval import printable
 from ferrule.cli import find, policies, servers
 from ferrule.cli.call import add_call, given_arguments
-from ferrule.cli.screen import lay, screen
+from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.policy import Judged, Policy
 
@@ -69,9 +69,7 @@ def _print_verdict(console: Console, decision: Decision) -> None:
 
 
 def _guards_table(said: Sequence[Decision]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("guard or rule", "says", "why"):
-        table.add_column(name, no_wrap=name == "says")
+    table = table_of("guard or rule", "says", "why", wrapped={"guard or rule", "why"})
     for one in said:
         says = "no objection" if one.kind == "allow" and not one.reason else one.kind
         table.add_row(one_line(one.rule or "", _TEXT), Text(says, _STYLES[one.kind]), one_line(one.reason, _TEXT))
@@ -79,9 +77,7 @@ def _guards_table(said: Sequence[Decision]) -> Table:
 
 
 def _rules_table(judged: Judged, tool: Tool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("where", "rule", "fits this call"):
-        table.add_column(name, no_wrap=name != "rule")
+    table = table_of("where", "rule", "fits this call", wrapped={"rule"})
     for rule, fits in judged.said:
         if policies.speaks_of(rule, tool):
             said = "yes, together" if rule in judged.together else _FITS[fits]

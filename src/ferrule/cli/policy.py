@@ -21,7 +21,7 @@ from ferrule.approval import printable
 from ferrule.cli import servers
 from ferrule.cli.list import does
 from ferrule.cli.policies import judged_by, speaks_of, why
-from ferrule.cli.screen import lay, screen
+from ferrule.cli.screen import lay, screen, table_of
 from ferrule.cli.text import one_line
 from ferrule.cli.timeline import NAME_WIDTH, arguments
 from ferrule.cli.usage import UsageError, choices
@@ -102,9 +102,7 @@ def _check_files(options: argparse.Namespace) -> int:
 def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     if not findings:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("level", "where", "what"):
-        table.add_column(name, no_wrap=name == "level")
+    table = table_of("level", "where", "what", wrapped={"where", "what"})
     for finding in findings:
         where = one_line(f"{finding.source}:{finding.line}" if finding.line else finding.source, _TEXT)
         table.add_row(Text(finding.level, _LEVELS[finding.level]), where, one_line(finding.text, _TEXT))
@@ -113,11 +111,7 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 
 def _tools_table(policy: Policy, tools: Toolset) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tool", no_wrap=True)
-    table.add_column("does", no_wrap=True)
-    table.add_column("without a rule", no_wrap=True)
-    table.add_column("rules that speak of it")
+    table = table_of("tool", "does", "without a rule", "rules that speak of it", wrapped={"rules that speak of it"})
     for tool in tools:
         rules = [rule for rule in policy.rules if speaks_of(rule, tool)]
         said = "\n".join(_rule_text(rule) for rule in rules) or "none"
@@ -132,9 +126,7 @@ def _by_default(policy: Policy, tool: Tool) -> str:
 
 
 def _rules_table(rules: Sequence[Rule]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("where", no_wrap=True)
-    table.add_column("rule")
+    table = table_of("where", "rule", wrapped={"rule"})
     for rule in rules:
         table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT))
     return table
@@ -218,9 +210,7 @@ def _kind_said(judged: Judged) -> str:
 
 
 def _outcomes_table(outcomes: Sequence[Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "test", "call", "says", "by"):
-        table.add_column(name, no_wrap=name in {"", "says"})
+    table = table_of("", "test", "call", "says", "by", wrapped={"test", "call", "by"})
     for outcome in outcomes:
         test, judged = outcome.test, outcome.judged
         mark = Text("FAILED", "bold red") if outcome.wrong else Text("ok", "green")

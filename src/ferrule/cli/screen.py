@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +29,14 @@ def screen(*, errors: bool = False) -> Console:
         no_color=True,
         width=width,
     )
+
+
+def table_of(*columns: str, wrapped: Collection[str]) -> Table:
+    """An empty table without lines; what is long is broken in the wrapped columns alone."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, no_wrap=name not in wrapped)
+    return table
 
 
 def lay(console: Console, table: Table) -> None:
