@@ -303,6 +303,19 @@ def test_a_file_that_changed_since_it_was_read_is_not_overwritten(root: Path) ->
     assert [entry.name for entry in root.iterdir()] == ["a"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there a file says when it was made instead")
+def test_a_change_that_kept_size_and_time_is_a_change(root: Path) -> None:
+    target = root / "a.txt"
+    target.write_text("aaaa")
+    read = os.stat(target)
+    while os.stat(target).st_ctime_ns == read.st_ctime_ns:  # the clock of the file system has steps
+        target.write_text("bbbb")
+        os.utime(target, ns=(read.st_atime_ns, read.st_mtime_ns))
+    with pytest.raises(OSError, match="changed by somebody else"):
+        write_exactly(str(target), b"mine", expected=read)
+    assert target.read_text() == "bbbb"
+
+
 @posix
 def test_another_name_of_the_same_file_keeps_the_old_content(root: Path) -> None:
     (root / "outside").write_text("secret")

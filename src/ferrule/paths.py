@@ -475,8 +475,9 @@ def _entry_kind(entry: os.DirEntry[str]) -> Kind:
         return "other"
 
 
-def _version(of: os.stat_result) -> tuple[int, int, int, int]:
-    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns
+def _version(of: os.stat_result) -> tuple[int, ...]:
+    """What differs where a file has changed; the time of the last change of its entry cannot be set back."""
+    return of.st_dev, of.st_ino, of.st_size, of.st_mtime_ns, of.st_ctime_ns
 
 
 def _keep_rights(fd: int, before: os.stat_result) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ferrule import Tool, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
+from ferrule.lock import LOCK_FILE
 from ferrule.policy import Trusted, found_files, load, standard_files
 from policy.policies import decided, policy_of, refund, shell, write_file
 
@@ -114,6 +115,7 @@ NAMES = [
     "../config",
     "{home}/state/ferrule/trusted.json",
     "../state/ferrule/grants.json",
+    LOCK_FILE,
 ]
 
 
@@ -157,6 +159,7 @@ def test_no_call_that_changes_things_names_a_policy_file_or_what_is_trusted(
         "cd .. && mv a work/.ferrule/policy.toml",
         "env A=1 sh -c 'rm .ferrule/policy.toml'",
         "if true; then rm .ferrule/policy.toml; fi",
+        f"cp a {LOCK_FILE}",
         "case x in x) rm .ferrule/policy.toml;; esac",
     ],
 )

@@ -17,6 +17,8 @@ from ferrule.values.context import ToolContext
 
 _BETWEEN_WORDS = re.compile(r"[\s;|&<>()'\"`=:,]+")
 _MOST_FOLDERS = 8
+LOCK_FILE = "ferrule.lock"
+"""Says which tools there may be. See docs/policy.md#scopes."""
 _MOST_DIRECTORIES_SEEN = 64
 
 
@@ -24,7 +26,7 @@ class Protected:
     """Files that no tool may write, whether they are there or not. See docs/policy.md#scopes.
 
     Args:
-        files: Their real paths; with them the project file of whatever working directory a call has.
+        files: Their real paths; with them the project file and the lock file of whatever working directory a call has.
         folders: In which all files are such.
     """
 
@@ -57,7 +59,7 @@ class Protected:
 
     def _kept_from(self, base: str) -> frozenset[str]:
         """The files and folders that no path may be, seen from a working directory: those above it may be named."""
-        kept = (*self._files, *self._folders, os.path.join(base, PROJECT_FILE))
+        kept = (*self._files, *self._folders, os.path.join(base, PROJECT_FILE), os.path.join(base, LOCK_FILE))
         above = {str(folder) for path in kept for folder in (path, *PurePath(path).parents)}
         return frozenset(path for path in above if not contains(path, base))
 
