@@ -30,8 +30,12 @@ from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision, allow, deny
 
 _URL = re.compile(r"file:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_FILE_URL = re.compile(r"file:", re.IGNORECASE)
-_READS_AS_PATH = re.compile(rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|file:)", re.IGNORECASE)
+_WRITTEN_FILE_URL = r"(?:file:|<*(?:[a-z][a-z0-9+.-]*+:)*?file:[/\\])"
+"""In angle brackets too, and behind another scheme: RFC 3986's appendix C, and what urllib opens."""
+_FILE_URL = re.compile(_WRITTEN_FILE_URL, re.IGNORECASE)
+_READS_AS_PATH = re.compile(
+    rf"[{QUOTES_AND_BLANKS}]*(?:[/~{re.escape(os.sep)}]|[a-z]:|\\\\|{_WRITTEN_FILE_URL})", re.IGNORECASE
+)
 """How a text begins that may be a path; what has a `..` part may be one too."""
 _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|\\\\[^\\/\s]+[\\/]")
 _LONGEST_OPENED: Final = 32_767 if os.name == "nt" else 4_095
