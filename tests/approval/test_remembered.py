@@ -262,6 +262,15 @@ def test_without_a_session_nothing_is_offered_for_one() -> None:
     assert list(offers_of(note, NOTE, session=None)) == ["these", "always"]
 
 
+def test_without_a_session_always_is_remembered_and_cannot_be_narrowed_to_one() -> None:
+    person = Person("always")
+    runner, _ = runner_of(person, note)
+    assert was_asked(person, runner, "note", NOTE, session=None)
+    assert not was_asked(person, runner, "note", NOTE, session=None)
+    runner, grants = runner_of(Person("always", narrow=lambda offer: replace(offer, session=True)), note)
+    assert go(runner.run("note", NOTE, principal="kim")).status == "denied" and grants.listed() == []
+
+
 def test_what_has_the_same_bounds_as_these_arguments_is_offered_once() -> None:
     @tool(destructive=False)
     async def switch(on: bool, rooms: list[str], note: str | None = None) -> bool:

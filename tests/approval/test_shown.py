@@ -272,7 +272,8 @@ def test_a_preview_binds_what_is_private_and_nothing_else() -> None:
 def question(**changes: Any) -> Asked:
     call = ToolCall("1", "pay", changes.get("arguments", {"to": "ada", "euros": 5}))
     decision = Decision("ask", changes.get("reason", "why"), rule=changes.get("rule", "a rule"))
-    context = ToolContext[Any](session=changes.get("session"), principal=changes.get("principal", "ann"))
+    given = {name: changes[name] for name in ("session", "principal", "working_directory") if name in changes}
+    context = ToolContext[Any](**{"principal": "ann", **given})
     return Asked(call, decision, context, preview=changes.get("preview"), binds=changes.get("binds", {}))
 
 
@@ -286,6 +287,7 @@ def question(**changes: Any) -> Asked:
         {"reason": "other"},
         {"rule": "other"},
         {"session": "s"},
+        {"working_directory": "/elsewhere"},
         {"principal": "bob"},
         {"preview": ("x",)},
         {"preview": "x"},

@@ -114,7 +114,8 @@ class Asked:
 
     @property
     def digest(self) -> str:
-        """Of all that is shown, and of what the preview was compared with: SHA-256, as 64 hexadecimal digits."""
+        """Of all that is shown, of the working directory, and of what the preview was compared with: SHA-256, as 64
+        hexadecimal digits."""
         from hashlib import sha256  # loads OpenSSL, which most programs never need
 
         shown = {
@@ -126,6 +127,7 @@ class Asked:
             "schema": thaw(self.decision.schema),
             "session": self.context.session,
             "principal": self.context.principal,
+            "directory": self.context.working_directory,
             "preview": self.preview,
             "binds": thaw(self.binds),
         }
