@@ -76,7 +76,7 @@ def test_nothing_inside_closes_the_envelope_or_opens_another(texts: list[str]) -
 BEHIND_ITS_FIRST = "".join(rf"[^\w<\uff1c\ufe64]*{letter}" for letter in "untrusted")
 
 
-@settings(max_examples=1000)
+@settings(max_examples=200)
 @given(st.lists(hostile | st.sampled_from(["&amp;", "&#65308;", "&", ";", "&amp;lt;"]), max_size=8).map("".join))
 def test_what_is_inside_is_had_back_exactly(text: str) -> None:
     boundary, inside = opened(enveloped(ToolResult(text)).text)

@@ -10,7 +10,14 @@ from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Condition, condition
 
 NUMBERS = st.integers(-3, 3) | st.sampled_from([-0.5, 0.5, 2.5, 1e300, 2**53 + 1])
-TEXTS = st.text("ab*/.", max_size=4) | st.sampled_from(["1", "2.50", "NaN", "notes/a", "src", "../x", "https://a.org/"])
+LINES = st.lists(
+    st.sampled_from(["rm x", "git log", "git -c a push", "env rm x", "$x", "ls >a"]), min_size=1, max_size=2
+)
+TEXTS = (
+    st.text("ab*/.", max_size=4)
+    | st.sampled_from(["1", "2.50", "NaN", "notes/a", "src", "../x", "https://a.org/"])
+    | LINES.map(" && ".join)
+)
 SCALARS = NUMBERS | TEXTS | st.booleans()
 VALUES: st.SearchStrategy[Any] = SCALARS | st.none() | st.lists(SCALARS, max_size=2)
 
@@ -29,5 +36,9 @@ TABLES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({}, optional={"above": NUMBERS, "at_most": NUMBERS}),
     st.fixed_dictionaries({}, optional={"at_least": NUMBERS, "below": NUMBERS}),
     st.fixed_dictionaries({"within": st.lists(st.sampled_from([".", "notes", "notes/sub", "/", "/etc"]), max_size=2)}),
+    st.fixed_dictionaries({"hosts": st.lists(st.sampled_from(["a.org", "*.org", "*", "10.0.0.1"]), max_size=2)}),
+    st.fixed_dictionaries(
+        {"commands": st.lists(st.sampled_from(["rm *", "git *", "git push *", "env *", "ls"]), max_size=3)}
+    ),
 )
 CONDITIONS: st.SearchStrategy[Condition] = TABLES.map(_or_none).filter(lambda one: one is not None)  # type: ignore[assignment]
