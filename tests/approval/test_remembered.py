@@ -167,6 +167,10 @@ def test_a_path_keeps_to_its_folder_a_url_to_its_host_and_a_command_to_what_it_r
     assert offers_of(one, arguments)["always"].arguments[name] == condition
 
 
+def test_of_the_root_of_all_files_nothing_is_offered_for_always() -> None:
+    assert "always" not in offers_of(save, {"path": "/", "content": ""})
+
+
 class Step(BaseModel):
     command: str
 

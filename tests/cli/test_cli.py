@@ -235,7 +235,7 @@ async def nothing() -> str:
 
 
 long = Tool("n" * 128, nothing, description="long " * 20_000)
-wild = Tool("wi\x9b31mld\u202e", nothing, description="red \x1b[31m text\rhidden \x9b31m")
+wild = Tool("wild", nothing, description="red \x1b[31m text\rhidden \x9b31m\u202e")
 """
 
 

@@ -127,9 +127,15 @@ def _host(text: str) -> str:
 
 
 def _folder(text: str, context: ToolContext) -> str:
-    """The folder of a path, which it may be itself; the path itself where that would be everything."""
+    """The folder of a path, which it may be itself; the path itself where that would be everything.
+
+    Raises:
+        _Unbounded: where the path is everything.
+    """
     path = real(text, context.working_directory)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
+    if os.path.dirname(path) == path:
+        raise _Unbounded
     return path if os.path.dirname(folder) == folder else folder
 
 
