@@ -444,10 +444,13 @@ def test_a_link_that_leads_out_of_the_folder_is_asked_about(tmp_path: Path) -> N
     assert was_asked(person, runner, "save", {"path": f"{tmp_path}/in/link/b", "content": ""})
 
 
+@pytest.mark.parametrize("other", ["before", "private"])
 @pytest.mark.parametrize("written", ["notes/a", "{root}/notes/a"])
 @pytest.mark.parametrize("key", ["these", "always"])
-def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(key: str, written: str, tmp_path: Path) -> None:
-    for name in ("notes", "private"):
+def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(
+    key: str, written: str, other: str, tmp_path: Path
+) -> None:
+    for name in ("notes", other):
         (tmp_path / name).mkdir()
     person = Person(key)
     runner, _ = runner_of(person, save)
@@ -455,7 +458,7 @@ def test_a_folder_that_became_a_link_after_the_grant_is_asked_about(key: str, wr
     assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
     assert not was_asked(person, runner, "save", call, working_directory=str(tmp_path))
     (tmp_path / "notes").rmdir()
-    (tmp_path / "notes").symlink_to(tmp_path / "private")
+    (tmp_path / "notes").symlink_to(tmp_path / other)
     assert was_asked(person, runner, "save", call, working_directory=str(tmp_path))
 
 
