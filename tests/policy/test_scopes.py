@@ -116,6 +116,8 @@ NAMES = [
     "{home}/state/ferrule/trusted.json",
     "../state/ferrule/grants.json",
     LOCK_FILE,
+    "file:.ferrule/policy.toml",
+    "file://localhost{home}/work/%2eferrule/policy.toml",
 ]
 
 
@@ -161,11 +163,47 @@ def test_no_call_that_changes_things_names_a_policy_file_or_what_is_trusted(
         "if true; then rm .ferrule/policy.toml; fi",
         f"cp a {LOCK_FILE}",
         "case x in x) rm .ferrule/policy.toml;; esac",
+        "cd ..; cd config; tee ferrule/policy.toml",
+        "cd /; cd {home}; cd work; tee .ferrule/policy.toml",
+        "tee $XDG_CONFIG_HOME/ferrule/policy.toml",
     ],
 )
-def test_no_shell_line_names_one(line: str, guarded: Any) -> None:
-    decision = decided(guarded, shell, {"command": line})
+def test_no_shell_line_names_one(line: str, guarded: Any, home: Path) -> None:
+    decision = decided(guarded, shell, {"command": line.replace("{home}", str(home))})
     assert decision.kind == "deny" and "no tool may change it" in decision.reason
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"command": "tee policy.toml", "cwd": "folder"},
+        {"command": "tee ferrule/policy.toml", "cwd": "../config"},
+        {"command": "tee work/.ferrule/policy.toml", "cwd": "{home}"},
+        {"path": "state/ferrule/grants.json", "content": "{}", "root": ".."},
+        {"path": "home/work/.ferrule/policy.toml", "up": ["../..", ".."]},
+    ],
+    ids=str,
+)
+def test_no_call_names_one_from_a_folder_that_it_names_too(arguments: dict[str, Any], guarded: Any, home: Path) -> None:
+    @tool
+    async def act(**given: Any) -> str:
+        return "done"
+
+    given = {
+        name: value.replace("{home}", str(home)).replace("home/", f"{home.name}/") if isinstance(value, str) else value
+        for name, value in arguments.items()
+    }
+    decision = decided(guarded, act, given)
+    assert decision.kind == "deny" and "no tool may change it" in decision.reason
+
+
+def test_no_line_names_one_behind_more_folders_than_are_looked_into(guarded: Any, home: Path) -> None:
+    for number in range(150):
+        (home / "work" / f"d{number}").mkdir()
+    folders = "; ".join(f"cd d{number}" for number in range(150))
+    line = f"tee work/.ferrule/policy.toml; cd ..; {folders}"
+    assert decided(guarded, shell, {"command": line}).kind == "deny"
+    assert decided(guarded, shell, {"command": f"tee work/policy.toml; cd ..; {folders}"}).kind == "allow"
 
 
 @pytest.mark.parametrize("words", [["rm", "-r", ".ferrule"], ["sh", "-c", "rm .ferrule/policy.toml"]])

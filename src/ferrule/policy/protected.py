@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
@@ -16,9 +17,11 @@ from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 
 _BETWEEN_WORDS = re.compile(r"[\s;|&<>()'\"`=:,]+")
-_MOST_FOLDERS = 8
 LOCK_FILE = "ferrule.lock"
 """Says which tools there may be. See docs/policy.md#scopes."""
+_FILE_SCHEME = re.compile(r"file:(?://(?:localhost(?=/))?)?", re.IGNORECASE)
+_MOST_LOOKS = 20_000
+"""Words from folders, of one call."""
 _MOST_DIRECTORIES_SEEN = 64
 
 
@@ -37,18 +40,14 @@ class Protected:
 
     def named_by(self, call: ToolCall, context: ToolContext) -> str | None:
         """The file that a call names, if it names one: any text of its arguments, or any word of a shell line, that
-        leads there by whatever links, is another hard link of it, or is a folder that holds it and not the working
-        directory."""
+        leads there by whatever links, from the working directory or from a folder that the call names too, is another
+        hard link of it, or is a folder that holds it and not the working directory."""
         base = _real_folder(context.working_directory)
         kept = self._seen_from(base)
         links: dict[tuple[int, int], str] | None = None
-        for word, folder in _paths(call.arguments, base):
-            path = _path_named(word, folder)
-            if path is None:
-                continue
+        for path, found in self._paths(list(dict.fromkeys(_words_of(call.arguments))), base):
             if path in kept or any(contains(inside, path) for inside in self._folders):
                 return path
-            found = _found(path)
             if found is None:
                 continue
             if links is None:
@@ -56,6 +55,29 @@ class Protected:
             if (found.st_dev, found.st_ino) in links:
                 return links[found.st_dev, found.st_ino]
         return None
+
+    def _paths(self, words: Sequence[str], base: str) -> Iterator[tuple[str, os.stat_result | None]]:
+        """What words lead to, from the working directory, and from each folder that some of them lead to. Where these
+        are too many, as it is written from all folders that hold a file that is kept."""
+        seen, most = {base}, max(1, _MOST_LOOKS // (len(words) or 1))
+        waiting = [base]
+        while waiting and len(seen) <= most:
+            folder = waiting.pop()
+            for word in words:
+                is_the_same = folder != base and (word[:1] == "~" or os.path.isabs(word))
+                path = None if is_the_same else _path_named(word, folder)
+                if path is None:
+                    continue
+                found = _found(path)
+                yield path, found
+                if found is not None and path not in seen and stat.S_ISDIR(found.st_mode):
+                    seen.add(path)
+                    waiting.append(path)
+        if waiting:
+            files = (*self._files, *self._folders, os.path.join(base, PROJECT_FILE), os.path.join(base, LOCK_FILE))
+            above = {str(one) for file in files for one in PurePath(file).parents if contains(str(one), base)}
+            down = [word for word in map(os.path.normpath, words) if not word.startswith("..")]
+            yield from ((os.path.join(one, word), None) for one in above for word in down)
 
     def _kept_from(self, base: str) -> frozenset[str]:
         """The files and folders that no path may be, seen from a working directory: those above it may be named."""
@@ -88,16 +110,23 @@ def _found(path: str) -> os.stat_result | None:
         return None
 
 
-def _paths(arguments: Mapping[str, Any], base: str) -> Iterator[tuple[str, str]]:
-    """All that may be a path in arguments, each with the folder that it is seen from."""
+def _words_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """All that may be a path in arguments."""
     for text, is_line in _argument_texts(arguments, False):
         if isinstance(text, str):
-            yield re.sub("^file://", "", text.strip(), flags=re.IGNORECASE), base
+            yield _without_scheme(text.strip())
         if is_line:
-            words = list(dict.fromkeys(_words_in(text)))
-            folders = [word for word in words if word[:1] != "-" and os.path.isdir(os.path.join(base, word))]
-            for folder in ("", *folders[:_MOST_FOLDERS]):
-                yield from ((word, os.path.join(base, folder)) for word in words)
+            yield from _words_in(text)
+
+
+def _without_scheme(text: str) -> str:
+    """The path of a URL of a file, as clients read it."""
+    path = _FILE_SCHEME.sub("", text, count=1) if _FILE_SCHEME.match(text) else text
+    if path == text:
+        return text
+    from urllib.parse import unquote
+
+    return unquote(path)
 
 
 def _argument_texts(value: Any, is_line: bool) -> Iterator[tuple[Any, bool]]:
@@ -123,4 +152,4 @@ def _words_in(text: Any) -> Iterator[str]:
         yield from (word for word in command.words if word)
         yield from (one.target for one in command.redirections if one.target)
     for written in (text,) if isinstance(text, str) else text:
-        yield from filter(None, _BETWEEN_WORDS.split(written))
+        yield from filter(None, _BETWEEN_WORDS.split(os.path.expandvars(written)))
