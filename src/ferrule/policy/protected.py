@@ -45,7 +45,7 @@ class Protected:
         base = _real_folder(context.working_directory)
         kept = self._seen_from(base)
         links: dict[tuple[int, int], str] | None = None
-        for path, found in self._paths(list(dict.fromkeys(_words_of(call.arguments))), base):
+        for path, found in self._paths(list(dict.fromkeys(_words_in_arguments(call.arguments))), base):
             if path in kept or any(contains(inside, path) for inside in self._folders):
                 return path
             if found is None:
@@ -110,16 +110,16 @@ def _found(path: str) -> os.stat_result | None:
         return None
 
 
-def _words_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+def _words_in_arguments(arguments: Mapping[str, Any]) -> Iterator[str]:
     """All that may be a path in arguments."""
     for text, is_line in _argument_texts(arguments, False):
         if isinstance(text, str):
-            yield _without_scheme(text.strip())
+            yield _path_of_file_url(text.strip())
         if is_line:
             yield from _words_in(text)
 
 
-def _without_scheme(text: str) -> str:
+def _path_of_file_url(text: str) -> str:
     """The path of a URL of a file, as clients read it."""
     path = _FILE_SCHEME.sub("", text, count=1) if _FILE_SCHEME.match(text) else text
     if path == text:
