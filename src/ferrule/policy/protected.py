@@ -20,7 +20,7 @@ _BETWEEN_WORDS = re.compile(r"[\s;|&<>()'\"`=:,]+")
 LOCK_FILE = "ferrule.lock"
 """Says which tools there may be. See docs/policy.md#scopes."""
 _FILE_SCHEME = re.compile(r"file:(?://(?:localhost(?=/))?)?", re.IGNORECASE)
-_MOST_LOOKS = 20_000
+_MOST_PLACES_LOOKED_AT = 20_000
 """Words from folders, of one call."""
 _MOST_DIRECTORIES_SEEN = 64
 
@@ -59,7 +59,7 @@ class Protected:
     def _paths(self, words: Sequence[str], base: str) -> Iterator[tuple[str, os.stat_result | None]]:
         """What words lead to, from the working directory, and from each folder that some of them lead to. Where these
         are too many, as it is written from all folders that hold a file that is kept."""
-        seen, most = {base}, max(1, _MOST_LOOKS // (len(words) or 1))
+        seen, most = {base}, max(1, _MOST_PLACES_LOOKED_AT // (len(words) or 1))
         waiting = [base]
         while waiting and len(seen) <= most:
             folder = waiting.pop()
