@@ -159,6 +159,21 @@ def test_a_pattern_is_compared_in_steps_that_grow_with_the_line() -> None:
     assert long < 5 * short
 
 
+def test_many_patterns_are_compared_with_the_longest_lines_in_few_steps_for_each() -> None:
+    patterns = [CommandPattern(f"program{number} sub{number} *") for number in range(300)]
+    for text in ("a;" * 9999, "sh -c " * 3000, "xargs " * 3000, "a/b " * 4999, "env " * 5000, "find -exec " * 1800):
+        line = read_line(text)
+        first, all_ = (lines(lambda some=some: found(line, some)) for some in (patterns[:1], patterns))  # type: ignore[misc]
+        assert (all_ - first) / len(patterns) < 3000, text[:10]
+
+
+def test_no_more_than_a_hundred_commands_are_read() -> None:
+    line = read_line("a;" * 100 + "rm x")
+    assert len(line.commands) == 100 and "more than 100 commands" in line.unknown
+    assert finds("a;" * 100 + "rm x", "rm *") is None
+    assert read_line("a;" * 100).unknown == ()
+
+
 def test_lines_in_lines_have_a_bound() -> None:
     through = [len(command.through) for command in read_line("env " * 200 + "rm x").commands]
     assert max(through) <= 8

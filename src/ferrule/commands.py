@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final, TypeVar, final
 
 from ferrule.errors import DefinitionError
@@ -31,6 +32,7 @@ from ferrule.shell_syntax import (
 __all__ = [
     "COMMAND_NAMES",
     "MOST_CHARACTERS",
+    "MOST_COMMANDS",
     "MOST_LEVELS",
     "Command",
     "CommandPattern",
@@ -51,6 +53,8 @@ COMMAND_NAMES: Final = frozenset({"command", "commands", "cmd", "cmds", "command
 """The names of parameters that are shell lines, or argument vectors. See docs/guards.md#commands."""
 
 _SETS_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\+?=")
+MOST_COMMANDS: Final = 100
+"""How many commands of a line are read, with those that others run. See docs/guards.md#commands."""
 _MOST_WRAPPERS: Final = 8
 _QUOTE_LENGTH: Final = 120
 _CANNOT_BE_KNOWN: Final = Command((None,))
@@ -140,9 +144,12 @@ def read_argv(words: Sequence[str]) -> Line:
 
 def _with_what_runs(line: Line) -> Line:
     """The line, with what its builtins do and the commands that are arguments of others."""
-    commands = tuple(inner for command in line.commands for inner in _unwrapped(command))
+    # Of `find -exec find -exec …` each part may be a command of every one before it, so the bound is set while it is read.
+    read = tuple(islice((inner for command in line.commands for inner in _unwrapped(command)), MOST_COMMANDS + 1))
+    too_many = [f"more than {MOST_COMMANDS} commands"] if len(read) > MOST_COMMANDS else []
+    commands = read[:MOST_COMMANDS]
     code = (what for command in commands if _is_run_by_shell(command) for what in _code_of(command))
-    whole = Line(commands, (*line.unknown, *code))
+    whole = Line(commands, (*line.unknown, *code, *too_many))
     return without_relative_paths(whole) if _changes_directory(whole.commands) else whole
 
 
@@ -439,7 +446,7 @@ def _finds(pattern: CommandPattern, command: Command) -> bool | None:
         return None if command.assignments else False
     if words[0] is None:
         return None
-    if _program(words[0]) == _program(pattern.words[0][0]):
+    if _program(words[0]) == _plain_words(pattern)[0]:
         if pattern.matches((pattern.words[0][0], *words[1:])):
             return True
         if _may_be_arranged(pattern, words[1:]):
@@ -447,6 +454,7 @@ def _finds(pattern: CommandPattern, command: Command) -> bool | None:
     return None if command.assignments or _may_run(pattern, words) else False
 
 
+@lru_cache(maxsize=1024)
 def _program(word: str) -> str:
     """The last part of its path; in small letters, as some file systems do not tell them apart."""
     return posixpath.basename(word).casefold()
@@ -470,13 +478,24 @@ def _may_run(pattern: CommandPattern, words: tuple[str | None, ...]) -> bool:
         return False
     if None in words:
         return True
-    text = "\n".join(_as_read_again(word) for word in words[1:] if word is not None)
-    needed = (_program(pattern.words[0][0]), *_plain_words(pattern))
-    return all(re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text) for word in needed)
+    text = _arguments_as_read_again(words)
+    # Most are not there: to look for the bare text takes a tenth of the time.
+    return all(
+        word in text and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])", text) for word in _plain_words(pattern)
+    )
 
 
-def _plain_words(pattern: CommandPattern) -> Iterator[str]:
-    return (word[0].casefold() for word in pattern.words[1:] if len(word) == 1 and word[0][:1] != "-")
+@lru_cache(maxsize=1024)
+def _plain_words(pattern: CommandPattern) -> tuple[str, ...]:
+    """The program of a pattern, and its words that are no options and have no `*`."""
+    others = (word[0].casefold() for word in pattern.words[1:] if len(word) == 1 and word[0][:1] != "-")
+    return (_program(pattern.words[0][0]), *others)
+
+
+@lru_cache(maxsize=2 * MOST_COMMANDS)
+def _arguments_as_read_again(words: tuple[str | None, ...]) -> str:
+    """The arguments of a command, which each pattern of a policy is compared with."""
+    return "\n".join(_as_read_again(word) for word in words[1:] if word is not None)
 
 
 def _as_read_again(word: str) -> str:
