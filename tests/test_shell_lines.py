@@ -163,7 +163,7 @@ def test_many_patterns_are_compared_with_the_longest_lines_in_few_steps_for_each
     patterns = [CommandPattern(f"program{number} sub{number} *") for number in range(300)]
     for text in ("a;" * 9999, "sh -c " * 3000, "xargs " * 3000, "a/b " * 4999, "env " * 5000, "find -exec " * 1800):
         line = read_line(text)
-        first, all_ = (lines(lambda some=some: found(line, some)) for some in (patterns[:1], patterns))  # type: ignore[misc]
+        first, all_ = (lines(lambda some=some, line=line: found(line, some)) for some in (patterns[:1], patterns))  # type: ignore[misc]
         assert (all_ - first) / len(patterns) < 3000, text[:10]
 
 

@@ -144,7 +144,7 @@ def read_argv(words: Sequence[str]) -> Line:
 
 def _with_what_runs(line: Line) -> Line:
     """The line, with what its builtins do and the commands that are arguments of others."""
-    # Of `find -exec find -exec …` each part may be a command of every one before it, so the bound is set while it is read.
+    # Of `find -exec find -exec …` each part may be a command of every one before it: the bound holds while it is read.
     read = tuple(islice((inner for command in line.commands for inner in _unwrapped(command)), MOST_COMMANDS + 1))
     too_many = [f"more than {MOST_COMMANDS} commands"] if len(read) > MOST_COMMANDS else []
     commands = read[:MOST_COMMANDS]
