@@ -219,6 +219,7 @@ def test_a_thread_that_is_interrupted_while_it_waits_in_run_sync_cancels_its_cal
 import asyncio, os, signal, sys, threading
 from ferrule import Runner, tool
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its jobs in the background ignore it
 main, begun, ended = threading.get_ident(), threading.Event(), asyncio.Event()
 found = []
 
