@@ -403,3 +403,23 @@ def test_an_argument_vector_is_read_by_no_shell() -> None:
 )
 def test_an_always_is_offered_for_the_commands_themselves(text: str, expected: list[str]) -> None:
     assert offers(read_line(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["sh -c '. ./file'", "sh -c 'set a'", "sh -c '[[ a ]]'", "sh -c", "sh -c $x", "sh <file"]
+)
+def test_what_a_shell_is_given_that_is_not_known_whole_may_be_anything(text: str) -> None:
+    assert finds(text, "rm *") is None
+
+
+def test_a_denied_command_behind_an_unknown_program_is_asked_about_with_any_options() -> None:
+    assert finds("some-wrapper git push -f", "git push --force *") is None
+    assert finds("some-wrapper git pull -f", "git push --force *") is False
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word", "matches"),
+    [("x *b*c", "bc", True), ("x aa*a", "aa", False), ("x aa*a", "aaa", True), ("x a*b*b", "ab", False)],
+)
+def test_parts_of_a_word_in_a_pattern_stand_one_after_the_other(pattern: str, word: str, matches: bool) -> None:
+    assert CommandPattern(pattern).matches(("x", word)) is matches
