@@ -255,7 +255,7 @@ def test_what_a_person_allows_always_is_not_asked_about_again_and_the_log_names_
     with at_a_terminal(project, f"[[{call}], [{call}], 'Done.']") as (asked, keyboard):
         until(keyboard, "Allow it? [y/N")
         os.write(keyboard, b"1\n")
-        until(keyboard, "for: ")
+        until(keyboard, "\nfor: ")  # the question, and not the line before it that says what it is now
         os.write(keyboard, b"\n")
         until(keyboard, "Allow it always? [y/N")
         os.write(keyboard, b"y\n")
