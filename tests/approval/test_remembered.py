@@ -834,6 +834,15 @@ def test_arguments_that_a_person_has_changed_are_not_remembered(changed: dict[st
     assert (result.status, grants.listed()) == ("denied", []) and "changed" in result.text
 
 
+def test_arguments_that_a_person_gives_as_they_were_shown_are_remembered() -> None:
+    class Editor(Person):
+        async def answer(self, asked: Asked) -> Answer:
+            return Answer(allow(dict(asked.arguments)), asked.offers[-1])
+
+    runner, grants = runner_of(Editor(), note)
+    assert go(runner.run("note", NOTE, **SOMEBODY)).success and len(grants.listed()) == 1
+
+
 def test_a_no_remembers_nothing_whatever_was_chosen_beside_it() -> None:
     class Refuses(Person):
         async def answer(self, asked: Asked) -> Answer:

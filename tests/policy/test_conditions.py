@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ferrule.errors import DefinitionError
 from ferrule.policy.conditions import Condition, condition
 from ferrule.values.context import ToolContext
-from policy.strategies import CONDITIONS, SCALARS, VALUES
+from policy.strategies import CONDITIONS, VALUES
 
 NOBODY = ToolContext[Any]()
 
@@ -141,6 +141,7 @@ def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: i
         ({"within": "notes"}, "takes a list"),
         ({"within": ["~nobody-of-that-name/x"]}, "no such home directory"),
         ({"glob": ""}, "is no pattern"),
+        ({"glob": "a\u202e*"}, "is no pattern"),
         ({"glob": "a", "equals": "a"}, "do not stand in one condition"),
         ({}, "a condition is a table"),
         (5, "a condition is a table"),
@@ -159,9 +160,12 @@ def test_the_json_of_a_condition_makes_it_again(one: Condition) -> None:
 @given(CONDITIONS, CONDITIONS, VALUES)
 @example(condition({"glob": "a*"}), condition({"glob": "a*b"}), "ab")
 @example(condition({"at_most": 2}), condition({"below": 2}), 1)
-def test_what_covers_another_finds_whatever_that_one_matches(one: Condition, other: Condition, value: Any) -> None:
+@example(condition({"commands": ["ls"], "within": ["/a"]}), condition({"commands": ["ls"], "within": ["/"]}), "ls > /b")
+def test_what_covers_another_matches_and_finds_whatever_that_one_matches(
+    one: Condition, other: Condition, value: Any
+) -> None:
     if one.covers(other) and other.matches(value, NOBODY) is True:
-        assert one.found(value, NOBODY) is True
+        assert one.matches(value, NOBODY) is True and one.found(value, NOBODY) is True
 
 
 @given(CONDITIONS)
@@ -187,9 +191,34 @@ def test_a_wider_condition_covers_a_narrower_one_and_not_the_other_way(
     assert condition(one).covers(condition(other)) and not condition(other).covers(condition(one))
 
 
-@given(SCALARS)
-def test_no_condition_holds_of_what_is_not_there(value: Any) -> None:
-    assert condition({"equals": value}).matches(None, NOBODY) is False
+@given(CONDITIONS)
+def test_no_condition_holds_of_what_is_not_there(one: Condition) -> None:
+    assert one.matches(None, NOBODY) is False and one.found(None, NOBODY) is False
+
+
+BOUNDS = st.none() | st.integers(-1, 1)
+
+
+@given(BOUNDS, st.booleans(), BOUNDS, st.booleans())
+def test_a_range_takes_what_is_between_its_bounds_and_where_nothing_can_be_it_is_refused(
+    low: int | None, low_is_in: bool, high: int | None, high_is_in: bool
+) -> None:
+    bounds = {"at_least" if low_is_in else "above": low, "at_most" if high_is_in else "below": high}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    halves = [half / 2 for half in range(-4, 5)]
+    between = [
+        one
+        for one in halves
+        if (low is None or one > low or (one == low and low_is_in))
+        and (high is None or one < high or (one == high and high_is_in))
+    ]
+    if given and between:
+        made = condition(given)
+        assert [one for one in halves if made.matches(one, NOBODY)] == between
+        assert [one for one in halves if made.matches(str(one), NOBODY)] == between
+    else:
+        with pytest.raises(DefinitionError):
+            condition(given)
 
 
 @pytest.mark.parametrize(("bound", "value"), [(5.1, "5.10"), (0.1, "0.1"), (16.35, "16.35")])
