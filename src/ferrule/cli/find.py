@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
-import getpass
 import re
 import sys
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -65,7 +64,7 @@ def tool(tools: Toolset, name: str, places: Sequence[str] | None) -> Tool:
     found = tools.find(name)
     if found is not None:
         return found
-    if (aside := next((one for one in tools.quarantined if name in (one.name, one.wire_name)), None)) is not None:
+    if (aside := tools.put_aside(name)) is not None:
         raise UsageError(f"{name!r} is quarantined: it {aside.quarantine}")
     if places is None and name.endswith(".py"):
         raise UsageError(f"there is no tool {name!r}: the tools in that file are named by --tools {name}")
@@ -107,7 +106,7 @@ def runner(
     found = [(place, object_at(place)) for place in places or ([DEFAULT] if more is None else [])]
     alone = found[0][1] if len(found) == 1 and more is None else None
     if asked is None:
-        person = _AtTheTerminal(console(by=_person()), pause)
+        person = _AtTheTerminal(console(), pause)
         asked = _remembering(person, found) if remember else person
     if isinstance(alone, Runner) and alone.guards:
         own = alone.approve
@@ -144,14 +143,6 @@ def locked_by(tools: Toolset, file: str) -> Toolset:
     for one in locked.quarantined:
         print(printable(f"ferrule: {one.name!r} is quarantined: it {one.quarantine}"), file=sys.stderr)
     return locked
-
-
-def _person() -> str:
-    """Who is at the terminal, as the log of calls names them."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # an account without a name; until 3.13 any of these
-        return "terminal"
 
 
 def _remembering(person: _AtTheTerminal, found: Sequence[tuple[str, Any]]) -> Remembered | _AtTheTerminal:

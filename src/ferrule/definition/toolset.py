@@ -143,9 +143,7 @@ class Toolset:
         """
         found = self.find(name)
         if found is None:
-            if (
-                aside := next((one for one in self.quarantined if name in (one.name, one.wire_name)), None)
-            ) is not None:
+            if (aside := self.put_aside(name)) is not None:
                 raise KeyError(f"{name!r} {aside.quarantine}")
             near = self.nearest(str(name))
             raise KeyError(f"Unknown tool: {name!r}" + (f"; the nearest are {near!r}" if near else ""))
@@ -170,6 +168,10 @@ class Toolset:
     def find(self, name: str) -> Tool | None:
         """The tool of that name, or of that wire name, or `None`."""
         return self._by_any_name.get(name)
+
+    def put_aside(self, name: str) -> Tool | None:
+        """The quarantined tool of that name, or of that wire name, or `None`."""
+        return next((one for one in self.quarantined if name in (one.name, one.wire_name)), None)
 
     def only(self, *globs: str, tags: Iterable[str] | None = None) -> Toolset:
         """Those whose name fits one of the globs, or that have one of the tags; where globs and tags are given, both.

@@ -84,7 +84,7 @@ async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | N
     record = answered.record
     asked = Decision("ask", record["reason"], into=record["into"], schema=freeze(record["schema"]), rule=record["rule"])
     if asked.schema is not None:
-        state.attempt.note_started()  # it has run until it asked
+        state.attempt.executed = None  # it has run until it asked
     answer = await ask_and_judge(plan, state, asked, answered.approve, freeze(record["state"]))
     if not supplied_names(plan, state.call.arguments).issuperset(record["supplied"]):
         raise denied(VALUE_MISSING)
@@ -222,7 +222,7 @@ async def ask_and_judge(
     """
     answer = await _answer_to(plan, state, asked, approve)
     if asked.schema is None or answer.by:
-        state.attempt.note_answered(answer.by)
+        state.attempt.answered_by = answer.by
     decision, given = answer, answer.arguments or FrozenDict()
     if answer.kind == "ask":
         decision = replace(asked, reason=answer.reason or asked.reason, into=answer.into or asked.into)
@@ -323,7 +323,7 @@ async def _ask_approver(plan: Plan, approve: Approver | None, asked: Decision, s
     if approve is None:
         return deny(f"nobody is there to ask ({asked.reason})")
     for one in (state, *ancestors(state)):
-        one.attempt.note_asked()
+        one.attempt.asked = True
     question = _shown_to_approver(plan, state, asked)
     try:
         if is_async(approve):

@@ -94,7 +94,7 @@ def unknown_tool(runner: RunnerState, name: str, offered: Toolset | None = None)
     """What is wrong with the name, and what would be right. With `offered` it names none but these tools, and says the
     same of a name that no tool has."""
     shown, tools = repr(cut(clean(name), 80)), runner.tools
-    if any(name in (one.name, one.wire_name) for one in tools.quarantined):
+    if tools.put_aside(name) is not None:
         return results.denied(f"{shown} is not available")
     wrong = f"There is no tool {shown}."
     if offered is not None:

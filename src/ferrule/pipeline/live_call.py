@@ -94,13 +94,14 @@ class LiveCall(CallState):
             loop.call_soon_threadsafe(tell)
 
     def note_started(self) -> None:
-        self.attempt.note_started()
+        self.attempt.executed = None
 
     def failure(self, error: BaseException) -> ToolResult:
         return handler_raised(self.plan, self, error)
 
     def begin_chunks(self) -> list[object]:
-        return self.attempt.begin_chunks()
+        chunks = self.attempt.chunks = []
+        return chunks
 
     def not_started(self, error: NotStartedError | None = None) -> None:
         self.attempt.note_not_started(error)

@@ -109,28 +109,10 @@ class Attempt:
         self.result: ToolResult | None = None
         self.deadline: Deadline | None = None
 
-    def note_asked(self) -> None:
-        """A person is asked."""
-        self.asked = True
-
     def count_input(self) -> str:
         """Count that the handler wants to know something; why nobody may be asked for it, or nothing."""
         self.inputs += 1
         return f"asked for input more than {_MOST_INPUTS} times" if self.inputs > _MOST_INPUTS else ""
-
-    def note_answered(self, by: str | None) -> None:
-        """Somebody has answered."""
-        self.answered_by = by
-
-    def begin_chunks(self) -> list[object]:
-        """A list for what the handler yields."""
-        chunks: list[object] = []
-        self.chunks = chunks
-        return chunks
-
-    def note_started(self) -> None:
-        """The tool may have its effect from now on."""
-        self.executed = None
 
     def note_not_started(self, error: BaseException | None) -> None:
         """The handler was not started after all; earlier runs of it count still."""
