@@ -133,7 +133,7 @@ def test_a_range_compares_a_decimal_written_as_text_as_the_number_it_is(bound: i
         ({"above": 1, "at_least": 1}, "one lower bound"),
         ({"above": 2, "below": 1}, "can never match"),
         ({"above": 1, "at_most": 1}, "can never match"),
-        ({"equals": math.nan}, "equal to no value"),
+        ({"equals": math.nan}, "that a call can have"),
         ({"equals": [1]}, "compared with text, a number, true or false"),
         ({"one_of": []}, "can never match"),
         ({"one_of": "EUR"}, "takes a list"),

@@ -16,9 +16,11 @@ from ferrule import ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Finding, load
+from ferrule.policy.checks import check_beside
 from ferrule.policy.files import MOST_BYTES
 from ferrule.policy.reading import MOST_RULES, read_document
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
+from steps import steps
 
 ROOT = Path(__file__).parent.parent.parent
 TOOLS = [refund, shell, fetch, write_file, move]
@@ -30,6 +32,12 @@ TOOLS = [refund, shell, fetch, write_file, move]
         ("allow = [", 0, "it is no TOML"),
         ('\nallow = ["a"]\nmode = ask', 3, "it is no TOML"),
         ("x = " + "[" * 5000, 0, "it is no TOML"),
+        ("\nx" + ".x" * 500 + " = 1", 2, "a key has at most 100 parts"),
+        ("\n[x" + '. "x"' * 500 + "]", 2, "a key has at most 100 parts"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { above = 0x' + "f" * 4000 + " } }", 1, "digits"),
+        ('[[rule]]\ndecide = "deny"\ntools = ["t"]\narguments = { a = { equals = ' + "1" * 4000 + " } }", 1, "digits"),
+        ('[[rule]]\ndecide = "deny"\ntags = [""]', 1, "'' is no tag"),
+        ('[[rule]]\ndecide = "deny"\ntags = ["a\\u0000"]', 1, "is no tag"),
         ('\nalow = ["a"]', 2, "a policy has no 'alow': did you mean 'allow'?"),
         ('allow = "a"', 1, "allow is a list"),
         ('allow = ["a", 5]', 1, "allow is a list"),
@@ -144,6 +152,8 @@ def test_a_policy_that_is_broken_denies_every_call(tmp_path: Path) -> None:
     [
         (b"a" * (MOST_BYTES + 1), "more than"),
         (b"\xff", "cannot be read"),
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
         (b"allow = [" + b'"a",' * (MOST_RULES + 1) + b"]", f"at most {MOST_RULES} rules"),
     ],
 )
@@ -151,6 +161,24 @@ def test_a_file_has_a_bound(data: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_bytes(data)
     with pytest.raises(DefinitionError, match=said):
         rules(tmp_path / "policy.toml")
+
+
+def test_what_it_takes_to_hold_rules_against_each_other_grows_with_their_number_and_not_its_square() -> None:
+    def work(count: int) -> int:
+        text = "allow = [" + ", ".join(f'"tool_{at}(amount<={at})"' for at in range(count)) + "]"
+        made = [*read_document(text, "policy.toml", "managed").rules]
+        assert len(made) == count
+        return steps(lambda: list(check_beside(made)))
+
+    assert work(400) < 3 * work(200)
+
+
+@pytest.mark.parametrize("tools", ["b", "a*", "*"])
+def test_what_covers_a_rule_is_found_by_any_of_its_names(tools: str) -> None:
+    for several in (f'["x", "{tools}"]', f'["{tools}", "x"]'):
+        text = f'[[rule]]\ndecide = "deny"\ntools = {several}\n[[rule]]\ndecide = "allow"\ntools = ["{tools}"]'
+        [found] = findings_of(text)
+        assert "never counts" in found.text
 
 
 def test_of_rules_that_all_say_the_same_each_is_named_once(tmp_path: Path) -> None:
@@ -218,6 +246,12 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('ask = ["refund(amonut>5)"]', "managed", "error", "refund has no argument 'amonut': did you mean 'amount'?"),
         ('ask = ["*(amonut>5)"]', "managed", "error", "can never match"),
         ('ask = ["refund(git push)"]', "managed", "error", "refund has no shell line"),
+        (
+            'ask = ["refund(amount between 1 and 5)"]',
+            "managed",
+            "error",
+            "no shell line, as a command of which 'amount between 1 and 5' is read; conditions are name<=5",
+        ),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "which into names"),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),

@@ -344,6 +344,33 @@ def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_pa
     ]
 
 
+@pytest.mark.parametrize(
+    ("who", "kind"),
+    [
+        ("josé", "deny"),
+        ("ada", "allow"),
+        ("José", "ask"),
+        ("jose\u0301", "ask"),
+        ("jоsé", "ask"),  # with a Cyrillic letter
+        (" josé ", "ask"),
+        ("team-1", "deny"),
+        ("Team-1", "ask"),
+        ("", "ask"),
+        (" ", "ask"),
+        (None, "ask"),
+        (5, "ask"),
+        (b"jose", "ask"),
+        (["josé"], "ask"),
+    ],
+)
+def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: Any, kind: str, tmp_path: Path) -> None:
+    text = 'allow = ["*"]\n[[rule]]\ndecide = "deny"\ntools = ["*"]\nprincipals = ["jos\\u00e9", "team-*"]'
+    policy = policy_of(tmp_path, text)
+    assert decided(policy, refund, {"amount": 1}, principal=who).kind == kind
+    allowing = policy_of(tmp_path, text.replace('allow = ["*"]', "").replace('"deny"', '"allow"'))
+    assert decided(allowing, refund, {"amount": 1}, principal=who).kind == ("allow" if kind == "deny" else "ask")
+
+
 def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_conditions_hold(tmp_path: Path) -> None:
     @tool
     async def run(command: str, cwd: str = ".") -> str:

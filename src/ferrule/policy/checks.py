@@ -9,7 +9,7 @@ from ferrule.arguments.schema_walk import declared, first_items, forms_of, of_it
 from ferrule.command_arguments import is_command_name
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
 from ferrule.policy.kinds import wrong_kind
-from ferrule.policy.reading import Finding, Level
+from ferrule.policy.reading import CONDITIONS_SAID, Finding, Level
 from ferrule.policy.rule import ANY_COMMAND, Rule, parts_of
 from ferrule.values.context import ToolContext
 
@@ -60,25 +60,40 @@ def _of_example(rule: Rule, example: Mapping[str, Any]) -> bool | None:
 def check_beside(rules: Sequence[Rule]) -> Iterator[Finding]:
     """Rules that never count, as a stricter one matches whatever they match; and in one file, what stands twice. What
     another file has is no error, as no file can mend another. Of a rule the first of these is said, and no more."""
+    by_name = _by_name(rules)
     for at, rule in enumerate(rules):
-        stricter = (other for other in rules if _RANKS[other.decide] > _RANKS[rule.decide] and other.covers(rule))
+        candidates = [*by_name.get(rule.tools[0] if rule.tools else None, ()), *by_name["*"]]
+        covering = sorted(place for place in candidates if place != at and _may_say_more(rules[place], rule))
+        stricter = (rules[place] for place in covering if rules[place].decide != rule.decide)
         if other := next(stricter, None):
             level: Level = "error" if rule.source == other.source else "warning"
             yield finding(level, rule, f"{rule.text!r} never counts: {other.name} ({other.text!r}) is stricter")
             continue
-        alike = (other for other in rules[:at] if _are_beside(rule, other) and other.covers(rule))
-        if same := next((other for other in alike if rule.covers(other)), None):
+        if same := next((rules[place] for place in covering if place < at and rule.covers(rules[place])), None):
             yield finding("error", rule, f"{rule.text!r} stands twice, as {same.name} too")
             continue
         if rule.reason or rule.into:  # which may be why it is there
             continue
-        wider = (other for other in rules if _are_beside(rule, other) and other.covers(rule) and not rule.covers(other))
-        if other := next(wider, None):
+        if other := next((rules[place] for place in covering if not rule.covers(rules[place])), None):
             yield finding("warning", rule, f"{other.name} ({other.text!r}) says all of {rule.text!r}")
 
 
-def _are_beside(rule: Rule, other: Rule) -> bool:
-    return other is not rule and other.source == rule.source and other.decide == rule.decide
+def _by_name(rules: Sequence[Rule]) -> dict[str | None, list[int]]:
+    """The places of rules by the names that they speak of: under `"*"` those that may speak of others than they write.
+    Who looks for what covers a rule looks at one of its names and at these, and not at a thousand rules."""
+    found: dict[str | None, list[int]] = {"*": []}
+    for place, rule in enumerate(rules):
+        is_open = not rule.tools or any("*" in glob for glob in rule.tools)
+        for name in ("*",) if is_open else dict.fromkeys(rule.tools):
+            found.setdefault(name, []).append(place)
+    return found
+
+
+def _may_say_more(other: Rule, rule: Rule) -> bool:
+    """Whether another rule is stricter, or one beside it in its file, and matches whatever a rule does."""
+    if other.decide == rule.decide:
+        return other.source == rule.source and other.covers(rule)
+    return _RANKS[other.decide] > _RANKS[rule.decide] and other.covers(rule)
 
 
 # -- beside the tools --------------------------------------------------------------------------------------------------
@@ -126,11 +141,16 @@ def fit_of(rule: Rule, tool: Any) -> Fit:
         else:
             forms = _forms_at(schema, parts_of(place))
         if forms is None:
-            what = "shell line" if place == ANY_COMMAND else f"argument {place!r}"
-            return Fit(by_name, f"{tool.name} has no {what}{nearest(place, schema.get('properties', ()))}")
+            return Fit(by_name, f"{tool.name} has no {_what_is_missing(place, one, schema.get('properties', ()))}")
         if wrong := wrong_kind(place, one, forms) or (by_name and _never(place, one, forms)):
             return Fit(True, f"{tool.name}: {wrong}")
     return Fit(True)
+
+
+def _what_is_missing(place: str, one: Condition, names: Iterable[str]) -> str:
+    if place != ANY_COMMAND or not isinstance(one, Commands):
+        return f"argument {place!r}{nearest(place, names)}"
+    return f"shell line, as a command of which {' or '.join(map(repr, one.patterns))} is read; {CONDITIONS_SAID}"
 
 
 def may_be_given(rule: Rule, tool: Any) -> bool:

@@ -22,6 +22,7 @@ from ferrule.values.context import ToolContext
 from ferrule.values.frozen import JsonObject, thaw
 
 Number: TypeAlias = int | float
+MOST_DIGITS: Final = 100
 _NUMERAL = re.compile(r"-?(0|[1-9][0-9]{0,99})(\.[0-9]{1,99})?")
 """A number as text, as a decimal parameter is written in JSON. One with an exponent is not read."""
 
@@ -73,10 +74,9 @@ class OneOf(_Whole):
         if not self.values:
             raise DefinitionError("one_of = [] can never match")
         for value in self.values:
-            if isinstance(value, float) and not math.isfinite(value):
-                raise DefinitionError(f"{value} is equal to no value that a call can have")
             if not isinstance(value, str | int | float):
                 raise DefinitionError(f"a value is compared with text, a number, true or false, not with {value!r}")
+            _check_number(value, "a value")
 
     def matches(self, value: Any, context: ToolContext) -> bool | None:
         if value is None:
@@ -136,8 +136,9 @@ class Range(_Whole):
     def __post_init__(self) -> None:
         given = self.to_json()
         for name, bound in given.items():
-            if _kind(bound) is not _A_NUMBER or not math.isfinite(bound):
+            if _kind(bound) is not _A_NUMBER:
                 raise DefinitionError(f"{name} takes a number, not {bound!r}")
+            _check_number(bound, name)
         if not given or {"above", "at_least"} <= given.keys() or {"below", "at_most"} <= given.keys():
             raise DefinitionError(
                 "a range has one lower bound, above or at_least, one upper, below or at_most, or both"
@@ -363,8 +364,30 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "a list or an object"
 
 
+def _check_number(value: Any, name: str) -> None:
+    """Refuse a number that no call has, and one so large that Python raises where it is written or compared.
+
+    Raises:
+        DefinitionError: for these.
+    """
+    if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+        raise DefinitionError(f"{name} takes a number of at most {MOST_DIGITS} digits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DefinitionError(f"{name} takes a number that a call can have, not {value}")
+
+
 def _value_text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def check_tag(tag: object) -> None:
+    """Refuse what is no tag.
+
+    Raises:
+        DefinitionError: for anything but text that can be seen.
+    """
+    if not isinstance(tag, str) or not tag.strip() or not tag.isprintable():
+        raise DefinitionError(f"{tag!r} is no tag: write its text, which is compared as it is, without *")
 
 
 def check_glob(pattern: object) -> str:

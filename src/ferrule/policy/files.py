@@ -37,7 +37,7 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
     """Read a file once.
 
     Raises:
-        DefinitionError: where it cannot be read, is too large, or is no UTF-8.
+        DefinitionError: where it cannot be read, is empty or too large, or is no UTF-8.
     """
     given = os.path.expanduser(os.fspath(path))
     try:
@@ -46,6 +46,8 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
             data = file.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        if not data.strip():  # as while another program writes it, whose denies would be missed
+            raise ValueError('it is empty; a policy without rules has a line that says so, such as mode = "ask"')
         return PolicyFile(exact, scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None

@@ -17,6 +17,7 @@ from ferrule.commands import COMMAND_NAMES
 from ferrule.errors import DefinitionError
 from ferrule.paths import PATH_NAMES, has_name_of
 from ferrule.policy.conditions import (
+    MOST_DIGITS,
     Commands,
     Condition,
     Glob,
@@ -95,6 +96,7 @@ class Document(NamedTuple):
 def read_document(text: str, source: str, scope: Scope) -> Document:
     """What the text of a policy file says; where it is no TOML, nothing but that."""
     try:
+        _check_keys(text)
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a TOMLDecodeError, or what Python says of too large a number
         said = str(error) or "it nests too deep"
@@ -103,6 +105,21 @@ def read_document(text: str, source: str, scope: Scope) -> Document:
     reader = _DocumentReader(source, scope, _FoundLines(text))
     rules = tuple(reader.rules(data))
     return Document(reader.mode(data), rules, tuple(reader.tests(data)), tuple(reader.findings))
+
+
+def _check_keys(text: str) -> None:
+    """Refuse a key of more parts than any file has: `tomllib` takes minutes for one of 100,000.
+
+    Raises:
+        ValueError: with its line.
+    """
+    dots, line = 0, 1
+    for token in _TOML_WORD.finditer(text):
+        word = token[0]
+        dots = 0 if word in _ENDS_OF_KEYS else dots + (word.count(".") if word[0] not in "\"'#" else 0)
+        line += word.count("\n")
+        if dots > _MOST_KEY_PARTS:
+            raise ValueError(f"a key has at most {_MOST_KEY_PARTS} parts (at line {line})")
 
 
 class _DocumentReader:
@@ -258,13 +275,14 @@ def _at_place(place: str, given: object) -> Condition:
 _COMPARED = re.compile(r"([\w.\[\]-]+)\s*(<=|>=|<|>|=)\s*(\S.*)")
 _WORDED = re.compile(r"([\w.\[\]-]+)\s+(in|within|host|runs)\s+(\S.*)")
 _WORDS_OF_CONDITIONS: Final = ("in", "within", "host", "runs")
+CONDITIONS_SAID: Final = "conditions are name<=5, <, >=, >, name=text, and name in, within, host or runs …"
+"""Which short forms there are."""
 _SIGN = re.compile(r"[=<>!~]+")
 _NOT_PLAIN = re.compile(r"^[=<>!~]|['()]")
 _NAMES_OF_PLACES: Final = PATH_NAMES | URL_NAMES | COMMAND_NAMES
 _BOUNDS: Final = {"<=": "at_most", "<": "below", ">=": "at_least", ">": "above"}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_MOST_DIGITS: Final = 100
 
 
 def read_short_form(text: str) -> tuple[str, dict[str, Condition]]:
@@ -315,8 +333,7 @@ def _bare_command(part: str) -> str:
     is_place = second == "" or has_name_of(first, _NAMES_OF_PLACES)
     if sign or second in _WORDS_OF_CONDITIONS or (is_place and nearest(second, _WORDS_OF_CONDITIONS)):
         raise DefinitionError(
-            f"{part!r} is no condition, of which there are name<=5, <, >=, >, name=text, and name in, within, host or "
-            "runs …; where it is a command, write a [[rule]] with commands = […]"
+            f"{part!r} is no condition: {CONDITIONS_SAID}; where it is a command, write a [[rule]] with commands = […]"
         )
     return part
 
@@ -345,8 +362,8 @@ def read_value(text: str) -> str | int | float | bool:
     """A number, `true`, `false`, text in quotes as JSON has it, or any other text as it stands."""
     if text in {"true", "false"}:
         return text == "true"
-    if len(text) > _MOST_DIGITS and _DECIMAL.fullmatch(text):
-        raise DefinitionError(f"a number has at most {_MOST_DIGITS} digits")
+    if len(text) > MOST_DIGITS and _DECIMAL.fullmatch(text):
+        raise DefinitionError(f"a number has at most {MOST_DIGITS} digits")
     if _INTEGER.fullmatch(text):
         return int(text)
     if _DECIMAL.fullmatch(text):
@@ -369,6 +386,8 @@ _TOML_WORD = re.compile(
     r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|\#[^\n]*|[\[\]{},=\n]|[^\s\[\]{},=\"'#]+",
     re.DOTALL,
 )
+_ENDS_OF_KEYS: Final = frozenset("[]{},=\n")
+_MOST_KEY_PARTS: Final = 100
 _BRACKETS: Final = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from ferrule.arguments.names import as_seen
 from ferrule.command_arguments import lines_in, lines_of
 from ferrule.errors import DefinitionError
-from ferrule.policy.conditions import Commands, Condition, check_glob, every, fits, some
+from ferrule.policy.conditions import Commands, Condition, check_glob, check_tag, every, fits, some
 from ferrule.values.call import ToolCall
 from ferrule.values.context import JUDGED_TRAITS, ToolContext
 from ferrule.values.frozen import FrozenDict
@@ -67,6 +68,8 @@ class Rule:
             )
         for pattern in (*self.tools, *self.principals):
             check_glob(pattern)
+        for tag in self.tags:
+            check_tag(tag)
         for pattern in self.tools:
             if _NOT_IN_NAMES.search(pattern):
                 raise DefinitionError(f"{pattern!r} is no pattern of tools: write one name; * is the one wildcard")
@@ -141,18 +144,21 @@ class Rule:
         return every((_has_trait(tool, trait) for trait in self.traits), empty=True)
 
     def _of_principal(self, context: ToolContext) -> bool | None:
-        who = context.principal
-        return None if who is None else any(fits(glob, who) for glob in self.principals)
+        """Whether it is one of them; a name that looks like one of them may be that one, written otherwise."""
+        who: Any = context.principal
+        if not isinstance(who, str) or not who.strip():
+            return None
+        if any(fits(glob, who) for glob in self.principals):
+            return True
+        seen = as_seen(who.strip())
+        return None if any(fits(as_seen(glob.strip()), seen) for glob in self.principals) else False
 
     def covers(self, other: Rule) -> bool:
         """Whether it matches whatever `other` matches. May be false where it does."""
-        tools = not self.tools or (other.tools != () and _all_fit(self.tools, other.tools))
-        tags = not self.tags or (other.tags != () and set(other.tags) <= set(self.tags))
-        who = not self.principals or (other.principals != () and _all_fit(self.principals, other.principals))
         return (
-            tools
-            and tags
-            and who
+            _cover_all(self.tools, other.tools)
+            and _cover_all(self.principals, other.principals)
+            and (not self.tags or (other.tags != () and set(other.tags) <= set(self.tags)))
             and set(self.traits) <= set(other.traits)
             and all(
                 place in other.arguments and one.covers(other.arguments[place]) for place, one in self.arguments.items()
@@ -160,8 +166,11 @@ class Rule:
         )
 
 
-def _all_fit(globs: Iterable[str], others: Iterable[str]) -> bool:
-    return all(any(fits(glob, other) for glob in globs) for other in others)
+def _cover_all(globs: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether one of the globs fits whatever one of the others does; none of them is any name."""
+    if not globs or globs == others:
+        return True
+    return bool(others) and all(any(fits(glob, other) for glob in globs) for other in others)
 
 
 def _check_traits(traits: Iterable[str]) -> None:
