@@ -96,6 +96,17 @@ def test_bytes_in_a_value_are_base64_wherever_they_are(data: bytes) -> None:
         assert '"contentEncoding": "base64"' in json.dumps(thaw(made.output.schema))
 
 
+class Plain:
+    def __str__(self) -> str:
+        return "plain"
+
+
+@pytest.mark.parametrize("value", [Plain(), [Plain()], {None: 1, (1, 2): 2}, range(3), ValueError("x"), {"a": Plain}])
+def test_what_has_no_json_form_comes_from_a_worker_as_it_is_shown_anywhere(value: object) -> None:
+    result, _ = run(tool(lambda: value, name="give"), "give")
+    assert (result.status, unpack(pack(value, "json"), "json")) == ("ok", result.output)
+
+
 def returning(value: Any, returns: Any) -> Callable[[], Any]:
     def give() -> Any:
         return value

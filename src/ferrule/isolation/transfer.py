@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from ferrule.errors import ToolError
 from ferrule.values.call import ToolCall
-from ferrule.values.content import Media, NotShowable, Text, clean, with_bytes_written
+from ferrule.values.content import Media, NotShowable, Text, clean, plain
 from ferrule.values.frozen import thaw
 from ferrule.values.result import ToolResult
 
@@ -122,7 +122,7 @@ def _tagged(value: object) -> Plain:
         return {"texts": value}
     if isinstance(value, list | tuple) and any(isinstance(item, Text | Media) for item in value):
         return {"list": [_tagged(item) for item in value]}
-    return {"value": with_bytes_written(value)}
+    return {"value": plain(value)}
 
 
 def _untagged(plain: Plain) -> Any:

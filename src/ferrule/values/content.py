@@ -127,28 +127,13 @@ def plain(value: object) -> Any:
     return found
 
 
-def with_bytes_written(value: object) -> object:
-    """`value` itself or, where there are bytes in it, what `plain` gives: to write these otherwise is to write them
-    unlike all others.
-
-    Raises:
-        NotShowable: as `plain` does.
-    """
-    rendering = _Rendering()
-    found = rendering.render(value, ())
-    if rendering.problem:
-        raise NotShowable(rendering.problem)
-    return found if rendering.has_bytes else value
-
-
 class _Rendering:
     """One way through a value, with what it may still take, and what a result cannot hold of it."""
 
-    __slots__ = ("characters", "has_bytes", "problem", "values")
+    __slots__ = ("characters", "problem", "values")
 
     def __init__(self) -> None:
         self.values, self.characters = MOST_VALUES, MOST_CHARACTERS
-        self.has_bytes = False
         self.problem = ""
 
     def render(self, value: Any, above: tuple[int, ...]) -> Any:
@@ -215,7 +200,6 @@ class _Rendering:
             self.problem = f"an iterator or awaitable ({kind.__name__}), and no list or value"
             raise TypeError(self.problem)
         serializer = serializer_of(kind)
-        self.has_bytes |= serializer is not None or issubclass(kind, bytes | bytearray)
         if issubclass(kind, Mapping):
             return self._object(value.items(), inside)
         if issubclass(kind, Enum):
