@@ -269,7 +269,7 @@ def _run_by_wrapper(name: str, words: tuple[str | None, ...]) -> Iterator[Comman
     assignments: list[str] = []
     at, are_options = 1, True
     while at < len(words) and (word := words[at]) is not None:
-        if word == "--" and are_options:
+        if word == "--":
             are_options = False
         elif are_options and word[:1] == "-" and word != "-":
             at += word[:2] != "--" and word[-1] in with_value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -194,6 +195,13 @@ def test_a_wider_condition_covers_a_narrower_one_and_not_the_other_way(
 @given(CONDITIONS)
 def test_no_condition_holds_of_what_is_not_there(one: Condition) -> None:
     assert one.matches(None, NOBODY) is False and one.found(None, NOBODY) is False
+
+
+@given(st.text("ab*", min_size=1, max_size=6), st.text("ab\n", max_size=6))
+@example("*ab*", "ba")
+def test_a_glob_is_text_with_any_characters_for_each_star(pattern: str, value: str) -> None:
+    as_regex = ".*".join(map(re.escape, pattern.split("*")))
+    assert condition({"glob": pattern}).matches(value, NOBODY) is (re.fullmatch(as_regex, value, re.DOTALL) is not None)
 
 
 BOUNDS = st.none() | st.integers(-1, 1)

@@ -8,17 +8,20 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+import jsonschema_rs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule import ToolCall, ToolContext, tool
+from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
 from ferrule.policy import Finding, load
-from ferrule.policy.checks import check_beside
+from ferrule.policy.checks import check_beside, fit_of, may_be_given
+from ferrule.policy.conditions import condition
 from ferrule.policy.files import MOST_BYTES
 from ferrule.policy.reading import MOST_RULES, read_document
+from ferrule.policy.rule import Rule
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
 from steps import steps
 
@@ -270,6 +273,57 @@ def test_a_rule_that_cannot_speak_of_the_tools_that_there_are_is_found(
     found = findings_of(text, scope, tools=[*TOOLS, ship])
     assert [one.level for one in found] == ([] if level is None else [level])
     assert level is None or said in found[0].text
+
+
+def _nodes(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    closed = st.sampled_from([{}, {"additionalProperties": False}, {"additionalProperties": {"type": "integer"}}])
+    objects = st.builds(
+        lambda node, more: {"type": "object", "properties": {"x": node}, **more}, below, closed
+    ) | st.sampled_from([{"type": "object"}, {"properties": {"x": {"type": "integer"}}, "minProperties": 0}])
+    arrays = below.map(lambda node: {"type": "array", "items": node}) | below.map(
+        lambda node: {"type": "array", "prefixItems": [node]}
+    )
+    return objects | arrays | st.lists(below, min_size=2, max_size=2).map(lambda nodes: {"anyOf": nodes})
+
+
+LEAVES: list[Any] = [
+    {},
+    {"type": "integer"},
+    {"type": ["string", "null"]},
+    {"type": "array"},
+    {"enum": ["x", 1]},
+    {"const": "y"},
+    {"$ref": "#/$defs/d"},
+]
+DEFS = {"d": {"type": ["integer", "string"]}}
+PROPERTIES = st.dictionaries(st.sampled_from("ab"), st.recursive(st.sampled_from(LEAVES), _nodes, max_leaves=3))
+OF_VALUES: list[Any] = [{"equals": "x"}, {"equals": 1}, {"one_of": ["y", 2]}, {"at_most": 5}, {"glob": "*"}]
+VALUES: list[Any] = ["x", "y", 1, 2, True, [], ["x"], [1], {"x": "x"}, {"x": 1}, {"x": [1]}, [{"x": "x"}], {"y": 1}]
+
+
+@given(
+    PROPERTIES,
+    st.booleans(),
+    st.sampled_from([*OF_VALUES, {"commands": ["x *"]}]),
+    st.sampled_from(["a", "c", "a[]", "a.x", "a.y", "a.x[]", "a[].x"]),
+    st.sampled_from(["t", "*"]),
+)
+@example({"a": {"type": "array", "prefixItems": [{"const": "y"}]}}, False, {"equals": 1}, "a[]", "t")
+def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_said_never_to_match(
+    properties: Any, is_open: bool, table: Any, place: str, name: str
+) -> None:
+    schema = {"type": "object", "properties": properties, "additionalProperties": is_open, "$defs": DEFS}
+    made = Tool(name="t", handler=_anything, input_schema=schema)
+    rule = Rule("deny", (name,), arguments={place: condition(table)})
+    is_valid = jsonschema_rs.validator_for(schema).is_valid
+    given = [arguments for value in VALUES for arguments in ({"a": value}, {"c": value}) if is_valid(arguments)]
+    if any(rule.matches(ToolCall("c1", "t", arguments), ToolContext[Any](), made) for arguments in given):
+        fit = fit_of(rule, made)
+        assert (fit.speaks or may_be_given(rule, made)) and "never holds" not in fit.problem
+
+
+async def _anything(arguments: dict[str, Any]) -> str:
+    return "done"
 
 
 def test_a_path_or_a_url_by_its_type_takes_its_own_condition_alone(tmp_path: Path) -> None:

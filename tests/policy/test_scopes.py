@@ -63,10 +63,19 @@ def test_what_is_trusted_is_that_persons_alone_and_is_what_was_shown(home: Path)
     digest = trusted.trust(file)
     assert trusted.path == str(home / "state" / "ferrule" / "trusted.json")
     assert os.stat(trusted.path).st_mode & 0o777 == 0o600
+    assert os.stat(Path(trusted.path).parent).st_mode & 0o777 == 0o700
     assert trusted.listed() == {str(file): digest} and trusted.has(str(file), digest)
     assert trusted.forget(file) is True and trusted.forget(file) is False and trusted.listed() == {}
     with pytest.raises(DefinitionError, match="has changed since it was shown"):
         trusted.trust(file, "0" * 64)
+
+
+def test_a_file_is_trusted_and_forgotten_beside_others(home: Path) -> None:
+    files = [home / "work" / name for name in ("a.toml", "b.toml", "c.toml")]
+    for file in files:
+        file.write_text(f'allow = ["{file.stem}"]')
+        Trusted().trust(file)
+    assert Trusted().forget(files[1]) and list(Trusted().listed()) == [str(files[0]), str(files[2])]
 
 
 @pytest.mark.parametrize(("name", "mode"), [("trusted.json", 0o620), ("trusted.json", 0o602), ("", 0o770), ("", 0o777)])

@@ -329,6 +329,20 @@ def test_of_several_values_all_have_to_be_so_for_an_allow_and_one_for_a_deny(tmp
     ]
 
 
+@pytest.mark.parametrize("place", ["commands", "commands[]", "jobs[].commands", "jobs[].commands[]"])
+@pytest.mark.parametrize(
+    ("beside", "answer"),
+    [({}, True), ({"note": "x"}, True), ({"env": {"A": "b"}}, None), ({"cwd": "x"}, None), ({"args": ["x"]}, False)],
+)
+def test_what_stands_beside_a_list_of_lines_counts_for_each_of_its_lines(
+    place: str, beside: dict[str, Any], answer: bool | None
+) -> None:
+    job = {"commands": ["./run", "./run"], **beside}
+    rule = Rule("allow", ("*",), arguments={place: Commands(("./run",))})
+    call = ToolCall("c1", "t", {"jobs": [job]} if place.startswith("jobs") else job)
+    assert rule.matches(call, CONTEXT, None) is answer
+
+
 def test_tags_traits_and_principals_are_asked_of_the_tool_and_the_context(tmp_path: Path) -> None:
     made = refund.replace(tags=["money"], destructive=lambda arguments: arguments["amount"] > 10)
     text = '[[rule]]\ndecide = "{0}"\n{1} = ["{2}"]\n'

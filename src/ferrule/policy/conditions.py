@@ -390,15 +390,14 @@ def check_tag(tag: object) -> None:
         raise DefinitionError(f"{tag!r} is no tag: write its text, which is compared as it is, without *")
 
 
-def check_glob(pattern: object) -> str:
-    """`pattern`, where it is one.
+def check_glob(pattern: object) -> None:
+    """Refuse what is no pattern.
 
     Raises:
         DefinitionError: for anything but text that can be seen.
     """
     if not isinstance(pattern, str) or not pattern or not pattern.isprintable():
         raise DefinitionError(f"{pattern!r} is no pattern: write text, with * for any characters")
-    return pattern
 
 
 def fits(pattern: str, text: str) -> bool:

@@ -104,13 +104,12 @@ class Rule:
         """Whether there may be a call of this tool of which it speaks, by name, tags and traits."""
         return self._of_tool(tool.name, tool) is not False
 
-    def matches(self, call: ToolCall, context: ToolContext, tool: Any = None) -> bool | None:
+    def matches(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         """Whether it speaks of this call.
 
         Args:
-            tool: What the tool is, in the place of `context.tool`.
+            tool: What the tool is for these arguments; `None` where that is not known.
         """
-        tool = getattr(context, "tool", None) if tool is None else tool
         answer = self.of_call(call, context, tool)
         if answer is False or not self.arguments:
             return answer
@@ -119,7 +118,7 @@ class Rule:
     def of_call(self, call: ToolCall, context: ToolContext, tool: Any) -> bool | None:
         """Whether tool and principal are such, whatever the arguments."""
         answer = self._of_tool(call.name, tool)
-        return every((answer, self._of_principal(context))) if self.principals and answer is not False else answer
+        return every((answer, self._of_principal(context))) if self.principals else answer
 
     def of_arguments(
         self, arguments: Mapping[str, Any], context: ToolContext, leave_out: Callable[[Condition], bool] | None = None
