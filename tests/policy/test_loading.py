@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typing_extensions import TypedDict
 
 from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
@@ -119,6 +120,7 @@ def test_an_example_that_does_not_hold_is_an_error(tools: str, examples: str, ri
         ('deny = ["t(n>5)"]\nallow = ["t(n>0)"]', None, 0, ""),
         ('allow = ["t*"]\nask = ["t1"]', None, 0, ""),
         ('deny = ["t*"]\n[[rule]]\ndecide = "deny"\ntools = ["t1"]\nreason = "take t2"', None, 0, ""),
+        ('ask = ["t*"]\n[[rule]]\ndecide = "ask"\ntools = ["t1"]\ninto = "pin"', None, 0, ""),
     ],
 )
 def test_a_rule_that_never_counts_or_says_nothing_more_is_found(text: str, level: Any, line: int, said: str) -> None:
@@ -233,8 +235,12 @@ def test_each_rule_has_the_line_where_its_text_begins(items: list[tuple[str, str
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
+class Box(TypedDict):
+    width: int
+
+
 @tool
-async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], order: dict[str, int]) -> str:
+async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], order: dict[str, int], box: Box) -> str:
     return "shipped"
 
 
@@ -262,6 +268,8 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
         ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
+        ('ask = ["ship(box.width>5)"]', "managed", None, ""),
+        ('ask = ["ship(box.widht>5)"]', "managed", "error", "has no argument 'box.widht'"),
         ('ask = ["ship(weight.x>5)"]', "managed", "error", "has no argument 'weight.x'"),
         ('ask = ["*(amount>5)"]', "managed", None, ""),
         ('ask = ["move(files[].path within src)"]', "managed", None, ""),
