@@ -39,19 +39,6 @@ _T = TypeVar("_T")
 Level: TypeAlias = Literal["error", "warning"]
 MOST_RULES: Final = 1000
 _POLICY_KEYS: Final = ("mode", "allow", "ask", "deny", "rule", "test")
-_RULE_KEYS: Final = (
-    "decide",
-    "tools",
-    "tags",
-    "traits",
-    "principals",
-    "arguments",
-    "reason",
-    "into",
-    "match",
-    "no_match",
-)
-_TEST_KEYS: Final = ("call", "arguments", "expect", "principal", "session", "traits", "tags", "rule")
 
 
 class Finding(NamedTuple):
@@ -182,16 +169,10 @@ class _DocumentReader:
         return self._rule(line, decide=decide, tools=(tools,), arguments=arguments, text=f"{decide} {text}")
 
     def table(self, table: Mapping[str, Any], line: int) -> Rule:
-        refuse_unknown_keys(table, _RULE_KEYS, "a rule")
-        if "decide" not in table:
+        given = _read_keys(table, _OF_RULE, "a rule")
+        if "decide" not in given:
             raise DefinitionError('a rule says decide = "allow", "ask" or "deny"')
-        given: dict[str, Any] = {
-            key: _checked_key(table, key, str) for key in ("decide", "reason", "into") if key in table
-        }
-        given |= {key: _texts_of(table, key) for key in ("tools", "tags", "traits", "principals") if key in table}
-        given |= {key: _tables_of(table, key) for key in ("match", "no_match") if key in table}
-        conditions = _checked_key(table, "arguments", dict) if "arguments" in table else {}
-        return self._rule(line, arguments={place: _at_place(place, one) for place, one in conditions.items()}, **given)
+        return self._rule(line, **{"arguments": {}, **given})
 
     def _rule(self, line: int, *, arguments: Mapping[str, Condition], **given: Any) -> Rule:
         rule = Rule(arguments=freeze_conditions(arguments), source=self.source, line=line, scope=self.scope, **given)
@@ -208,20 +189,12 @@ class _DocumentReader:
                 yield made
 
     def test(self, table: Mapping[str, Any], line: int) -> PolicyTest:
-        refuse_unknown_keys(table, _TEST_KEYS, "a test")
-        if missing := {"call", "expect"} - table.keys():
+        given = _read_keys(table, _OF_TEST, "a test")
+        if missing := {"call", "expect"} - given.keys():
             raise DefinitionError(f'a test says {min(missing)} = "…"')
-        given: dict[str, Any] = {
-            key: _checked_key(table, key, str)
-            for key in ("call", "expect", "principal", "session", "rule")
-            if key in table
-        }
-        given |= {key: _texts_of(table, key) for key in ("traits", "tags") if key in table}
         if given["expect"] not in DECIDES:
             raise DefinitionError(f'expect is "allow", "ask" or "deny", not {given["expect"]!r}')
-        given_arguments = _checked_key(table, "arguments", dict) if "arguments" in table else {}
-        arguments = _plain_table(given_arguments, "arguments")
-        return PolicyTest(arguments=arguments, source=self.source, line=line, **given)
+        return PolicyTest(**{"arguments": freeze({}), **given}, source=self.source, line=line)
 
 
 def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condition]:
@@ -231,34 +204,46 @@ def freeze_conditions(arguments: Mapping[str, Condition]) -> Mapping[str, Condit
     return MappingProxyType(dict(sorted(arguments.items())))
 
 
-def _checked_key(table: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
-    value = table[key]
-    if not isinstance(value, kind):
-        form = {str: "text", dict: "a table"}[kind]  # type: ignore[index]
-        raise DefinitionError(f"{key} is {form}, not {value!r:.80}")
-    return value
+def _read_keys(table: Mapping[str, Any], readers: Mapping[str, Callable[[Any, str], Any]], of: str) -> dict[str, Any]:
+    """What a table says, under the keys that it may have, as the reader of each gives it."""
+    refuse_unknown_keys(table, readers, of)
+    return {key: read(table[key], key) for key, read in readers.items() if key in table}
 
 
-def _texts_of(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    given = table[key]
+def _one_text(given: Any, key: str) -> str:
+    if not isinstance(given, str):
+        raise DefinitionError(f"{key} is text, not {given!r:.80}")
+    return given
+
+
+def _table_of(given: Any, key: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise DefinitionError(f"{key} is a table, not {given!r:.80}")
+    return given
+
+
+def _texts_of(given: Any, key: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
         raise DefinitionError(f'{key} is a list of texts, as in {key} = ["…"], not {given!r:.80}')
     return tuple(given)
 
 
-def _tables_of(table: Mapping[str, Any], key: str) -> tuple[Mapping[str, Any], ...]:
-    given = table[key]
+def _tables_of(given: Any, key: str) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise DefinitionError(f"{key} is a list of tables, as in {key} = [{{ amount = 5 }}], not {given!r:.80}")
     return tuple(_plain_table(one, key) for one in given)
 
 
-def _plain_table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _plain_table(given: Any, key: str) -> Mapping[str, Any]:
     try:
-        json.dumps(table, allow_nan=False)
+        json.dumps(_table_of(given, key), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise DefinitionError(f"{key} has a value that no call can have; a date or a time is written as text") from None
-    return freeze(table)  # type: ignore[no-any-return]
+    return freeze(given)  # type: ignore[no-any-return]
+
+
+def _conditions_of(given: Any, key: str) -> dict[str, Condition]:
+    return {place: _at_place(place, one) for place, one in _table_of(given, key).items()}
 
 
 def _at_place(place: str, given: object) -> Condition:
@@ -268,6 +253,20 @@ def _at_place(place: str, given: object) -> Condition:
         inner = isinstance(given, dict) and all(isinstance(one, dict) for one in given.values())
         more = f'; what is inside {place} is written with its path in quotes, "{place}.…" = {{ … }}' if inner else ""
         raise DefinitionError(f"{place}: {error}{more}") from None
+
+
+_OF_RULE: Final = {
+    **dict.fromkeys(("decide", "reason", "into"), _one_text),
+    **dict.fromkeys(("tools", "tags", "traits", "principals"), _texts_of),
+    **dict.fromkeys(("match", "no_match"), _tables_of),
+    "arguments": _conditions_of,
+}
+_OF_TEST: Final = {
+    **dict.fromkeys(("call", "expect", "principal", "session", "rule"), _one_text),
+    **dict.fromkeys(("traits", "tags"), _texts_of),
+    "arguments": _plain_table,
+}
+"""The keys of a `[[rule]]` and of a `[[test]]`, and what reads each."""
 
 
 # -- the short form ----------------------------------------------------------------------------------------------------
