@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.cli.terminal import listening
 
+import preloaded
 from ferrule import Event, Tool, ToolCall
 from ferrule.approval import printable
 from ferrule.cli.call import typed
@@ -134,18 +134,8 @@ pytestmark = pytest.mark.slow
 
 def ferrule(*words: str, cwd: Path, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the program with `words`; there is no terminal."""
-    return subprocess.run(
-        [*PROGRAM, *words],
-        cwd=cwd,
-        input="" if stdin is None else stdin,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
-        check=False,
-        preexec_fn=None if os.name == "nt" else listening,
-    )
+    known = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    return preloaded.run([*PROGRAM, *words], cwd=cwd, input=stdin or "", timeout=BOUND, env=known)
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:

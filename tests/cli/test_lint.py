@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import preloaded
 from ferrule import Field, Tool, ToolContext, Toolset, build_tool, tool
 from ferrule.providers import NAMES, anthropic
 from ferrule.providers.lint import LIMITS, Finding, _likeness, _pairs, _words, costs, findings
@@ -299,15 +300,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def lint(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ferrule", "lint", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        check=False,
-    )
+    return preloaded.run([sys.executable, "-m", "ferrule", "lint", *words], cwd=cwd, timeout=BOUND)
 
 
 def test_lint_ends_with_0_where_nothing_would_be_refused(here: Path) -> None:

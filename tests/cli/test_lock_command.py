@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import preloaded
 from ferrule.cli import main
 
 BOUND = 60
@@ -64,10 +65,11 @@ def program(tmp_path: Path) -> Ferrule:
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, *(words if words[0].endswith(".py") else ("-m", "ferrule", *words))]
         env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        if not words[0].endswith(".py"):
+            return preloaded.run([sys.executable, "-m", "ferrule", *words], cwd=tmp_path, env=env, timeout=BOUND)
         given: dict[str, Any] = {"cwd": tmp_path, "env": env, "stdin": subprocess.DEVNULL, "timeout": BOUND}
-        return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, **given)
+        return subprocess.run([sys.executable, *words], capture_output=True, encoding="utf-8", check=False, **given)
 
     return run
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
+
 ROOT = Path(__file__).parent.parent.parent
 SERVER = {"command": sys.executable, "args": [str(ROOT / "tests" / "sources" / "stdio_server.py")]}
 STEPS = """
@@ -20,9 +22,7 @@ steps = [[("calc__echo", {"text": "from a model"})], lambda messages: f"It says:
 def ferrule(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ferrule", *words]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=environment
-    )
+    return preloaded.run(command, cwd=folder, timeout=60, env=environment)
 
 
 @pytest.fixture

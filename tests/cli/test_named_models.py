@@ -12,6 +12,7 @@ from tests.models.cases import CASES, Case, serving
 from tests.models.servers.containers import WithContainer
 from tests.models.servers.serving import Asked, Turn, served
 
+import preloaded
 from products import sampled
 
 BOUND = 60
@@ -63,23 +64,15 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ferrule(
-    here: Path, *words: str, program: list[str] = PROGRAM, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the program with nobody's credentials but those of `environment`."""
+def known(here: Path, **environment: str) -> dict[str, str]:
+    """An environment with nobody's credentials but those of `environment`."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
     nobody = {"HOME": str(here), "NO_PROXY": "127.0.0.1", "AWS_EC2_METADATA_DISABLED": "true"}
-    return subprocess.run(
-        [*program, *words],
-        cwd=here,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        env={**kept, **nobody, "PYTHONIOENCODING": "utf-8", **environment},
-        check=False,
-    )
+    return {**kept, **nobody, "PYTHONIOENCODING": "utf-8", **environment}
+
+
+def ferrule(here: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return preloaded.run([*PROGRAM, *words], cwd=here, timeout=BOUND, env=known(here, **environment))
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
@@ -137,7 +130,9 @@ def test_without_a_region_one_line_says_what_to_set(here: Path) -> None:
 
 @pytest.mark.parametrize("kind", sampled(PACKAGES, 3))
 def test_without_the_sdk_one_line_says_what_to_install(here: Path, kind: str) -> None:
-    line = refused(ferrule(here, *task(f"{kind}:m"), program=[sys.executable, "-c", WITHOUT, PACKAGES[kind]]))
+    command = [sys.executable, "-c", WITHOUT, PACKAGES[kind], *task(f"{kind}:m")]
+    given = {"cwd": here, "env": known(here), "stdin": subprocess.DEVNULL, "timeout": BOUND}
+    line = refused(subprocess.run(command, capture_output=True, encoding="utf-8", check=False, **given))
     assert f'pip install "ferrule[{kind}]"' in line
 
 

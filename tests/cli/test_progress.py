@@ -15,6 +15,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+import preloaded
 from ferrule import Event, ToolCall
 from ferrule.approval import printable
 from ferrule.cli.bars import Row, share
@@ -43,17 +44,8 @@ def steps(folder: Path, *turns: Any) -> None:
 
 
 def without_a_terminal(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *words],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=BOUND,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
-        check=False,
-    )
+    known = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    return preloaded.run([*PROGRAM, *words], cwd=cwd, timeout=BOUND, env=known)
 
 
 def rows(shown: str) -> list[str]:

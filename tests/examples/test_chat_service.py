@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 import uvicorn
 from chat_service import Limits, Notes, create_app, digest
 
+import preloaded
 from ferrule.models import Overloaded, Scripted
 
 ROOT = Path(__file__).parents[2]
@@ -241,5 +241,5 @@ def test_what_is_missing_at_the_start_is_one_line(tokens, told):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC", "TOKENS"))}
     environment |= {"PYTHONPATH": str(ROOT / "src"), **({"TOKENS": tokens} if tokens else {})}
     command = [sys.executable, ROOT / "examples/chat_service.py"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    ended = preloaded.run(command, env=environment, timeout=60)
     assert ended.returncode == 1 and told in ended.stderr and len(ended.stderr.splitlines()) == 1

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import preloaded
 from ferrule import Runner, ToolContext
 
 ROOT = Path(__file__).parents[2]
@@ -73,15 +74,7 @@ def log_of(project):
 
 
 def run(project, steps, *options):
-    return subprocess.run(
-        command(project, steps, *options),
-        env=environment(project),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
+    return preloaded.run(command(project, steps, *options), env=environment(project), timeout=BOUND)
 
 
 def test_it_edits_and_runs_the_tests_where_that_was_answered_beforehand(project):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import five_thousand_tools as program
 import pytest
 
+import preloaded
 from ferrule import Runner, Toolset, models
 from ferrule.selection import by_budget, chain, definition_tokens, found, keyword, pinned, search_tool
 
@@ -43,15 +43,8 @@ def tools(tmp_path_factory):
 
 
 def started(*arguments):
-    return subprocess.run(
-        [sys.executable, ROOT / "examples/five_thousand_tools.py", *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, ROOT / "examples/five_thousand_tools.py", *arguments]
+    return preloaded.run(command, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, timeout=120)
 
 
 def test_the_program_shows_the_whole_way_and_ends():

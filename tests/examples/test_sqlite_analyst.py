@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlite_analyst import analyst
 
+import preloaded
 from ferrule import Runner, ToolCall
 
 ROOT = Path(__file__).parents[2]
@@ -60,14 +61,8 @@ def query(database, sql, **settings):
 
 
 def run(database, script):
-    return subprocess.run(
-        [sys.executable, PROGRAM, database, "Which month was best?", "Why?", "--model", f"scripted:{script}"],
-        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, PROGRAM, database, "Which month was best?", "Why?", "--model", f"scripted:{script}"]
+    return preloaded.run(command, env=os.environ | {"PYTHONPATH": str(ROOT / "src")}, timeout=60)
 
 
 def test_it_answers_two_questions_in_one_conversation(database, tmp_path):

@@ -1,0 +1,138 @@
+"""A program of `preloaded` is as one in a process of its own, and sees nothing of those before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import preloaded
+
+BOUND = 60
+PROGRAM = """
+import asyncio, atexit, json, locale, logging, os, signal, sys, threading, time
+
+import ferrule.startup
+
+atexit.register(print, "at the end")
+main = sys.modules["__main__"]
+state = {
+    "arguments": [sys.argv, sys.orig_argv, sys.path, ferrule.startup.IMPORT_PATH],
+    "names": [__name__, __file__, __spec__, __package__, __doc__, type(__loader__).__name__, globals() is vars(main)],
+    "place": [os.getcwd(), time.tzname, os.umask(0)],
+    "environment": sorted(os.environ.items()),
+    "streams": [
+        [stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.isatty(), stream.fileno()]
+        for stream in (sys.stdin, sys.stdout, sys.stderr)
+    ],
+    "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
+    "signals": [str(signal.getsignal(number)) for number in sorted(signal.valid_signals() - {9, 19, 32, 33})],
+    "threads": [thread.name for thread in threading.enumerate()] + os.listdir("/proc/self/task")[1:],
+    "python": [*sys.flags, locale.getlocale(), sys.excepthook is sys.__excepthook__, sys.warnoptions],
+    "logging": [logging.root.level, len(logging.root.handlers), type(asyncio.get_event_loop_policy()).__name__],
+}
+for part in state:
+    print(part, json.dumps(state[part]))
+print("read", repr(sys.stdin.read()), flush=True)
+print("told", file=sys.stderr)
+"""
+MARKS = "import json, os\nprint(hasattr(json, 'mark'), 'MARK' in os.environ)\njson.mark = 1"
+ENDS = {
+    "by itself": "",
+    "with a number": "sys.exit(300)",
+    "with a word": "sys.exit('no')",
+    "with an exception": "def f():\n    1 / 0\ntry:\n    f()\nexcept ArithmeticError as e:\n    raise KeyError from e",
+    "in code that is none": "=",
+    "by an interrupt": "signal.raise_signal(signal.SIGINT)",
+    "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "by os._exit": "print('lost')\nos._exit(4)",
+    "with a thread": "threading.Timer(0.01, print, ['later']).start()",
+    "with its output closed": "os.close(1)\nprint('nowhere')",
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is `subprocess.run`")]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("programs")
+    for name, end in ENDS.items():
+        (folder / f"{name}.py").write_text(PROGRAM + end)
+    (folder / "marks.py").write_text(
+        "import json, os\nprint(hasattr(json, 'mark'), 'MARK' in os.environ)\njson.mark = 1"
+    )
+    (folder / "tools.py").write_text("import sys\nfrom ferrule import tool\nprint(sys.path)\n\n\n@tool\ndef f(): ...\n")
+    return folder
+
+
+def own(command: list[str], folder: Path, environment: dict[str, str], text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=BOUND,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_it_is_as_in_a_process_of_its_own(folder: Path, end: str) -> None:
+    command = [sys.executable, os.fspath(folder / f"{end}.py"), "a", "--b"]
+    environment = {**os.environ, "MARK": "é", "TZ": "Asia/Kolkata", "PYTHONIOENCODING": "utf-8"}
+    alone = own(command, folder, environment, "one\ntwo")
+    forked = preloaded.run(command, cwd=folder, env=environment, input="one\ntwo", timeout=BOUND)
+    assert (forked.stdout, forked.stderr) == (alone.stdout, alone.stderr)
+    assert forked.returncode == alone.returncode
+    assert alone.stdout or end == "in code that is none"
+
+
+@pytest.mark.parametrize("words", [["list", "--tools", "tools.py"], ["call", "f", "-", "--tools", "tools.py"], ["lst"]])
+def test_ferrule_is_as_in_a_process_of_its_own(folder: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "ferrule", *words]
+    alone = own(command, folder, dict(os.environ), "{}")
+    forked = preloaded.run(command, cwd=folder, input="{}", timeout=BOUND)
+    assert (forked.returncode, forked.stdout, forked.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+
+
+def test_what_python_reads_of_the_environment_is_the_program_s(folder: Path) -> None:
+    command = [sys.executable, os.fspath(folder / "by itself.py")]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1:replace", "PYTHONUNBUFFERED": "1", "LC_ALL": "C"}
+    environment["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), os.fspath(folder / "more")])
+    alone = own(command, folder, environment, "")
+    assert preloaded.run(command, cwd=folder, env=environment, input="", timeout=BOUND).stdout == alone.stdout
+
+
+def test_what_one_program_did_the_next_does_not_see(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, os.fspath(folder / "marks.py")]
+    new = {**os.environ, "PYTHONHASHSEED": "17"}
+    monkeypatch.setenv("MARK", "of the tests")
+    assert preloaded.run(command, env={**new, "MARK": "1"}, timeout=BOUND).stdout == "False True\n"
+    assert preloaded.run(command, env=new, timeout=BOUND).stdout == "False False\n"
+
+
+def test_one_that_does_not_end_in_time_is_killed_and_the_next_one_runs(folder: Path, tmp_path: Path) -> None:
+    (folder / "endless.py").write_text("import os, signal\nprint(os.getpid(), file=open('pid', 'w'))\nsignal.pause()")
+    with pytest.raises(subprocess.TimeoutExpired):
+        preloaded.run([sys.executable, os.fspath(folder / "endless.py")], cwd=tmp_path, timeout=1)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert preloaded.run([sys.executable, os.fspath(folder / "marks.py")], timeout=BOUND).returncode == 0
+
+
+def test_more_than_a_pipe_holds_goes_in_and_comes_out(folder: Path) -> None:
+    (folder / "echo.py").write_text("import sys\nfor line in sys.stdin:\n    print(line, end='')")
+    text = "some words\n" * 50_000
+    assert preloaded.run([sys.executable, os.fspath(folder / "echo.py")], input=text, timeout=BOUND).stdout == text
+
+
+@pytest.mark.parametrize("words", [["-P", "-m", "ferrule"], ["-m", "pytest"], ["-c", "print()"]])
+def test_what_it_does_not_start_it_refuses(words: list[str]) -> None:
+    with pytest.raises((AssertionError, FileNotFoundError)):
+        preloaded.run([sys.executable, *words], timeout=BOUND)
