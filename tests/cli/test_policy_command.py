@@ -305,6 +305,20 @@ def test_the_allow_rules_of_a_project_count_once_their_digest_is_trusted(ferrule
     assert ferrule(*words)[0] == 1
 
 
+def test_what_is_shown_before_a_file_is_trusted_is_all_that_it_allows(ferrule: Ferrule, tmp_path: Path) -> None:
+    commands = [f"harmless-{at} --with-options *" for at in range(50)] + ["curl *"]
+    arguments = f"arguments = {{ command = {{ commands = {json.dumps(commands)} }} }}"
+    Path("long.toml").write_text(f'[[rule]]\ndecide = "allow"\ntools = ["shell"]\n{arguments}')
+    said = ferrule("policy", "trust", "long.toml")[1]
+    assert "curl *" in said and "…" not in said
+
+
+def test_a_file_without_tests_is_no_success(ferrule: Ferrule) -> None:
+    Path("bare.toml").write_text('allow = ["refund"]')
+    code, said = ferrule("policy", "test", "bare.toml")
+    assert code == 1 and "There are no tests: [[test]]" in said
+
+
 def test_what_is_wrong_is_not_trusted_and_what_allows_nothing_needs_no_trust(ferrule: Ferrule) -> None:
     written(".ferrule/policy.toml", 'allow = ["refund"\n')
     assert ferrule("policy", "trust")[0] == 1

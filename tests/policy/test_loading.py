@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from typing_extensions import TypedDict
 from ferrule import Tool, ToolCall, ToolContext, tool
 from ferrule.errors import DefinitionError
 from ferrule.guards import rules
-from ferrule.policy import Finding, load
+from ferrule.policy import Finding, Trusted, load
 from ferrule.policy.checks import check_beside, fit_of, may_be_given
 from ferrule.policy.conditions import condition
 from ferrule.policy.files import MOST_BYTES
@@ -378,6 +379,32 @@ def test_loading_again_keeps_what_was_there_where_the_new_is_broken_and_says_so(
     (tmp_path / "p0.toml").write_text('allow = ["refund"]')
     assert policy.reload() == policy.findings == ()
     assert decided(policy, refund, {"amount": 1}).kind == "allow"
+
+
+def test_of_two_that_load_again_at_once_the_one_that_reads_last_counts(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+
+    class Waiting(Trusted):
+        """Looks up what is trusted while another loads the file again, which has changed since it was read."""
+
+        other: threading.Thread | None = None
+
+        def has(self, path: str, digest: str) -> bool:
+            if self.other is None and "it" in policies:
+                self.other = threading.Thread(target=policies["it"].reload)
+                file.write_text('allow = ["fetch"]\ndeny = ["refund"]')
+                self.other.start()
+                self.other.join(0.1)
+            return True
+
+    policies: dict[str, Any] = {}
+    file.write_text('allow = ["refund"]')
+    trusted = Waiting(tmp_path / "state" / "trusted.json")
+    policies["it"] = rules(project=file, trusted=trusted)
+    policies["it"].reload()
+    assert trusted.other is not None
+    trusted.other.join(10)
+    assert decided(policies["it"], refund, {"amount": 1}).kind == "deny"
 
 
 def test_the_digest_is_that_of_what_was_read(tmp_path: Path) -> None:

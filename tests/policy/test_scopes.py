@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,34 @@ def test_the_allows_of_a_project_file_count_where_somebody_has_trusted_it_as_it_
     assert kinds() == ["allow", "deny"] and rules(project=file).findings == ()
     file.write_text(file.read_text() + "\n")
     assert kinds() == ["deny", "deny"]
+
+
+@pytest.mark.parametrize("links", [".ferrule/policy.toml", ".ferrule"])
+def test_a_project_whose_file_is_a_link_has_not_the_trust_of_where_it_leads(links: str, home: Path) -> None:
+    other = project(home, 'allow = ["*"]')
+    Trusted().trust(other)
+    cloned = home / "cloned" / links
+    cloned.parent.mkdir(parents=True)
+    cloned.symlink_to(home / "work" / links)
+    file = home / "cloned" / ".ferrule" / "policy.toml"
+    assert decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
+    assert decided(rules(project=file), refund, {"amount": 1}).kind == "ask"
+    Trusted().trust(file)
+    assert decided(rules(project=file), refund, {"amount": 1}).kind == "allow"
+    assert Trusted().forget(file) and decided(rules(project=other), refund, {"amount": 1}).kind == "allow"
+
+
+def test_what_several_trust_and_forget_at_once_is_all_noted(home: Path) -> None:
+    files = [home / f"p{at}.toml" for at in range(16)]
+    for file in files:
+        file.write_text('allow = ["*"]')
+    for file in files[:8]:
+        Trusted().trust(file)
+    changes = [*((Trusted().forget, file) for file in files[:8]), *((Trusted().trust, file) for file in files[8:])]
+    with ThreadPoolExecutor(len(changes)) as at_once:
+        for done in [at_once.submit(change, file) for change, file in changes]:
+            done.result()
+    assert set(Trusted().listed()) == {str(file) for file in files[8:]}
 
 
 CALLS: list[tuple[Tool, dict[str, Any]]] = [(refund, {"amount": 1}), (write_file, {"path": "a"})]
@@ -245,6 +274,30 @@ def test_the_project_file_of_another_working_directory_is_not_written_either(gua
     (home / "other" / "folder").symlink_to(".ferrule")
     for name in (".ferrule/policy.toml", "folder/policy.toml"):  # neither is there
         assert decided(guarded, write_file, {"path": name}, working_directory=home / "other").kind == "deny"
+
+
+@pytest.mark.parametrize("name", ["conf", "conf/policy.toml", "out", "out/real.toml", "step", "next.toml"])
+def test_no_call_names_what_leads_to_a_policy_file_nor_a_policy_in_shadow(name: str, home: Path) -> None:
+    work = home / "work"
+    for folder in ("conf", "step", "out"):
+        (work / folder).mkdir()
+    (work / "out" / "real.toml").write_text('allow = ["*"]')
+    (work / "next.toml").write_text('allow = ["*"]')
+    (work / "conf" / "policy.toml").symlink_to("../step/link.toml")
+    (work / "step" / "link.toml").symlink_to("../out/real.toml")
+    policy = rules("conf/policy.toml", shadow="next.toml")
+    assert decided(policy, write_file, {"path": name}).kind == "deny"
+    assert decided(policy, shell, {"command": f"mv {name} away"}).kind == "deny"
+    assert decided(policy, write_file, {"path": "elsewhere"}).kind == "allow"
+
+
+def test_a_working_directory_that_is_reached_by_a_link_may_be_named(home: Path) -> None:
+    (home / "link").symlink_to("work")
+    (home / "work" / "p.toml").write_text('allow = ["*"]')
+    policy = rules(home / "link" / "p.toml")
+    for name in (".", str(home / "work"), str(home / "link"), "src/x"):
+        assert decided(policy, write_file, {"path": name}).kind == "allow", name
+    assert decided(policy, write_file, {"path": str(home / "link" / "p.toml")}).kind == "deny"
 
 
 # -- in shadow ---------------------------------------------------------------------------------------------------------

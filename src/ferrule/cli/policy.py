@@ -53,7 +53,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Do it; 1 where there is an error, a test fails, or nobody trusts."""
+    """Do it; 1 where there is an error, a test fails or there is none, or nobody trusts."""
     if options.action not in _ACTIONS:
         raise UsageError(f"policy does no {options.action!r}; {choices(options.action, _ACTIONS)}")
     if options.action != "trust" and (options.digest or options.list or options.forget):
@@ -125,10 +125,11 @@ def _by_default(policy: Policy, tool: Tool) -> str:
     return "is denied" if policy.modes & {"read_only", "never_ask"} else "is asked about"
 
 
-def _rules_table(rules: Sequence[Rule]) -> Table:
+def _rules_table(rules: Sequence[Rule], *, whole: bool = False) -> Table:
     table = table_of("where", "rule", wrapped={"rule"})
     for rule in rules:
-        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, _TEXT))
+        limit = len(rule.text) if whole else _TEXT
+        table.add_row(one_line(rule.name, _TEXT), one_line(rule.text, limit))
     return table
 
 
@@ -167,10 +168,12 @@ def _test_files(options: argparse.Namespace) -> int:
     failed = sum(bool(outcome.wrong) for outcome in outcomes)
     examples = sum(len(rule.match) + len(rule.no_match) for rule in policy.rules)
     print(_summary(len(outcomes), failed, examples))
-    return int(bool(failed))
+    return int(bool(failed) or not (outcomes or examples))
 
 
 def _summary(tests: int, failed: int, examples: int) -> str:
+    if not tests + examples:
+        return "There are no tests: [[test]] in a file holds a call against what comes of it"
     said = f"{failed} of {_count_text(tests, 'test')} failed" if failed else f"{_count_text(tests, 'test')} passed"
     return f"{said}; {_count_text(examples, 'example')} of rules held" if examples else said
 
@@ -267,7 +270,7 @@ def _trust_one(file: str, digest: str | None) -> int:
     now = policy.digests[file]
     print(printable(f"{file}, with the digest {now}, would allow without a question:"))
     print()
-    lay(console, _rules_table(allows))
+    lay(console, _rules_table(allows, whole=True))
     print()
     if not _agreed(file, now, digest):
         print("It is not trusted.")

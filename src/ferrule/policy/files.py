@@ -24,10 +24,12 @@ class PolicyFile:
 
     Attributes:
         path: Its real path.
+        place: Where it was found, with no link followed: a link brings no trust along from where it leads.
         digest: The SHA-256 of its bytes, in hexadecimal digits.
     """
 
     path: str
+    place: str
     scope: Scope
     text: str
     digest: str
@@ -48,9 +50,25 @@ def read_policy_file(path: str | os.PathLike[str], scope: Scope) -> PolicyFile:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
         if not data.strip():  # as while another program writes it, whose denies would be missed
             raise ValueError('it is empty; a policy without rules has a line that says so, such as mode = "ask"')
-        return PolicyFile(exact, scope, data.decode("utf-8"), sha256(data).hexdigest())
+        return PolicyFile(exact, os.path.abspath(given), scope, data.decode("utf-8"), sha256(data).hexdigest())
     except (OSError, ValueError) as error:
         raise DefinitionError(f"it cannot be read: {error}") from None
+
+
+def places_of(path: str | os.PathLike[str]) -> set[str]:
+    """All files, folders and links by which a path leads to its file, whether they are there or not, each as it stands
+    in a real folder: where one of these is replaced, it is another file."""
+    found: set[str] = set()
+    waiting = [os.path.abspath(os.path.expanduser(os.fspath(path)))]
+    while waiting:
+        folder, name = os.path.split(waiting.pop())
+        place = os.path.join(os.path.realpath(folder), name)
+        if name and place not in found:
+            found.add(place)
+            waiting.append(folder)
+            if os.path.islink(place):
+                waiting.append(os.path.normpath(os.path.join(os.path.dirname(place), os.readlink(place))))
+    return found
 
 
 def configuration_folder() -> Path:

@@ -13,7 +13,14 @@ from weakref import WeakKeyDictionary
 
 from ferrule.errors import DefinitionError
 from ferrule.policy.checks import check_beside, check_examples, check_tools, fit_of, may_be_given
-from ferrule.policy.files import PolicyFile, configuration_folder, read_policy_file, standard_files, state_folder
+from ferrule.policy.files import (
+    PolicyFile,
+    configuration_folder,
+    places_of,
+    read_policy_file,
+    standard_files,
+    state_folder,
+)
 from ferrule.policy.protected import Protected
 from ferrule.policy.reading import Document, Finding, PolicyTest, read_document
 from ferrule.policy.rule import Rule, Scope
@@ -61,7 +68,6 @@ class Contents(NamedTuple):
     tests: tuple[PolicyTest, ...] = ()
     findings: tuple[Finding, ...] = ()
     digests: Mapping[str, str] = freeze({})
-    files: tuple[str, ...] = ()
 
 
 def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted: Trusted) -> Contents:
@@ -90,7 +96,6 @@ def read_files(given: Iterable[GivenFile], tools: Sequence[Any] | None, trusted:
         tuple(test for _, document in documents for test in document.tests),
         tuple(sorted(found, key=lambda one: (one.level, one.source, one.line))),
         {path: file.digest for path, file in read.items()},
-        tuple(file.path for file in read.values()),
     )
 
 
@@ -121,13 +126,13 @@ def _untrusted(
             continue
         more = ""
         try:
-            if trusted.has(file.path, file.digest):
+            if trusted.has(file.place, file.digest):
                 continue
         except DefinitionError as error:
             more = f" ({error})"
         name, count = allows[0].source, len(allows)
         text = f"{count} of its allow rules do not count, as nobody has trusted the file as it is"
-        remedy = f"read it, then `ferrule policy trust {file.path}`"
+        remedy = f"read it, then `ferrule policy trust {file.place}`"
         found.append(Finding("warning", name, allows[0].line, f"{text}{more}: {remedy}"))
         yield name
 
@@ -196,15 +201,19 @@ class Policy:
         self.__name__ = self.__qualname__ = f"rules({names})"
         self._differences: dict[tuple[Any, ...], Difference] = {}
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._use(read_files(self._files, self._tools, self._trusted))
 
     def _use(self, said: Contents) -> None:
-        self._shadow, more = self._read_shadow()
-        self.findings = (*said.findings, *more)
-        standard = (os.path.realpath(path) for _, path in standard_files())
+        shadow, more = self._read_shadow()
+        shadow_files = () if self._shadow_file is None else (self._shadow_file,)
+        files = (path for _, path in (*self._files, *standard_files()))
+        kept = set[str]().union(*map(places_of, (*files, *shadow_files, self._trusted.path)))
         folders = (os.path.realpath(folder) for folder in (state_folder(), configuration_folder()))
-        self._protected = Protected([*said.files, *standard, self._trusted.path], folders)
-        self._compiled = _Compiled(said)
+        protected, compiled = Protected(kept, folders), _Compiled(said)
+        # The rules as the last: a call that goes by new rules finds that their files are protected.
+        self.findings, self._shadow, self._protected = (*said.findings, *more), shadow, protected
+        self._compiled = compiled
 
     def _read_shadow(self) -> tuple[_Compiled | None, list[Finding]]:
         """The policy in shadow: its file stands in the place of the program's own. Broken, it breaks nothing."""
@@ -239,15 +248,15 @@ class Policy:
     def reload(self) -> tuple[Finding, ...]:
         """Read the files again, and what is wrong in them; where that is an error, what was read before goes on to
         count, and the log says so."""
-        said = read_files(self._files, self._tools, self._trusted)
-        errors = [one for one in said.findings if one.level == "error"]
-        if errors:
-            log.error(
-                "the policy was not loaded again, and the one before goes on to count: %s", "; ".join(map(str, errors))
-            )
-            return said.findings
-        self._use(said)
-        return self.findings
+        with self._loading:  # of two at once the one that reads last is the one that counts
+            said = read_files(self._files, self._tools, self._trusted)
+            errors = [one for one in said.findings if one.level == "error"]
+            if errors:
+                texts = "; ".join(map(str, errors))
+                log.error("the policy was not loaded again, and the one before goes on to count: %s", texts)
+                return said.findings
+            self._use(said)
+            return self.findings
 
     def __call__(self, call: ToolCall, context: ToolContext) -> Decision | None:
         """What the rules say: a decision with its rule, or nothing for what is read-only and no rule speaks of."""

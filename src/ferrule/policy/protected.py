@@ -29,7 +29,8 @@ class Protected:
     """Files that no tool may write, whether they are there or not. See docs/policy.md#scopes.
 
     Args:
-        files: Their real paths; with them the project file and the lock file of whatever working directory a call has.
+        files: Their paths in real folders, and those of the links to them; with them the project file and the lock file
+            of whatever working directory a call has.
         folders: In which all files are such.
     """
 
@@ -83,7 +84,7 @@ class Protected:
         """The files and folders that no path may be, seen from a working directory: those above it may be named."""
         kept = (*self._files, *self._folders, os.path.join(base, PROJECT_FILE), os.path.join(base, LOCK_FILE))
         above = {str(folder) for path in kept for folder in (path, *PurePath(path).parents)}
-        return frozenset(path for path in above if not contains(path, base))
+        return frozenset(path for path in above if not contains(os.path.realpath(path), base))
 
 
 @lru_cache(maxsize=_MOST_DIRECTORIES_SEEN)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ferrule.errors import DefinitionError
 from ferrule.paths import open_directory, real
 from ferrule.policy.files import read_policy_file, state_folder
-from ferrule.store import StoreError, read_private
+from ferrule.store import StoreError, locked, read_private
 
 
 class Trusted:
@@ -23,7 +24,7 @@ class Trusted:
         self.path = real(os.fspath(state_folder() / "trusted.json" if path is None else path), ".")
 
     def listed(self) -> Mapping[str, str]:
-        """The digests by the real path of the file.
+        """The digests by the path of the file, with no link followed.
 
         Raises:
             DefinitionError: where others may change the file or its folder, or it is not what this class writes.
@@ -39,7 +40,7 @@ class Trusted:
         raise DefinitionError(f"what is trusted cannot be known: {self.path!r} has other than digests by path")
 
     def has(self, file: str, digest: str) -> bool:
-        """Whether the file at this real path is trusted as it is with this digest.
+        """Whether the file that was found at this absolute path is trusted as it is with this digest.
 
         Raises:
             DefinitionError: as for `listed`.
@@ -54,8 +55,9 @@ class Trusted:
         """
         read = read_policy_file(file, "project")
         if digest not in {None, read.digest}:
-            raise DefinitionError(f"{read.path} has changed since it was shown, and is not trusted")
-        self._write({**self.listed(), read.path: read.digest})
+            raise DefinitionError(f"{read.place} has changed since it was shown, and is not trusted")
+        with self._alone():
+            self._write({**self.listed(), read.place: read.digest})
         return read.digest
 
     def forget(self, file: str | os.PathLike[str]) -> bool:
@@ -64,11 +66,22 @@ class Trusted:
         Raises:
             DefinitionError: as for `listed`, or where that cannot be noted.
         """
-        path, listed = real(os.fspath(file), "."), dict(self.listed())
-        was_trusted = listed.pop(path, None) is not None
-        if was_trusted:
-            self._write(listed)
+        path = os.path.abspath(os.path.expanduser(os.fspath(file)))
+        with self._alone():
+            listed = dict(self.listed())
+            was_trusted = listed.pop(path, None) is not None
+            if was_trusted:
+                self._write(listed)
         return was_trusted
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process changes it meanwhile, and brings back what was forgotten."""
+        try:
+            with locked(self.path):
+                yield
+        except StoreError as error:
+            raise DefinitionError(f"what is trusted cannot be changed: {error}") from None
 
     def _write(self, listed: Mapping[str, str]) -> None:
         folder, name = os.path.split(self.path)
