@@ -33,7 +33,7 @@ from ferrule import own_loop
 from ferrule.definition import options
 from ferrule.definition.options import ContextOptions, RunOptions, context_of, exception_classes, seconds, whole_number
 from ferrule.definition.tool import Tool
-from ferrule.definition.toolset import Toolset
+from ferrule.definition.toolset import Toolset, changes
 from ferrule.errors import DefinitionError
 from ferrule.pipeline.authorize import VALUE_MISSING, explain, foresee, judge, next_found
 from ferrule.pipeline.batch import Batch
@@ -43,7 +43,7 @@ from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
-from ferrule.pipeline.runner_state import RunnerState, TakenUp, changes
+from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
 from ferrule.pipeline.suspension import NOT_SEALED, answered_call, resume_keys
 from ferrule.scheduling.clock import MONOTONIC, Clock

@@ -17,7 +17,7 @@ from ferrule.urls import HOST_NAMES, URL_NAMES, Destinations, Url, read_host, re
 from ferrule.values.arguments import Place
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
-from ferrule.values.decision import Decision, ask, deny
+from ferrule.values.decision import Decision
 
 _Role: TypeAlias = Literal["url", "reference", "host"]
 _ROLE_OF_FORMAT: Final[Mapping[str, _Role]] = {
@@ -165,8 +165,8 @@ class _HostJudge:
     def keep(self, kind: Literal["ask", "deny"], place: Place, reason: str) -> None:
         if place[0] in self.hidden:
             reason = "a URL that only the program knows leads to a host that is not allowed"
-        if self.decision is None or (kind == "deny" and self.decision.kind == "ask"):
-            self.decision = deny(reason) if kind == "deny" else ask(reason)
+        found = Decision(kind, reason)
+        self.decision = found if self.decision is None else self.decision.stricter(found)
 
     def role_of_name(self, key: str) -> _Role | None:
         if key in self.named or has_name_of(key, HOST_NAMES):

@@ -215,15 +215,3 @@ class RunnerState:
             reason = call.plan.disabled
             if reason is not None and call.attempt.executed is False:
                 interrupt(call, denied(reason))
-
-
-def changes(before: Toolset, after: Toolset) -> dict[str, list[str]]:
-    """What other tools there are, by name."""
-    old, new = ({tool.name: tool for tool in tools} for tools in (before, after))
-    both = old.keys() & new.keys()
-    changed = [name for name in new if name in both and old[name].fingerprint != new[name].fingerprint]
-    return {
-        "added": [name for name in new if name not in both],
-        "removed": [name for name in old if name not in both],
-        "changed": changed,
-    }
