@@ -47,9 +47,10 @@ def run(
     cwd: str | os.PathLike[str] = ".",
     env: dict[str, str] | None = None,
     input: str | None = None,
+    merged: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `command`, whose first word is this Python, and capture its output, as UTF-8. Without `input` the standard
-    input is `os.devnull`.
+    input is `os.devnull`; where it is `merged`, the standard error is the standard output.
 
     Raises:
         subprocess.TimeoutExpired: It had not ended after `timeout` seconds, and was killed.
@@ -59,13 +60,15 @@ def run(
     if sys.platform != "linux":
         given: dict[str, Any] = {"stdin": subprocess.DEVNULL} if input is None else {"input": input}
         given |= {"cwd": cwd, "env": environment, "encoding": "utf-8", "timeout": timeout}
-        return subprocess.run(words, capture_output=True, check=False, **given)
+        given |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT if merged else subprocess.PIPE}
+        return subprocess.run(words, check=False, **given)
     assert words[0] == sys.executable, "this starts Python alone"
     folder = "" if words[1] == "-m" else str(Path(cwd, words[1]).resolve(strict=True).parent)
     assert folder or words[2] == "ferrule", "this runs Ferrule, or a file"
     read = {name: value for name, value in environment.items() if name.startswith(_READ_BY_PYTHON)}
     imported = _imported(folder, *sorted(read.items()))
-    return imported.run(words, os.path.abspath(cwd), environment, input, time.monotonic() + timeout)
+    with _Pipes(input, merged) as pipes:
+        return imported.run(words, os.path.abspath(cwd), environment, pipes, time.monotonic() + timeout)
 
 
 @cache
@@ -96,28 +99,27 @@ class _Imported:
         self._process.communicate()
 
     def run(
-        self, command: list[str], cwd: str, environment: dict[str, str], text: str | None, end: float
+        self, command: list[str], cwd: str, environment: dict[str, str], pipes: _Pipes, end: float
     ) -> subprocess.CompletedProcess[str]:
         begun = time.monotonic()
-        with _Pipes(text) as pipes:
-            with open(os.memfd_create("command"), "w") as body:
-                json.dump([command, cwd, environment], body)
-                body.flush()
-                socket.send_fds(self._control, [b"run"], [*pipes.theirs, body.fileno()])
-            pipes.close_theirs()
-            pid = self._hear()
-            try:
-                said, failed = pipes.exchange(end)
-                self._control.settimeout(max(end - time.monotonic(), 0.001))
-                status = self._hear()
-            except BaseException as error:
-                os.kill(pid, signal.SIGKILL)
-                self._control.settimeout(None)
-                self._hear()
-                if isinstance(error, TimeoutError):
-                    raise subprocess.TimeoutExpired(command, end - begun) from None
-                raise
+        with open(os.memfd_create("command"), "w") as body:
+            json.dump([command, cwd, environment], body)
+            body.flush()
+            socket.send_fds(self._control, [b"run"], [*pipes.theirs, body.fileno()])
+        pipes.close_theirs()
+        pid = self._hear()
+        try:
+            said, failed = pipes.exchange(end)
+            self._control.settimeout(max(end - time.monotonic(), 0.001))
+            status = self._hear()
+        except BaseException as error:
+            os.kill(pid, signal.SIGKILL)
             self._control.settimeout(None)
+            self._hear()
+            if isinstance(error, TimeoutError):
+                raise subprocess.TimeoutExpired(command, end - begun) from None
+            raise
+        self._control.settimeout(None)
         return subprocess.CompletedProcess(command, os.waitstatus_to_exitcode(status), said, failed)
 
     def _hear(self) -> int:
@@ -129,11 +131,13 @@ class _Imported:
 class _Pipes:
     """The standard streams of a program: `theirs`, and our ends of them."""
 
-    def __init__(self, text: str | None) -> None:
+    def __init__(self, text: str | None, merged: bool) -> None:
         self._text = b"" if text is None else text.encode()
         stdin, self._input = os.pipe() if text is not None else (os.open(os.devnull, os.O_RDONLY), -1)
         self._output, stdout = os.pipe()
         self._error, stderr = os.pipe()
+        if merged:
+            os.dup2(stdout, stderr)
         self.theirs = [stdin, stdout, stderr]
         self._ours = {self._input, self._output, self._error} - {-1}
 

@@ -126,6 +126,12 @@ def test_one_that_does_not_end_in_time_is_killed_and_the_next_one_runs(folder: P
     assert preloaded.run([sys.executable, os.fspath(folder / "marks.py")], timeout=BOUND).returncode == 0
 
 
+def test_what_is_written_to_both_outputs_comes_in_its_order(folder: Path) -> None:
+    (folder / "both.py").write_text("import os\nfor place in (1, 2, 1):\n    os.write(place, b'%d\\n' % place)")
+    done = preloaded.run([sys.executable, os.fspath(folder / "both.py")], timeout=BOUND, merged=True)
+    assert (done.stdout, done.stderr) == ("1\n2\n1\n", "")
+
+
 def test_more_than_a_pipe_holds_goes_in_and_comes_out(folder: Path) -> None:
     (folder / "echo.py").write_text("import sys\nfor line in sys.stdin:\n    print(line, end='')")
     text = "some words\n" * 50_000

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import preloaded
 from ferrule.cli.program import COMMANDS, OPTIONS, main
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
 BOUND = 60
 GUARDS = (ROOT / "docs" / "guards.md").read_text(encoding="utf-8")
+
+SHELL = set(";|&<>$`*?~\\")
+"""What a shell makes something of, if only outside quotation marks."""
 
 
 def files_of(page: str) -> list[tuple[str, str]]:
@@ -48,23 +53,27 @@ def pattern(line: str) -> str:
 def test_a_command_of_a_page_shows_what_stands_there(command: str, expected: str, page: str, tmp_path: Path) -> None:
     for name, text in files_of(page):
         (tmp_path / name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'ferrule() {{ "$0" -m ferrule "$@"; }}\n{command}', sys.executable],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=BOUND,
-        env={
-            **os.environ,
-            "PYTHONIOENCODING": "utf-8",
-            "PYTHONUNBUFFERED": "1",
-            "XDG_CONFIG_HOME": os.fspath(tmp_path / "config"),
-            "XDG_STATE_HOME": os.fspath(tmp_path / "state"),
-        },
-        check=False,
-    )
-    shown = done.stdout.decode()
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONUNBUFFERED": "1",
+        "XDG_CONFIG_HOME": os.fspath(tmp_path / "config"),
+        "XDG_STATE_HOME": os.fspath(tmp_path / "state"),
+    }
+    if SHELL.isdisjoint(command):
+        program = [sys.executable, "-m", *shlex.split(command)]
+        shown = preloaded.run(program, cwd=tmp_path, env=environment, timeout=BOUND, merged=True).stdout
+    else:
+        shown = subprocess.run(
+            ["/bin/sh", "-c", f'ferrule() {{ "$0" -m ferrule "$@"; }}\n{command}', sys.executable],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=BOUND,
+            env=environment,
+            check=False,
+        ).stdout.decode()
     assert shows(expected, shown), shown
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -300,7 +301,8 @@ def here(tmp_path: Path) -> Path:
 
 
 def lint(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return preloaded.run([sys.executable, "-m", "ferrule", "lint", *words], cwd=cwd, timeout=BOUND)
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return preloaded.run([sys.executable, "-m", "ferrule", "lint", *words], cwd=cwd, env=environment, timeout=BOUND)
 
 
 def test_lint_ends_with_0_where_nothing_would_be_refused(here: Path) -> None:
