@@ -6,6 +6,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +309,41 @@ def test_an_offer_that_is_not_confirmed_puts_the_question_again(terminal: Termin
     keep = (("\r\ncommand: ", "\n"), ("\r\nfor: ", "\n"))
     answer = offered(terminal, (OFFER,), (PROMPT, "1\n"), *keep, (CONFIRM, "\n"), (PROMPT, "y\n"))
     assert answer == Answer(Decision("allow", by="ann"))
+
+
+def test_what_changes_while_an_offer_is_chosen_is_shown_as_it_is_now(terminal: Terminal, root: Path) -> None:
+    path = root / "a.txt"
+    path.write_text("one\n", encoding="utf-8")
+
+    def changed_meanwhile() -> str:
+        path.write_text("two\n", encoding="utf-8")
+        return "y\n"
+
+    async def run() -> Answer:
+        [write] = [one for one in files.tools if one.name == "write_file"]
+        call = ToolCall("1", "write_file", {"path": str(path), "content": "new\n"})
+        offers = (Offer("always", "write_file", exactly=True),)
+        asked = replace(Asked.of(call, ask("why"), ToolContext(working_directory=root), offers), tool=write)
+        answer = asyncio.ensure_future(approval.console(terminal.input, terminal.output, by="ann").answer(asked))
+        await typed(terminal, ((ALLOW, "1\n"), (CONFIRM, changed_meanwhile), (ALLOW, "y\n")))
+        return await asyncio.wait_for(answer, BOUND)
+
+    answer = asyncio.run(run())
+    _, changed, then = terminal.seen.partition("It has changed since it was shown")
+    assert changed and "-two" in then and "-one" not in then
+    assert answer.offer is None and (answer.decision.arguments or {})["expected"] == sha256(b"two\n").hexdigest()
+
+
+@pytest.mark.parametrize("said", ["y\x04\x04", "\x04"])
+def test_what_is_not_ended_with_enter_is_no_yes(said: str, terminal: Terminal) -> None:
+    assert "left without an answer" in (ran(terminal, (PROMPT, said)).error or "")
+
+
+@pytest.mark.parametrize("answers", [("1\n", "\x04"), ("1\n", "\n", "\x04"), ("1\n", "pytest \x04\x04")])
+def test_the_end_of_input_while_an_offer_is_narrowed_is_a_no(answers: tuple[str, ...], terminal: Terminal) -> None:
+    prompts = (PROMPT, "\r\ncommand: ", "\r\nfor: ")
+    answer = offered(terminal, (OFFER,), *zip(prompts, answers, strict=False))
+    assert answer.offer is None and answer.decision.kind == "deny"
 
 
 def test_an_offer_is_narrowed_and_never_widened(terminal: Terminal) -> None:

@@ -172,8 +172,10 @@ class _Dialogue:
                     return asked.yes(by=self.by)
                 asked = now
             elif (offer := _numbered(asked.offers, chosen)) is not None:
-                if (answer := self._always(asked, offer)) is not None:
-                    return answer
+                given = self._always(asked, offer)
+                if isinstance(given, Answer):
+                    return given
+                asked = given
             else:
                 why = f": {rest}" if word in {"n", "no"} and rest else ""
                 return asked.no(f"the person who was asked said no{why}")
@@ -197,8 +199,8 @@ class _Dialogue:
         self._tell("It has changed since it was shown. Now:")
         return now
 
-    def _always(self, asked: Asked, offer: Offer) -> Answer | None:
-        """The answer with the offer as the person narrows it; `None` where the question is put again."""
+    def _always(self, asked: Asked, offer: Offer) -> Answer | Asked:
+        """The answer with the offer as the person narrows it, or the question as it is to be put again."""
         self._tell("Narrow it, or press Enter to keep each as it is.")
         for part in offer.parts:
             while True:
@@ -214,8 +216,9 @@ class _Dialogue:
         self._tell(f"From now on without a question: {offer.text}")
         said = self._answer("Allow it always? [y/N] ")
         if said is None or said.lower() not in {"y", "yes"}:
-            return None
-        return asked.yes(by=self.by, offer=offer) if self._still(asked) is asked else None
+            return asked
+        now = self._still(asked)
+        return asked.yes(by=self.by, offer=offer) if now is asked else now
 
     # -- editing ------------------------------------------------------------------------------------------------------
 
@@ -314,12 +317,13 @@ class _Dialogue:
         return asked.answered(allow(given), self.by)
 
     def _line(self) -> str | None:
-        """The line that is typed now, or `None` at the end of input."""
+        """The line that is typed now, or `None` at the end of input: what nobody has ended with Enter is no answer."""
         fd = self._descriptor()
         if fd is not None and termios is not None:
             while not select.select([fd], [], [], _LOOK_AGAIN)[0]:
                 self._go_on()
-        return self.source.readline() or None
+        line = self.source.readline()
+        return line if line.endswith("\n") else None
 
     def _go_on(self) -> None:
         if self.stopped.is_set():
