@@ -23,7 +23,7 @@ from ferrule.policy.checks import check_beside, fit_of, may_be_given
 from ferrule.policy.conditions import condition
 from ferrule.policy.files import MOST_BYTES
 from ferrule.policy.reading import MOST_RULES, read_document
-from ferrule.policy.rule import Rule
+from ferrule.policy.rule import ANY_COMMAND, Rule
 from policy.policies import decided, fetch, findings_of, move, policy_of, refund, shell, write_file
 from steps import steps
 
@@ -263,10 +263,12 @@ async def ship(kind: Literal["parcel", "letter"], weight: int, to: list[str], or
             "no shell line, as a command of which 'amount between 1 and 5' is read; conditions are name<=5",
         ),
         ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "pin"', "managed", "error", "which into names"),
+        ('[[rule]]\ndecide = "ask"\ntools = ["refund"]\ninto = "note"', "managed", None, ""),
         ('ask = ["ship(kind=parcell)"]', "managed", "error", "kind is one of 'parcel', 'letter'"),
         ('ask = ["ship(kind>5)"]', "managed", None, ""),
         ('ask = ["ship(weight=heavy)"]', "managed", "error", "as it is integer"),
         ('ask = ["ship(to=ada)"]', "managed", "error", "of its items: to[]"),
+        ('ask = ["ship(to=a*)"]', "managed", "error", "of its items: to[]"),
         ('ask = ["ship(to[]=ada)"]', "managed", None, ""),
         ('ask = ["ship(order.amount>5)"]', "managed", None, ""),
         ('ask = ["ship(box.width>5)"]', "managed", None, ""),
@@ -300,35 +302,52 @@ LEAVES: list[Any] = [
     {"type": "integer"},
     {"type": ["string", "null"]},
     {"type": "array"},
+    {"type": ["array", "null"]},
     {"enum": ["x", 1]},
     {"const": "y"},
     {"$ref": "#/$defs/d"},
 ]
 DEFS = {"d": {"type": ["integer", "string"]}}
-PROPERTIES = st.dictionaries(st.sampled_from("ab"), st.recursive(st.sampled_from(LEAVES), _nodes, max_leaves=3))
+PROPERTIES = st.dictionaries(
+    st.sampled_from(["a", "b", "command"]), st.recursive(st.sampled_from(LEAVES), _nodes, max_leaves=3)
+)
+PLACES = ["a", "a[]", "a.x", "a.y", "a.x[]", "a[].x"]
 OF_VALUES: list[Any] = [{"equals": "x"}, {"equals": 1}, {"one_of": ["y", 2]}, {"at_most": 5}, {"glob": "*"}]
 VALUES: list[Any] = ["x", "y", 1, 2, True, [], ["x"], [1], {"x": "x"}, {"x": 1}, {"x": [1]}, [{"x": "x"}], {"y": 1}]
+VALUES += ["x 1", {"command": "x 1"}, [{"cmd": ["x", "1"]}]]
+CONDITIONS = [(place, table) for place in PLACES for table in OF_VALUES] + [
+    ("command", {"commands": ["x *"]}),
+    (ANY_COMMAND, {"commands": ["x *"]}),
+] * 3
 
 
 @given(
     PROPERTIES,
     st.booleans(),
-    st.sampled_from([*OF_VALUES, {"commands": ["x *"]}]),
-    st.sampled_from(["a", "c", "a[]", "a.x", "a.y", "a.x[]", "a[].x"]),
+    st.sampled_from(CONDITIONS),
     st.sampled_from(["t", "*"]),
 )
-@example({"a": {"type": "array", "prefixItems": [{"const": "y"}]}}, False, {"equals": 1}, "a[]", "t")
-def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_said_never_to_match(
-    properties: Any, is_open: bool, table: Any, place: str, name: str
+@example({"a": {"type": "array", "prefixItems": [{"const": "y"}]}}, False, ("a[]", {"equals": 1}), "t")
+@example({"a": {"type": ["array", "null"]}}, False, ("a[]", {"equals": 1}), "t")
+@example({"a": {}}, False, ("a[]", {"equals": 1}), "t")
+@example({"a": {"anyOf": [{}, {"type": "array", "items": {"type": "integer"}}]}}, False, ("a[]", {"equals": "x"}), "t")
+@example({"command": {"type": "object"}}, False, ("command", {"commands": ["x *"]}), "t")
+@example({"command": {"type": "array"}}, False, ("command", {"commands": ["x *"]}), "t")
+@example({"a": {"type": "object"}}, False, (ANY_COMMAND, {"commands": ["x *"]}), "*")
+def test_no_rule_is_left_out_for_a_tool_of_which_some_call_matches_it_nor_is_an_error_there(
+    properties: Any, is_open: bool, placed: tuple[str, Any], name: str
 ) -> None:
+    place, table = placed
     schema = {"type": "object", "properties": properties, "additionalProperties": is_open, "$defs": DEFS}
     made = Tool(name="t", handler=_anything, input_schema=schema)
     rule = Rule("deny", (name,), arguments={place: condition(table)})
     is_valid = jsonschema_rs.validator_for(schema).is_valid
-    given = [arguments for value in VALUES for arguments in ({"a": value}, {"c": value}) if is_valid(arguments)]
+    given = [arguments for value in VALUES for arguments in ({"a": value}, {"command": value}) if is_valid(arguments)]
     if any(rule.matches(ToolCall("c1", "t", arguments), ToolContext[Any](), made) for arguments in given):
         fit = fit_of(rule, made)
-        assert (fit.speaks or may_be_given(rule, made)) and "never holds" not in fit.problem
+        assert fit.speaks or may_be_given(rule, made)
+        # Of an object that names some of its keys a name is taken for a slip, though other keys may be given too.
+        assert fit.problem == "" or place in ("a.y", ANY_COMMAND)
 
 
 async def _anything(arguments: dict[str, Any]) -> str:

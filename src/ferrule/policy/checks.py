@@ -184,13 +184,14 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
     for depth, part in enumerate(parts):
         forms = forms_of(nodes, schema)
         if part == "[]":
-            below = [node for form in forms for node in (*of_item(form, None), *first_items(form))]
-            is_open = any(form.get("type") == "array" and not below for form in forms)
+            said = [[*of_item(form, None), *first_items(form)] for form in forms]
+            open_forms = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "array")]
         else:
-            below = [node for form in forms for node in of_property(form, part)]
-            objects = [form for form in forms if not _COMBINES & form.keys() and _allows_objects(form)]
-            is_open = depth > 0 and bool(objects) and not any("properties" in form for form in objects)
-            is_open = is_open or (depth == 0 and not below and not is_closed(schema))
+            said = [of_property(form, part) for form in forms]
+            objects = [form for form, nodes in zip(forms, said, strict=True) if not nodes and _allows(form, "object")]
+            open_forms = [form for form in objects if depth > 0 and "properties" not in form]
+        below = [node for nodes in said for node in nodes]
+        is_open = bool(open_forms) or (depth == 0 and not below and not is_closed(schema))
         if is_open or not all(isinstance(node, Mapping) for node in below):
             return []
         if not below:
@@ -199,8 +200,9 @@ def _forms_at(schema: Mapping[str, Any], parts: Iterable[str]) -> list[Any] | No
     return forms_of(nodes, schema)
 
 
-def _allows_objects(form: Mapping[str, Any]) -> bool:
-    return not {None, "object"}.isdisjoint(_listed_types(form.get("type")))
+def _allows(form: Mapping[str, Any], kind: str) -> bool:
+    """Whether a form that is made of no others has values of a JSON type."""
+    return not _COMBINES & form.keys() and not {None, kind}.isdisjoint(_listed_types(form.get("type")))
 
 
 def _never(place: str, condition: Condition, forms: Iterable[Mapping[str, Any]]) -> str:
@@ -228,4 +230,4 @@ def _types_taken(condition: Condition) -> set[str]:
         return {"integer", "number", "string"}
     if isinstance(condition, OneOf):
         return {name for value in condition.values for name in _TYPES_OF_VALUE[type(value)]}
-    return {"string", "array"} if isinstance(condition, Commands) else {"string"}
+    return {"string", "array", "object"} if isinstance(condition, Commands) else {"string"}
