@@ -406,6 +406,18 @@ def test_a_runner_with_other_tools_shares_limits_and_records_and_tells_it() -> N
     assert go(first.resume(record, allow({"day": 2}))).status == "invalid"
 
 
+def test_it_is_told_by_name_which_tools_came_went_and_changed() -> None:
+    events: list[Event] = []
+    one, two, three = (tool(lambda: 1, name=name) for name in ("one", "two", "three"))
+    first = Runner([one, two], observers=[events.append])
+    first.replace(tools=[three, one.replace(description="Another one.")])
+    assert {key: events[0].data[key] for key in ("added", "removed", "changed")} == {
+        "added": ["three"],
+        "removed": ["two"],
+        "changed": ["one"],
+    }
+
+
 def test_a_key_that_one_of_them_holds_is_held_for_both() -> None:
     async def main() -> list[str]:
         order: list[str] = []
