@@ -8,8 +8,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ferrule.commands import CommandPattern, Redirection, allowed, found, offers, read_argv, read_line, what_is_unknown
+from ferrule.commands import (
+    _WRAPPERS,
+    CommandPattern,
+    Redirection,
+    allowed,
+    found,
+    offers,
+    read_argv,
+    read_line,
+    what_is_unknown,
+)
 from ferrule.errors import DefinitionError
+from ferrule.shell_syntax import words_of
 from steps import lines
 
 GIT = CommandPattern("git status *")
@@ -292,6 +303,7 @@ LINES = st.lists(
 
 
 @given(LINES, st.lists(st.sampled_from([RM, CommandPattern("git push *")])))
+@example("f " + "rm " * 99, [RM])
 def test_what_is_unknown_is_named_in_a_few_words_where_something_is_and_else_not(
     text: str, patterns: list[CommandPattern]
 ) -> None:
@@ -331,6 +343,17 @@ def test_what_is_unknown_is_named_in_a_few_words_where_something_is_and_else_not
 def test_what_a_line_runs_is_found_however_it_is_run(text: str) -> None:
     assert finds(text, "rm *") is True
     assert not may_run(text, "git status *")
+
+
+BEFORE = dict.fromkeys(words_of("env sudo doas nice ionice nohup setsid time stdbuf xargs command builtin exec"), "")
+BEFORE |= dict.fromkeys(("busybox", "strace", "watch", "caffeinate"), "")
+BEFORE |= {"timeout": "5", "chrt": "10", "taskset": "0x3", "chroot": "/srv", "flock": "/tmp/lock"}
+"""What stands between a program and the command that it runs, by the manual page of each."""
+
+
+def test_a_command_is_found_behind_whatever_program_runs_it() -> None:
+    assert BEFORE.keys() == _WRAPPERS.keys()
+    assert [name for name, given in BEFORE.items() if finds(f"{name} {given} rm x", "rm *") is not True] == []
 
 
 @pytest.mark.parametrize(
