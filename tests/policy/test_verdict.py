@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from attacks.sample import rows
-from ferrule import Runner, ToolCall, ToolContext, tool
+from ferrule import Runner, ToolCall, ToolContext, Toolset, tool
 from ferrule.errors import DefinitionError
 from ferrule.policy import Trusted, load
 from ferrule.policy.conditions import Commands
 from ferrule.policy.rule import Rule
 from ferrule.policy.verdict import Entry, ForTool
 from ferrule.values.decision import Decision
-from policy.policies import decided, fetch, move, policy_of, refund, rules_of, shell, write_file
+from policy.policies import decided, fetch, findings_of, move, policy_of, refund, rules_of, shell, write_file
 from policy.strategies import CONDITIONS, VALUES, fitting
 
 CONTEXT = ToolContext[Any]()
@@ -383,6 +384,29 @@ def test_a_principal_that_may_be_one_of_those_denied_is_asked_about(who: Any, ki
     assert decided(policy, refund, {"amount": 1}, principal=who).kind == kind
     allowing = policy_of(tmp_path, text.replace('allow = ["*"]', "").replace('"deny"', '"allow"'))
     assert decided(allowing, refund, {"amount": 1}, principal=who).kind == ("allow" if kind == "deny" else "ask")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('allow = ["*"]\ndeny = ["refund"]', "deny"),
+        ('allow = ["*"]\nask = ["ref*(amount>=1)"]', "ask"),
+        ('allow = ["*"]\ndeny = ["shop_refund"]', "deny"),
+        ('allow = ["refund"]', "ask"),
+        ('allow = ["shop_refund"]', "allow"),
+        ('allow = ["*"]\ndeny = ["fund"]', "allow"),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_a_deny_by_the_name_in_the_runner_that_a_tool_comes_from_holds_wherever_it_is_mounted(
+    text: str, kind: str, own: bool, tmp_path: Path
+) -> None:
+    policy = policy_of(tmp_path, text)
+    shop = Runner([refund], guards=[policy] if own else [])
+    outer = Runner(Toolset(shop.as_tools()).prefixed("shop_"), guards=[] if own else [policy])
+    assert asyncio.run(outer.decide(ToolCall("", "shop_refund", {"amount": 1}))).kind == kind
+    found = findings_of(text, "session", tools=outer.tools)
+    assert any("there is no tool 'refund'" in one.text for one in found) is ('allow = ["refund"]' in text)
 
 
 def test_commands_of_one_line_may_be_allowed_by_several_rules_whose_other_conditions_hold(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from ferrule.command_arguments import is_command_name
 from ferrule.policy.conditions import Commands, Condition, OneOf, Range, fits, nearest
 from ferrule.policy.kinds import wrong_kind
 from ferrule.policy.reading import CONDITIONS_SAID, Finding, Level
-from ferrule.policy.rule import ANY_COMMAND, Rule, parts_of
+from ferrule.policy.rule import ANY_COMMAND, Rule, names_where_mounted_from, parts_of
 from ferrule.values.context import ToolContext
 
 _NOBODY = ToolContext[Any]()
@@ -102,9 +102,11 @@ def _may_say_more(other: Rule, rule: Rule) -> bool:
 def check_tools(rules: Iterable[Rule], tools: Sequence[Any]) -> Iterator[Finding]:
     """Rules that speak of tools, or of arguments, that are not there."""
     names = [tool.name for tool in tools]
+    every_name = [*names, *(name for tool in tools for name in names_where_mounted_from(tool))]
     for rule in rules:
         level: Level = "error" if rule.scope in {"project", "session"} else "warning"
-        missing = [glob for glob in rule.tools if not any(fits(glob, name) for name in names)]
+        known = names if rule.decide == "allow" else every_name
+        missing = [glob for glob in rule.tools if not any(fits(glob, name) for name in known)]
         for glob in missing:
             yield finding(level, rule, f"there is no tool {glob!r}{nearest(glob, names)}")
         spoken_of = [fit_of(rule, tool) for tool in tools if rule.speaks_of(tool)]
@@ -131,7 +133,7 @@ def fit_of(rule: Rule, tool: Any) -> Fit:
     if handling is None:
         return Fit(True)
     schema = handling.parameters.schema
-    by_name = tool.name in rule.tools
+    by_name = not {tool.name, *names_where_mounted_from(tool)}.isdisjoint(rule.tools)
     if rule.into is not None and rule.into not in schema.get("properties", ()):
         return Fit(True, f"{tool.name} has no argument {rule.into!r}, which into names")
     forms: list[Any] | None

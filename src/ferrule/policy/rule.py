@@ -132,7 +132,11 @@ class Rule:
         return every(answers, empty=True)
 
     def _of_tool(self, name: str, tool: Any) -> bool | None:
-        if self.tools and not any(fits(glob, name) for glob in self.tools):
+        if (
+            self.tools
+            and not self._names(name)
+            and not (self.decide != "allow" and any(map(self._names, names_where_mounted_from(tool))))
+        ):
             return False
         if not (self.tags or self.traits):
             return True
@@ -141,6 +145,9 @@ class Rule:
         if self.tags and not any(tag in self.tags for tag in tool.tags):
             return False
         return every((_has_trait(tool, trait) for trait in self.traits), empty=True)
+
+    def _names(self, name: str) -> bool:
+        return any(fits(glob, name) for glob in self.tools)
 
     def _of_principal(self, context: ToolContext) -> bool | None:
         """Whether it is one of them; a name that looks like one of them may be that one, written otherwise."""
@@ -163,6 +170,12 @@ class Rule:
                 place in other.arguments and one.covers(other.arguments[place]) for place, one in self.arguments.items()
             )
         )
+
+
+def names_where_mounted_from(tool: Any) -> list[str]:
+    """The names that a tool has in the runners that it was mounted from by `Runner.as_tools`: an ask or a deny by one
+    of these holds under whatever name it is mounted."""
+    return [mount.name for mount in getattr(getattr(tool, "definition", tool), "mounts", ())]
 
 
 def _cover_all(globs: Sequence[str], others: Sequence[str]) -> bool:
