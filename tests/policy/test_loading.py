@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -460,6 +461,22 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     policy = rules(tmp_path / "a/policy.toml", user=[tmp_path / "b/policy.toml", tmp_path / "c/policy.toml"])
     names = sorted(rule.name for rule in policy.rules)
     assert names == [f"{tmp_path}/b/policy.toml:1", f"{tmp_path}/c/policy.toml:1", "managed/policy.toml:1"]
+
+
+def test_of_a_tool_without_a_schema_the_rules_count(tmp_path: Path) -> None:
+    named = SimpleNamespace(name="refund", tags=(), read_only=True)
+    policy = policy_of(tmp_path, 'deny = ["refund(amount>5)"]')
+    found = policy.decide(ToolCall("c1", "refund", {"amount": 6}), ToolContext[Any](), tool=named)
+    assert found.decision is not None and found.decision.kind == "deny"
+
+
+def test_of_a_tool_without_arguments_no_argument_is_spoken_of() -> None:
+    @tool
+    async def now() -> str:
+        return "now"
+
+    [found] = findings_of('deny = ["now(zone=x)"]', tools=[now])
+    assert found.level == "error" and "has no argument 'zone'" in found.text
 
 
 def test_a_policy_is_asked_outside_of_a_call_too(tmp_path: Path) -> None:
