@@ -330,6 +330,7 @@ CONDITIONS = [(place, table) for place in PLACES for table in OF_VALUES] + [
 )
 @example({"a": {"type": "array", "prefixItems": [{"const": "y"}]}}, False, ("a[]", {"equals": 1}), "t")
 @example({"a": {"type": ["array", "null"]}}, False, ("a[]", {"equals": 1}), "t")
+@example({"a": {"type": "object", "properties": {"x": {}}}}, False, ("a.y", {"equals": 1}), "*")
 @example({"a": {}}, False, ("a[]", {"equals": 1}), "t")
 @example({"a": {"anyOf": [{}, {"type": "array", "items": {"type": "integer"}}]}}, False, ("a[]", {"equals": "x"}), "t")
 @example({"command": {"type": "object"}}, False, ("command", {"commands": ["x *"]}), "t")
