@@ -95,6 +95,10 @@ class WorkerDiedError(ToolError):
     executed = None
 
 
+class JournalError(FerruleError):
+    """What a journal keeps cannot be read or written, such as on a full disk. See docs/journal.md."""
+
+
 class RemoteError(FerruleError):
     """What an isolated handler raised in its process, unless it is a built-in exception or one of Ferrule's.
     See docs/long-work.md.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, Never, Protocol, TypeAlias, TypeVar, runtime_checkable
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, Protocol, TypeAlias, TypeVar
 
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
+from ferrule.values.frozen import JsonObject
+from ferrule.values.kept import Intent, Kept
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from ferrule.definition.tool import Tool
     from ferrule.definition.toolset import Toolset
     from ferrule.executors import Executor
+    from ferrule.journal.sqlite import SQLiteJournal
+    from ferrule.store import Store
 
 _T = TypeVar("_T")
 Coro: TypeAlias = Coroutine[Any, Any, _T]
@@ -104,18 +110,72 @@ ToolInput: TypeAlias = "ToolForm | Toolset"
 """What a list of tools may hold. See docs/forms.md."""
 
 
-@runtime_checkable
-class Journal(Protocol):
-    """Where what happened is kept. See docs/events.md.
+class Begun(NamedTuple):
+    """What `Journal.begin` found. See docs/journal.md.
 
-    The runner awaits `intent` before it runs a tool that changes things, and runs nothing if that raises; it awaits
-    `result` for every result of such a call. Both records are plain JSON.
-
-    A journal may also have `async take(key, expires_at) -> bool`: note that the suspended call of this key is taken up,
-    and say whether it had not been, in one step for all who share the journal. The key is kept until `expires_at`, in
-    seconds since the epoch. Without it a runner remembers in its own memory.
+    Attributes:
+        kept: What is kept of the call from before, which was not changed; `None` where the intent was committed.
+        other_arguments: Whether there is a call of the same id with other arguments.
     """
 
-    async def intent(self, record: dict[str, object]) -> None: ...
+    kept: Kept | None
+    other_arguments: bool = False
 
-    async def result(self, record: dict[str, object]) -> None: ...
+
+class Journal(ABC):
+    """Where calls are kept, so that none that changes something is run twice. See docs/journal.md.
+
+    `Journal.open("calls.db")` and `ferrule.journal.memory()` are two; for one of your own, `JournalContract` of
+    `ferrule.testing` is the tests that it has to pass. Its methods but `note`, `store` and `close` are awaited for at
+    most 10 s, on the loop of the calls. Where one raises before a call has run, it is not run.
+    """
+
+    @staticmethod
+    def open(path: str | PathLike[str], **options: Any) -> SQLiteJournal:
+        """A journal in an SQLite file, of one machine; `options` are those of `ferrule.journal.SQLiteJournal`."""
+        from ferrule.journal.sqlite import SQLiteJournal  # 10 ms, for the programs that need it
+
+        return SQLiteJournal(path, **options)
+
+    @abstractmethod
+    def note(self, event: Event) -> None:
+        """Keep an event, soon. It is called on the loop of the calls, waits for nothing and raises nothing."""
+
+    @abstractmethod
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
+
+    @abstractmethod
+    async def begin(self, intent: Intent, *, again: bool = False) -> Begun:
+        """Commit that a call is about to run, in one step for all who share the journal, unless its key is there.
+
+        What is there under the same `claim` is replaced; with `again`, what was cut off too.
+        """
+
+    @abstractmethod
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        """Commit what the call came to, where what is there has its `claim`; `None` forgets that it was begun."""
+
+    @abstractmethod
+    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+        """The calls that were cut off and those that are deferred, the oldest first; of one `ticket`, that one."""
+
+    @abstractmethod
+    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+        """Commit the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
+
+    @abstractmethod
+    async def take(self, key: str, expires_at: float) -> bool:
+        """Note that the suspended call of this key is taken up; whether it had not been, in one step for all who share
+        the journal. The key is kept until `expires_at`, in seconds since the epoch."""
+
+    @property
+    @abstractmethod
+    def store(self) -> Store:
+        """What else is kept there, by compare-and-set: grants, for instance."""
+
+    async def flush(self) -> None:
+        """Wait until all events that were noted are committed."""
+
+    def close(self) -> None:
+        """Commit what is left, and let go of what it holds."""

@@ -1,0 +1,110 @@
+"""What a journal keeps of one call: that it was about to run, and what it came to; as plain JSON."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ferrule.values.call import ToolCall
+from ferrule.values.content import Block, Media, Text, jsonable
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.result import ToolResult
+
+KeptState: TypeAlias = Literal["running", "cut_off", "deferred", "ended"]
+"""How far a call is, as its journal has it. See docs/journal.md."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """That a call which may change something is about to run. See docs/journal.md.
+
+    Attributes:
+        key: What the call is known by: the same whenever it comes again, in any process.
+        reference: The same for all calls under one id, whatever their arguments.
+        claim: Who is about to run it: random, and the same for every attempt of one call.
+        call_id: Its id, as the model sent it.
+        tool_name: The tool's own name.
+        principal: On whose behalf it runs.
+        session: The conversation that it belongs to; a call without one is not known when it comes again.
+        parent: The id of the call that made it.
+        fingerprint: What the tool was: `Tool.fingerprint`.
+        arguments: As they were judged, with stars for what is bound, private or known to be secret.
+        at: When, in seconds since the epoch.
+    """
+
+    key: str
+    reference: str
+    claim: str
+    call_id: str
+    tool_name: str
+    principal: str | None
+    session: str | None
+    parent: str | None
+    fingerprint: str
+    arguments: JsonObject
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a journal has of one call. See docs/journal.md.
+
+    Attributes:
+        intent: That it was about to run.
+        state: `"running"` where a process that lives is at it, `"cut_off"` where none is and nobody knows what it came
+            to, `"deferred"` where it is done elsewhere and its outcome comes later, `"ended"` where it has an outcome.
+        outcome: What `stored` made of its result; of a deferred one with the record that resumes it, as `"pending"`.
+    """
+
+    intent: Intent
+    state: KeptState
+    outcome: JsonObject | None = None
+
+
+def stored(result: ToolResult) -> dict[str, Any]:
+    """All of a result that a model or a program sees, as plain JSON, from which `restored` makes it again."""
+    return {
+        "status": result.status,
+        "output": jsonable(result.output),
+        "content": [_stored_block(block) for block in result.content],
+        "error": result.error,
+        "executed": result.executed,
+        "metadata": jsonable(dict(result.metadata)),
+        "repairs": list(result.repairs),
+        "pending": thaw(result.pending),
+    }
+
+
+def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
+    """The result again that `stored` was given, of `call`; without `pending`, which is the kernel's to say.
+
+    Raises:
+        TypeError, LookupError, ValueError: where it is nothing that `stored` made.
+    """
+    kept = thaw(outcome)
+    return ToolResult(
+        kept["output"],
+        kept["error"],
+        kept["metadata"],
+        [_block_again(block) for block in kept["content"]],
+        call=call,
+        tool_name=tool_name,
+        status=kept["status"],
+        executed=kept["executed"],
+        repairs=tuple(kept["repairs"]),
+    )
+
+
+def _stored_block(block: Block) -> dict[str, Any]:
+    if isinstance(block, Text):
+        return {"text": block.text}
+    return {name: jsonable(getattr(block, name)) for name in Media.__dataclass_fields__}
+
+
+def _block_again(block: Mapping[str, Any]) -> Block:
+    if "text" in block:
+        return Text(block["text"])
+    data = block["data"]
+    return Media(**{**block, "data": None if data is None else b64decode(data, validate=True)})
