@@ -146,10 +146,10 @@ class Journal(ABC):
         """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
 
     @abstractmethod
-    async def begin(self, intent: Intent, *, again: bool = False) -> Begun:
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
         """Commit that a call is about to run, in one step for all who share the journal, unless its key is there.
 
-        What is there under the same `claim` is replaced; with `again`, what was cut off too.
+        What is there under the same `claim` is replaced, and so is what is there as `after` says, with its state.
         """
 
     @abstractmethod

@@ -55,7 +55,7 @@ class Kept:
         intent: That it was about to run.
         state: `"running"` where a process that lives is at it, `"cut_off"` where none is and nobody knows what it came
             to, `"deferred"` where it is done elsewhere and its outcome comes later, `"ended"` where it has an outcome.
-        outcome: What `stored` made of its result; of a deferred one with the record that resumes it, as `"pending"`.
+        outcome: What `stored` made of its result; of a deferred one with what resumes it, its `"pending"`.
     """
 
     intent: Intent
@@ -73,12 +73,11 @@ def stored(result: ToolResult) -> dict[str, Any]:
         "executed": result.executed,
         "metadata": jsonable(dict(result.metadata)),
         "repairs": list(result.repairs),
-        "pending": thaw(result.pending),
     }
 
 
 def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
-    """The result again that `stored` was given, of `call`; without `pending`, which is the kernel's to say.
+    """The result again that `stored` was given, of `call`.
 
     Raises:
         TypeError, LookupError, ValueError: where it is nothing that `stored` made.
