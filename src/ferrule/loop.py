@@ -43,7 +43,7 @@ from ferrule.selection._checks import as_selector, chosen
 from ferrule.selection.matching import ToolSelector
 from ferrule.selection.search_tool import finds_tools, found, searched_by
 from ferrule.suspended_run import SavedResult, SuspendedRun, read_suspended
-from ferrule.values.call import ToolCall
+from ferrule.values.call import ToolCall, new_id
 from ferrule.values.context import ToolContext
 from ferrule.values.decision import Decision
 from ferrule.values.event import Event
@@ -383,6 +383,8 @@ class Run:
         self._on_failure = on_failure
         self._invalid_turns: list[Any] = []
         """What the last turns asked for, while nothing of it was valid and it was the same in all of them."""
+        self._id = new_id()
+        """Which run it is: a server may give calls of another one the same ids."""
         self._turns = 0
         self._limited = self._cancelled = self._now = False
         self._text = ""
@@ -402,7 +404,7 @@ class Run:
 
     def _go_on_from(self, saved: SuspendedRun) -> None:
         self.usage_by_turn += saved.usage_by_turn
-        self._turns, self._limited = saved.turns, saved.limited
+        self._id, self._turns, self._limited = saved.run, saved.turns, saved.limited
         self._text, self._reason = saved.text, saved.reason
         self._offer_again(saved)
 
@@ -430,6 +432,7 @@ class Run:
             return None
         reply = waiting.reply
         return SuspendedRun(
+            run=self._id,
             api=_api_of(self._model),
             waiting=waiting.calls,
             results=[SavedResult.of(result) for result in waiting.results],
@@ -820,7 +823,9 @@ class Run:
         """The events of `calls` while they run; their results go into `answers`, also when this is left early."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
         observers = (_putting(queue),)
-        batch = self._running = self._runner.batch(calls, self.context, observers=observers, offered=self._offered)
+        batch = self._running = self._runner.batch(
+            calls, self.context, observers=observers, offered=self._offered, turn=f"{self._id}/{self._turns}"
+        )
         if self._cancelled:
             batch.cancel(now=self._now)
         running = asyncio.ensure_future(batch)

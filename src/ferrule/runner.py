@@ -27,6 +27,7 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Unpack
 
 from ferrule import own_loop
@@ -42,6 +43,7 @@ from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import interrupt
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Mount, Settings
+from ferrule.pipeline.recovery import recover
 from ferrule.pipeline.results import NOTHING_RUN, Rejected
 from ferrule.pipeline.runner_state import RunnerState, TakenUp
 from ferrule.pipeline.state import NO_ORIGIN, Origin
@@ -70,6 +72,7 @@ class CallOptions(RunOptions, total=False):
     """What `run` takes by name; in its signature, each of these would cost every call 150 instructions."""
 
     offered: Toolset | None
+    turn: str | None
 
 
 class Runner:
@@ -87,7 +90,8 @@ class Runner:
             own, because it may wait for a person: at most `concurrency` at once (32 where that is `None`), the other
             questions wait.
         observers: See every event; cannot change a call and cannot break one.
-        journal: Where the intent to change something is committed before it is done.
+        journal: Where calls are kept, so that none that changes something is run twice: `Journal.open("calls.db")`.
+            See docs/journal.md.
         deps: What the context of a call has as `deps`, where the caller gives none; mounted tools keep their runner's.
         secrets: The same of `secrets`.
         concurrency: How many calls run at once; `None` for no limit.
@@ -204,7 +208,7 @@ class Runner:
         if approve is not None:
             state.approve = options.approver("approve", approve)
         if observers is not None:
-            state.observers = options.observers("observers", observers)
+            state.observers = (*options.observers("observers", observers), *state.noting)
         if tools is not None:
             state.tools = tools if isinstance(tools, Toolset) else Toolset(tools)
         if guards is not None:
@@ -238,7 +242,7 @@ class Runner:
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Who sees every event."""
-        return self._state.observers
+        return tuple([one for one in self._state.observers if one not in self._state.noting])
 
     @property
     def left_running(self) -> int:
@@ -284,11 +288,12 @@ class Runner:
         origin = NO_ORIGIN
         if options:
             timeout, offered = options.pop("timeout", None), options.pop("offered", None)
-            origin = Origin(timeout=seconds("timeout", timeout), offered=_offer("offered", offered))
+            turn = options.pop("turn", None)
+            origin = Origin(timeout=seconds("timeout", timeout), offered=_offer("offered", offered), turn=turn)
         if context is None:
             context = NO_CONTEXT
         if options or not isinstance(context, ToolContext):
-            context = context_of(context, options, "run('name', {…}, context, deps=…)", ("timeout", "offered"))
+            context = context_of(context, options, "run('name', {…}, context, deps=…)", ("timeout", "offered", "turn"))
         return receive(self._state, call, context.fields, origin)
 
     def run_sync(
@@ -314,10 +319,12 @@ class Runner:
         context: ToolContext[Any] | None = None,
         *,
         offered: Toolset | None = None,
+        turn: str | None = None,
         **given: Unpack[ContextOptions],
     ) -> list[ToolResult]:
         """`run_all` for programs without a loop, which `run_sync` says more of."""
-        return own_loop.wait(self._loop_to_wait_for(), lambda: self.run_all(calls, context, offered=offered, **given))
+        coroutine = partial(self.run_all, calls, context, offered=offered, turn=turn, **given)
+        return own_loop.wait(self._loop_to_wait_for(), coroutine)
 
     def _loop_to_wait_for(self) -> asyncio.AbstractEventLoop:
         return self._state.busy_loop or self._own_loop.get()
@@ -330,6 +337,7 @@ class Runner:
         context: ToolContext[Any] | None = None,
         *,
         offered: Toolset | None = None,
+        turn: str | None = None,
         **given: Unpack[ContextOptions],
     ) -> list[ToolResult]:
         """One result for every call, in call order, always: `await runner.run_all(calls, principal="ann")`.
@@ -337,7 +345,7 @@ class Runner:
         Calls that may run in parallel do; the others are barriers, which `resources` narrow to calls that share a key.
         Of tools that are not in `offered`, where it is given, none runs, as in `run`.
         """
-        return await self.batch(calls, context, offered=offered, **given)
+        return await self.batch(calls, context, offered=offered, turn=turn, **given)
 
     def batch(
         self,
@@ -346,6 +354,7 @@ class Runner:
         *,
         observers: Iterable[Observer] = (),
         offered: Toolset | None = None,
+        turn: str | None = None,
         **given: Unpack[ContextOptions],
     ) -> Batch:
         """The same as a handle on what begins at once: awaitable, an async iterator of the results as they come,
@@ -354,17 +363,20 @@ class Runner:
         Args:
             observers: See the events of these calls only.
             offered: The tools that the model was offered, as in `run`.
+            turn: Which turn of the conversation they come from, where ids may come again in another one; see
+                docs/journal.md.
 
         Raises:
             RuntimeError: where no event loop runs, or the runner is busy on another one.
         """
-        fields = context_of(context, given, "batch", ("observers", "offered")).fields
+        fields = context_of(context, given, "batch", ("observers", "offered", "turn")).fields
         given_calls: Any = calls
         listed: list[Any] = list(given_calls) if isinstance(given_calls, Iterable) else [None]
         if not all(isinstance(call, ToolCall) for call in listed):
             raise DefinitionError(f"a batch is of a list of calls, such as [ToolCall('', name, {{}})], not {calls!r}")
         offered = _offer("offered", offered)
-        return Batch(self._state, listed, fields, options.observers("observers", observers), offered).begin()
+        seen_by = options.observers("observers", observers)
+        return Batch(self._state, listed, fields, seen_by, offered, turn).begin()
 
     # -- decide, resume -----------------------------------------------------------------------------------------------
 
@@ -475,6 +487,18 @@ class Runner:
             .fields
         )
         return await receive_again(self._state, answered, fields, options.observers("observers", observers))
+
+    async def recover(self) -> list[ToolResult]:
+        """Settle the calls of its tools that a crash cut off, and say what each came to; see docs/journal.md.
+
+        What a tool's `reconcile` does not know is `unknown`. A call that may be run again is not: it says so in its
+        metadata (`runs_again`), and is run when it comes again.
+
+        Raises:
+            DefinitionError: where the runner has no journal.
+            JournalError: where that cannot be read or written.
+        """
+        return await recover(self._state)
 
     def as_tools(self) -> list[Tool]:
         """Its tools, to be mounted in another runner: they carry this runner's guards, middleware and limits with them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, Never, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, NamedTuple, Never, Protocol, TypeAlias, TypeVar
 
 from ferrule.values.call import ToolCall
 from ferrule.values.context import ToolContext
@@ -110,6 +110,12 @@ ToolInput: TypeAlias = "ToolForm | Toolset"
 """What a list of tools may hold. See docs/forms.md."""
 
 
+Reconcile: TypeAlias = Callable[
+    [ToolCall, ToolContext[Any]], ToolResult | Literal[False] | Awaitable[ToolResult | Literal[False] | None] | None
+]
+"""What came of a call that was cut off, for `reconcile=`. See docs/journal.md."""
+
+
 class Begun(NamedTuple):
     """What `Journal.begin` found. See docs/journal.md.
 
@@ -174,8 +180,8 @@ class Journal(ABC):
     def store(self) -> Store:
         """What else is kept there, by compare-and-set: grants, for instance."""
 
-    async def flush(self) -> None:
+    async def flush(self) -> None:  # noqa: B027  # a journal in memory has nothing to wait for
         """Wait until all events that were noted are committed."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # and nothing to let go of
         """Commit what is left, and let go of what it holds."""

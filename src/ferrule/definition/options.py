@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from ferrule.definition.handler import called, is_async
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.clock import Clock
-from ferrule.types import Approver, Guard, Isolation, Journal, Middleware, Observer
+from ferrule.types import Approver, Guard, Isolation, Journal, Middleware, Observer, Reconcile
 from ferrule.values.context import NO_CONTEXT, UNSET, ToolContext
 from ferrule.values.decision import Diff
 from ferrule.values.frozen import FrozenDict, JsonObject, freeze
@@ -132,8 +132,11 @@ asking: Callable[..., bool | str] = kind(
     lambda value: isinstance(value, bool) or (isinstance(value, str) and value.strip()),
 )
 journal: Callable[..., Journal | None] = kind(
-    "an object with `async intent(record)` and `async result(record)`", _implements(Journal), none=None
+    'a Journal, such as Journal.open("calls.db") or ferrule.journal.memory()',
+    lambda value: isinstance(value, Journal),
+    none=None,
 )
+reconcile: Callable[..., Any] = callable_with("(call, context)", None)
 clock: Callable[..., Clock | None] = kind(
     "a clock, which has time(), async sleep(…), call_at(…) and now()", _implements(Clock), none=None
 )
@@ -242,6 +245,7 @@ class FunctionOptions(TypedDict, total=False):
     parallel: Annotated[Trait | None, Option(trait)]
     preview: Annotated[Preview | None, Option(of_arguments)]
     resources: Annotated[Resources | None, Option(of_arguments)]
+    reconcile: Annotated[Reconcile | None, Option(reconcile)]
     private: Annotated[Iterable[str], Option(texts, (), makes_handler=True)]
     isolation: Annotated[Literal["process"] | Isolation | None, Option(isolating, makes_handler=True)]
     transfer: Annotated[Literal["json", "pickle"], Option(one_of("json", "pickle"), "json", makes_handler=True)]

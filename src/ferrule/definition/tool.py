@@ -35,7 +35,7 @@ from ferrule.definition.output import Output
 from ferrule.definition.signature import unfilled_self
 from ferrule.errors import DefinitionError
 from ferrule.scheduling.limiter import Limiter
-from ferrule.types import Guard, Isolation, Middleware
+from ferrule.types import Guard, Isolation, Middleware, Reconcile
 from ferrule.values.context import ToolContext
 from ferrule.values.frozen import FrozenDict, JsonObject, thaw
 from ferrule.values.result import ToolResult
@@ -74,6 +74,8 @@ class Tool(Generic[P, R_co]):
         read_only, destructive, idempotent, open_world: MCP's annotations, with MCP's meanings.
         parallel: Whether it may run beside others; what `read_only` says where it is left out.
         resources: The keys that a call locks, a function of its arguments.
+        reconcile: What came of a call that a crash cut off, a function of the call and its context: its `ToolResult`;
+            `False` where it did not happen, and may be run; `None` where that is not known. See docs/journal.md.
         private: Parameters that the model neither sees nor fills.
         preview: What a call would do, a function of its arguments that gives a text or a `Diff`: shown by who asks a
             person. A `ToolError` that it raises says that the call cannot work: then nobody is asked.
@@ -116,6 +118,7 @@ class Tool(Generic[P, R_co]):
     open_world: Trait
     parallel: Trait
     resources: Resources | None
+    reconcile: Reconcile | None
     preview: Preview | None
     private: tuple[str, ...]
     isolation: Literal["process"] | Isolation | None

@@ -44,6 +44,7 @@ class WorkerCall:
 
     Attributes:
         attempt: What is known of the handler's run, with what it, an async generator, has yielded so far.
+        key: What the call is known by when it comes again.
         ended: Whether the handler has; nothing is told of the call after that.
     """
 
@@ -61,6 +62,7 @@ class WorkerCall:
         who = (head["session"], head["principal"], head["working_directory"])
         self.fields = ContextFields(*who, None, metadata, secrets)
         self.attempt = WorkerAttempt()
+        self.key: str = head["key"]
         self.ended = False
         self.deadline = None if head["remaining"] is None else monotonic() + head["remaining"]
         self._requests = Requests(connection, mark, transfer)

@@ -36,9 +36,21 @@ class InProcess(Executor):
             call.announce(data)
 
         context, job, in_time = call.context, None, True
-        options = {"nested": call.parent is not None, "timed": context.clock is MONOTONIC}
+        options: dict[str, Any] = {
+            "key": context.idempotency_key,
+            "nested": call.parent is not None,
+            "timed": context.clock is MONOTONIC,
+        }
         try:
-            order = Order(self._recipe, call.call, context.fields, values, context.remaining(), **options)
+            order = Order(
+                self._recipe,
+                call.call,
+                context.fields,
+                values,
+                context.remaining(),
+                key=context.idempotency_key,
+                **options,
+            )
             job = self._pool.submit(order, tell, context.run)
             in_time = await call.wait_for_start(job.begun)
             if not in_time:

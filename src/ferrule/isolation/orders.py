@@ -21,6 +21,7 @@ class Order:
         fields: What the caller gave as context.
         values: The validated values, which are sent where the transfer is pickle.
         remaining: Seconds that the handler has, once it begins.
+        key: What the call is known by when it comes again.
         nested: Whether another call made it, which may have the worker that it would wait for.
         timed: Whether these are seconds of the machine, so that it is killed after them, whatever the loop does.
 
@@ -43,6 +44,7 @@ class Order:
         values: object,
         remaining: float | None,
         *,
+        key: str,
         nested: bool = False,
         timed: bool = True,
     ) -> None:
@@ -52,7 +54,7 @@ class Order:
         self.timed = timed
         self.mark = os.urandom(16)
         try:
-            self.head = json.dumps(self._head(call, fields))
+            self.head = json.dumps({**self._head(call, fields), "key": key})
             self.body = self._body(call, values)
         except (ToolError, TypeError, ValueError) as error:
             raise NotStartedError(f"the call cannot be sent to another process: {error}") from error

@@ -71,6 +71,19 @@ async def _authorize(plan: Plan, state: CallState, found: Found | None) -> None:
         _check_allowed(plan, state, decision)
 
 
+async def judge_kept(plan: Plan, state: CallState) -> None:
+    """Judge a call that is not to be run, as what came of it is known: nobody is asked again.
+
+    Raises:
+        Rejected: where a guard denies it.
+    """
+    decision = await judge(plan, state, next_found(plan.guards, state))
+    if plan.guards:
+        state.tell("tool:decided", decision)
+    if decision.kind == "deny":
+        raise denied(decision.reason)
+
+
 async def resume(plan: Plan, state: CallState, answered: Answered) -> Answer | None:
     """Take up a suspended call: the answer is about what was recorded, whatever `around` makes of it now. What a
     handler that has run wanted to know is returned.

@@ -107,11 +107,13 @@ class Batch:
         fields: ContextFields,
         observers: tuple[Observer, ...],
         offered: Toolset | None,
+        turn: str | None,
     ) -> None:
         self._runner = runner
         self._fields = fields
         self._observers = observers
         self._offered = offered
+        self._turn = turn
         self._entries: list[Entry] = []
         self._listeners: list[Callable[[Entry], object]] = []
         first: dict[str, Entry] = {}
@@ -276,7 +278,7 @@ class Batch:
         return receive(self._runner, entry.call, self._fields, self._origin(entry))
 
     def _origin(self, entry: Entry) -> Origin:
-        return Origin(entry=entry, observers=self._observers, offered=self._offered)
+        return Origin(entry=entry, observers=self._observers, offered=self._offered, turn=self._turn)
 
     async def _complete(self) -> None:
         """Answer what never started, and raise what was a programmer's mistake."""

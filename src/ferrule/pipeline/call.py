@@ -6,11 +6,13 @@ run_call     the outermost ring: its state, its events, and one sealed result
 └ around…      middleware round the call as the model made it (not its id or name)
   └ core         what `around` goes round:
     ├ validate     text becomes arguments, strictly; then defaults and recorded repairs
+    ├ known        where the journal has the call from before, it is judged, and answered with what came of it
     ├ authorize    guards and whoever is asked (authorize.py)
     ├ acquire      keys and slots, with a bounded wait (acquire.py)
-    ├ record       the journal's intent, before a tool that changes things runs
+    ├ begin        the journal's intent, before a tool that changes things runs (journaling.py)
     ├ invoke       deadline, middleware inside, handler (invoke.py)
-    └ release
+    ├ release
+    └ end          the journal's outcome, before anybody is told
 seal         binds, bounds, cleans and measures the result (results.py)
 """
 
@@ -26,22 +28,21 @@ from ferrule.arguments.dumping import NoJudgedForm
 from ferrule.arguments.parameters import Invalid
 from ferrule.definition.toolset import Toolset
 from ferrule.errors import DefinitionError
-from ferrule.executors.threads import Raised
 from ferrule.pipeline import results
 from ferrule.pipeline.acquire import Holdings, acquire, release
-from ferrule.pipeline.authorize import ask_and_judge, authorize, question_of, resume
+from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
+from ferrule.pipeline.journaling import begin, end, known, noted, replay
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
 from ferrule.pipeline.state import NO_ORIGIN, RELIABLE_CANCELLING, CallState, Origin, ancestors, state_of
 from ferrule.pipeline.suspension import Answered
-from ferrule.pipeline.tasks import within_time
 from ferrule.types import Coro, Observer
 from ferrule.values.arguments import Arguments
 from ferrule.values.call import ToolCall, judged_call, new_id
-from ferrule.values.content import clean, cut, jsonable, sentence
+from ferrule.values.content import clean, cut, sentence
 from ferrule.values.context import CURRENT, ContextFields, ToolContext
 from ferrule.values.event import EventKind, emit
 from ferrule.values.input import Answer, InputRequired
@@ -74,7 +75,7 @@ def receive_again(
     call, kept = answered.call, answered.record["offered"]
     names = frozenset(kept or ())
     offered = None if kept is None else Toolset(tool for tool in runner.tools if tool.name in names)
-    origin = Origin(observers=observers, answered=answered, offered=offered)
+    origin = Origin(observers=observers, answered=answered, offered=offered, turn=answered.record["turn"])
     try:
         view = runner.view_at(answered.record["place"])
     except KeyError as missing:
@@ -166,17 +167,16 @@ async def run_call(plan: Plan, sent: ToolCall, fields: ContextFields, origin: Or
             _put_back(state, parent)
         if runner.idle is not None:
             runner.tell_idle()
+    if plan.journaled and state.attempt.claimed and not isinstance(ends_task, GeneratorExit):
+        writing = runner.write(end(plan, state, result))  # awaited here, it would be cut off like the call
+        if ends_task is None:
+            await asyncio.shield(writing)
     if state.observers:
         told = state.told if plan.hidden else state.call
         emit(state.observers, _END_KINDS.get(result.status, "tool:error"), told, result, fields)
     if origin.entry is not None:
         state.origin = NO_ORIGIN  # no cycle is left for the collector
         origin.entry.end(result)  # which the batch keeps, should the rest be cut off
-    if plan.journaled:
-        if not isinstance(ends_task, GeneratorExit):
-            writing = runner.write(_record_result(runner, result))  # awaited here, it would be cut off like the call
-            if ends_task is None:
-                await asyncio.shield(writing)
     if ends_task is not None:
         raise ends_task from None
     return result
@@ -323,6 +323,11 @@ async def _admit_and_invoke(
             if plan.judged:
                 note_judged(plan, state, values, text)
                 values = state.call.arguments.validated
+                if plan.journaled and (kept := await known(plan, state)) is not None:
+                    await judge_kept(plan, state)
+                    result = await replay(plan, state, kept)
+                    if result is not None:
+                        return result
                 authorizing = authorize(plan, state)
                 if authorizing is not None:
                     await authorizing
@@ -338,8 +343,8 @@ async def _admit_and_invoke(
         return reject(state, stop)
     before: Any = state.parent and CURRENT.get()
     try:
-        if plan.journaled:
-            await _record_intent(state)
+        if plan.journaled and (came_to := await begin(plan, state)) is not None:
+            return came_to
         if state.task is None:
             raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
         if state.task.cancelling() > state.cancels and state.is_cancelled(None):
@@ -349,13 +354,18 @@ async def _admit_and_invoke(
             emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
         handling = invoke(plan, values, state, answer)
-        return handling if isinstance(handling, ToolResult) else await handling
+        result = handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # a step within may find that it has to wait for somebody
         return reject(state, rejection)
     finally:
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
+    if plan.journaled:
+        result = noted(state, result)
+        # A call that is cut off meanwhile leaves it to be written.
+        await asyncio.shield(plan.runner.write(end(plan, state, result)))
+    return result
 
 
 async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:
@@ -418,30 +428,3 @@ def note_judged(plan: Plan, state: CallState, values: object, text: str) -> None
     except NoJudgedForm as error:
         log.error("the arguments of tool %r cannot be judged", plan.name, exc_info=error)
         raise Rejected("failed", f"{plan.name} could not be run: {sentence(str(error))} {NOTHING_RUN}") from None
-
-
-# -- the journal -------------------------------------------------------------------------------------------------------
-
-
-async def _record_intent(state: CallState) -> None:
-    call, runner = state.call, state.plan.runner
-    assert runner.journal is not None
-    record = {
-        "tool_name": state.plan.name,
-        "tool_call_id": call.id,
-        "input": jsonable(dict(state.told.arguments)),
-        "session": state.fields.session,
-        "principal": state.fields.principal,
-        "parent": call.parent,
-        "at": runner.clock.now(),
-    }
-    outcome = await within_time(runner, runner.journal.intent, record)
-    if isinstance(outcome, Raised):
-        raise outcome.error
-
-
-async def _record_result(runner: RunnerState, result: ToolResult) -> None:
-    assert runner.journal is not None
-    outcome = await within_time(runner, runner.journal.result, result.record())
-    if isinstance(outcome, Raised):
-        log.error("the journal did not take the result of %r", result.tool_name, exc_info=outcome.error)

@@ -13,6 +13,7 @@ from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
+from ferrule.pipeline.journaling import key_of
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro
@@ -38,6 +39,10 @@ class LiveCall(CallState):
         task, deadline = self.task, self.attempt.deadline
         stopped = self.attempt.stop is not None or (deadline is not None and deadline.stopped)
         return stopped or task is None or task.cancelling() > max(self.cancels, self.attempt.cancels)
+
+    @property
+    def key(self) -> str:
+        return key_of(self)
 
     def remaining(self, *, own: bool) -> float | None:
         above, deadline = deadline_above(self), self.attempt.deadline

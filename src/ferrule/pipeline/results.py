@@ -253,8 +253,7 @@ def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
     attempt = state.attempt
     sealed: ToolResult = result if result is attempt.result and result is not None else _copied(state, result)
-    if not fits(sealed, state.plan.max_output):
-        sealed = _bounded(sealed if sealed.error is None else _hidden(state, sealed), state.plan.max_output)
+    sealed = bounded(state, sealed)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
@@ -293,7 +292,13 @@ def _hidden(state: CallState, result: ToolResult) -> ToolResult:
     return result if content == [*result.content] else result.replace(error=error, content=content)
 
 
-def _bounded(result: ToolResult, limit: int) -> ToolResult:
+def bounded(state: CallState, result: ToolResult) -> ToolResult:
+    """The result within the limit of its runner, and an unsuccessful one without what is known to be secret."""
+    limit = state.plan.max_output
+    if fits(result, limit):
+        return result
+    if result.error is not None:
+        result = _hidden(state, result)
     error = result.error
     if error is not None and (type(error) is not str or len(error) > limit or not error.isascii()):
         result = result.replace(error=cut(clean(error), limit))

@@ -17,6 +17,7 @@ from ferrule.values.context import ContextFields, ToolContext, bound_context
 from ferrule.values.event import About, EventKind, emit
 from ferrule.values.frozen import JsonObject
 from ferrule.values.input import Answer, InputRequired
+from ferrule.values.kept import Intent, Kept
 from ferrule.values.result import ToolResult
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Origin:
     """The suspended call that it is, and the answer to that."""
     offered: Toolset | None = None
     """The tools that the model was offered; `None` where all may be called."""
+    turn: str | None = None
+    """Which turn of which run of a loop it belongs to, where ids may come again in another one."""
 
 
 NO_ORIGIN = Origin()
@@ -84,19 +87,29 @@ class Attempt:
         given_up: Whether a run was stopped: what goes on of it may run nothing more once the call has ended.
         left_running: Whether something of it went on after that.
         stop: The answer with which the runner has stopped the call from outside, until that is taken back.
+        key: What the call is known by when it comes again, once somebody wanted to know.
+        intent: What the journal has of it.
+        claimed: Whether that has no outcome yet.
+        after: What the journal has of the call from before, whose place it takes.
+        other_arguments: Whether the journal has a call of the same id with other arguments.
     """
 
     # What few calls write is kept at the class. What each writes is not: such stores are not specialised.
+    after: Kept | None = None
     answer: Answer | None = None
     answered_by: str | None = None
     asked: bool = False
     cancels: int = 0
     chunks: Any = ()
+    claimed: bool = False
     given_up: bool = False
     inputs: int = 0
+    intent: Intent | None = None
+    key: str = ""
     left_running: bool = False
     not_started: BaseException | None = None
     open: bool = False
+    other_arguments: bool = False
     pending: JsonObject | None = None
     raised: BaseException | None = None
     refusal: ToolResult | None = None

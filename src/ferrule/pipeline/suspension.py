@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
+from ferrule.pipeline.journaling import key_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import CallState
@@ -113,6 +114,8 @@ def pending_record(state: CallState, suspended: Suspended) -> FrozenDict:
         "asked_at": asked_at,
         "expires_at": asked_at + plan.runner.resume_within,
         "offered": None if offered is None else [tool.name for tool in offered],
+        "turn": state.origin.turn,
+        "idempotency_key": key_of(state),
         "tool": _tool_digest(plan, judged, key, secret),
     }
     return freeze({**kept, "seal": _mac(secret, _PENDING, _canonical_json(kept))})  # type: ignore[no-any-return]
@@ -175,9 +178,7 @@ async def take_up(plan: Plan, answered: Answered) -> None:
     Raises:
         Rejected: where it was taken up before, has expired, or it is not known.
     """
-    keeper: Any = plan.runner.journal
-    if not callable(getattr(keeper, "take", None)):
-        keeper = plan.runner.taken_up
+    keeper = plan.runner.journal or plan.runner.taken_up
     key, expires_at = answered.record["key"], answered.record["expires_at"]
     answer = await within_time(plan.runner, keeper.take, key, expires_at)
     if isinstance(answer, Raised):

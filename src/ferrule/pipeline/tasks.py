@@ -25,21 +25,26 @@ def start(coroutine: Coro[_T], loop: asyncio.AbstractEventLoop) -> asyncio.Task[
 
 
 ANSWER_SECONDS = 10.0
-"""Seconds that a guard has for its answer, and a journal for one record."""
+"""Seconds that a guard or a journal has for its answer."""
 
 
-async def within_time(runner: RunnerState, function: Callable[..., Awaitable[object]], *given: object) -> object:
+async def within_time(
+    runner: RunnerState,
+    function: Callable[..., Awaitable[object]],
+    *given: object,
+    seconds: float | None = ANSWER_SECONDS,
+) -> object:
     """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for."""
     loop = asyncio.get_running_loop()
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
     task = start(_outcome_of(function, given), loop)
     try:
         if not task.done():
-            await wait_until(end_of(task), timer.time() + ANSWER_SECONDS, timer)
+            await wait_until(end_of(task), None if seconds is None else timer.time() + seconds, timer)
     finally:
         task.cancel()
     if not task.done():
-        return Raised(TimeoutError(f"it took more than {ANSWER_SECONDS:g} s"))
+        return Raised(TimeoutError(f"it took more than {seconds:g} s"))
     return Raised(asyncio.CancelledError()) if task.cancelled() else task.result()  # it may cancel itself
 
 

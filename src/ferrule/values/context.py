@@ -83,6 +83,9 @@ class RunningCall(Protocol):
     @property
     def may_run_again(self) -> bool: ...
 
+    @property
+    def key(self) -> str: ...
+
     def announce(self, data: Mapping[str, Any]) -> None: ...
 
     def remaining(self, *, own: bool) -> float | None: ...
@@ -248,6 +251,18 @@ class ToolContext(_ContextFields, Generic[Deps]):
     def answered_by(self) -> str | None:
         """Who approved this call, where `allow(by=…)` or `resume(…, by=…)` said so."""
         return None if self.running is None else self.running.attempt.answered_by
+
+    @property
+    def idempotency_key(self) -> str:
+        """What this call is known by, for a service that takes such a key: 32 hexadecimal digits, the same for every
+        attempt of the call and, where it has a session, whenever it comes again. See docs/journal.md.
+
+        Raises:
+            AttributeError: where this context belongs to no call.
+        """
+        if self.running is None:
+            raise AttributeError("context.idempotency_key works inside a call, and this context belongs to none")
+        return self.running.key
 
     @property
     def asked(self) -> bool:

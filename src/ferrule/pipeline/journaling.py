@@ -1,0 +1,271 @@
+"""Once for each call that may change something: what the journal keeps of it before it runs, and what it came to.
+
+known      what is kept of the call from before, looked up before the guards judge it; while another one of it runs,
+           that is waited for
+replay     its result from what is kept, and nothing is run; of what a crash cut off, what the tool's `reconcile` says
+begin      the intent, committed before the handler runs
+end        the outcome, committed before anybody is told
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from os import urandom
+from typing import Any
+
+from ferrule.executors.threads import Raised
+from ferrule.pipeline.acquire import end_of_wait
+from ferrule.pipeline.hiding import hide, log_raised
+from ferrule.pipeline.plan import Plan
+from ferrule.pipeline.results import NOTHING_RUN, Rejected, bounded, busy, unsuccessful
+from ferrule.pipeline.state import CallState
+from ferrule.pipeline.tasks import ANSWER_SECONDS, within_time
+from ferrule.types import Begun, Journal
+from ferrule.values.content import jsonable
+from ferrule.values.context import CURRENT
+from ferrule.values.frozen import freeze, thaw
+from ferrule.values.kept import Intent, Kept, restored, stored
+from ferrule.values.result import ToolResult
+
+log = logging.getLogger("ferrule")
+_KEY_CHARACTERS = 32
+_NOT_KEPT = ("suspended", "limited")
+
+
+def key_of(state: CallState) -> str:
+    """What the call is known by when it comes again, in any process; without a session it is another one each time."""
+    if not state.attempt.key:
+        answered = state.origin.answered
+        if answered is not None:
+            state.attempt.key = answered.record["idempotency_key"]
+        elif state.fields.session:
+            state.attempt.key = _digest(*_reference(state), _as_received(state.sent.raw))
+        else:
+            state.attempt.key = urandom(_KEY_CHARACTERS // 2).hex()
+    return state.attempt.key
+
+
+def _reference(state: CallState) -> tuple[str | None, ...]:
+    fields = state.fields
+    return fields.principal, fields.session, state.origin.turn, state.plan.name, state.sent.id
+
+
+def _digest(*parts: str | None) -> str:
+    from hashlib import sha256  # loads OpenSSL, which most programs never need
+
+    return sha256(json.dumps(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
+
+
+def _as_received(raw: Any) -> str:
+    """The arguments as JSON that is written in one way; what is no JSON as it is."""
+    try:
+        value = json.loads(raw) if isinstance(raw, str) else thaw(raw) if isinstance(raw, Mapping) else {}
+        return json.dumps(value, sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
+        return raw if isinstance(raw, str) else json.dumps(jsonable(raw), sort_keys=True)
+
+
+# -- before ------------------------------------------------------------------------------------------------------------
+
+
+async def known(plan: Plan, state: CallState) -> Kept | None:
+    """What is kept of the call from before and answers it, once nothing of it runs any more.
+
+    Raises:
+        Rejected: where that takes too long, or the journal cannot say.
+    """
+    if not state.fields.session or state.attempt.intent is not None:
+        return None
+    return await _ended(plan, state, await _asked(plan, _journal(plan).find, key_of(state)))
+
+
+async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
+    """What is kept of the call once it runs no more; `None` where it may be run.
+
+    Raises:
+        Rejected: where that takes too long, or the journal cannot say.
+    """
+    if kept is not None and kept.state == "running":
+        until, timer, waiting = end_of_wait(state), plan.runner.timer, plan.runner.waiting
+        waiting.add(state)
+        late = busy(plan, "this call came before, and is still under way")
+        try:
+            left = None if until is None else until - timer.time()
+            kept = await _asked(plan, partial(_journal(plan).find, wait=True), key_of(state), seconds=left, late=late)
+        finally:
+            waiting.discard(state)
+    if kept is None or kept.state == "running":  # it was forgotten: it was not run
+        return None
+    if kept.state == "cut_off" and repeatable(plan, state, kept):
+        state.attempt.after = kept
+        return None
+    return kept
+
+
+def repeatable(plan: Plan, state: CallState, kept: Kept) -> bool:
+    """Whether a call that was cut off may be run again: it is the same tool, and twice is as once."""
+    tool, arguments = plan.tool, state.call.arguments
+    same = kept.intent.fingerprint == tool.fingerprint
+    return same and (tool.trait("read_only", arguments) or tool.trait("idempotent", arguments))
+
+
+async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
+    """The result of the call from what is kept of it; `None` where it may be run after all."""
+    if kept.state == "cut_off":
+        found = await reconciled(plan, state)
+        if found is False:
+            state.attempt.after = kept
+            return None
+        if isinstance(found, ToolResult):
+            outcome: Mapping[str, Any] | None = _outcome(state, found)
+            await _asked(plan, _journal(plan).settle, kept, outcome)
+        else:
+            outcome = None
+    else:
+        outcome = kept.outcome
+    result = unknown(state) if outcome is None else _replayed(plan, state, outcome)
+    state.attempt.result, state.attempt.executed = result, result.executed
+    return result
+
+
+def _replayed(plan: Plan, state: CallState, outcome: Mapping[str, Any]) -> ToolResult:
+    """What was kept, as the result of this call."""
+    try:
+        result = restored(outcome, state.sent, plan.name)
+    except (TypeError, LookupError, ValueError) as error:
+        log.error("what the journal keeps of a call of tool %r cannot be read", plan.name, exc_info=error)
+        return unknown(state)
+    if result.status == "suspended":
+        state.attempt.pending = freeze(outcome["pending"])
+    return result.replace(metadata={**result.metadata, "replayed": True})
+
+
+def unknown(state: CallState) -> ToolResult:
+    """The result of a call that was cut off."""
+    text = (
+        f"{state.plan.name} was called before, and it is not known what came of that: its effect may have happened. "
+        "Nothing was run now. Do not repeat it; find out whether it happened, or ask."
+    )
+    return unsuccessful(state, "unknown", text, executed=None)
+
+
+async def reconciled(plan: Plan, state: CallState) -> ToolResult | bool | None:
+    """What the tool says of a call that was cut off: its result, `False` where it did not happen, `None` where it does
+    not know."""
+    function = plan.tool.reconcile
+    if function is None:
+        return None
+    found = await within_time(plan.runner, partial(_reconcile, function, state))
+    if isinstance(found, Raised):
+        log_raised(state, "reconcile of tool %r raised", plan.name, error=found.error)
+        return None
+    if found is None or found is False or isinstance(found, ToolResult):
+        return found
+    log.error("reconcile of tool %r gave %r: it is a ToolResult, False or None", plan.name, type(found).__name__)
+    return None
+
+
+async def _reconcile(function: Any, state: CallState) -> object:
+    token = CURRENT.set(state)  # type: ignore[arg-type]
+    try:
+        found = function(state.call, state.context)
+        return await found if inspect.isawaitable(found) else found
+    finally:
+        CURRENT.reset(token)
+
+
+async def begin(plan: Plan, state: CallState) -> ToolResult | None:
+    """Commit that the call is about to run; what came of it, where another one of it was first.
+
+    The slot is held meanwhile, as that other one has its own: it waits for nothing that this call has.
+
+    Raises:
+        Rejected: where it could not be written, or the other one does not end in time.
+    """
+    attempt, journal = state.attempt, _journal(plan)
+    intent = attempt.intent = _intent(plan, state)
+    while True:
+        attempt.claimed = True  # it may be committed though this task is cancelled meanwhile
+        begun: Begun = await _asked(plan, partial(journal.begin, after=attempt.after), intent)
+        if begun.kept is None:
+            attempt.other_arguments = begun.other_arguments
+            return None
+        attempt.claimed, attempt.after = False, None
+        kept = await _ended(plan, state, begun.kept)
+        if kept is not None and (result := await replay(plan, state, kept)) is not None:
+            return result
+
+
+def _intent(plan: Plan, state: CallState) -> Intent:
+    fields, before = state.fields, state.attempt.intent
+    return Intent(
+        key=key_of(state),
+        reference=_digest(*_reference(state)) if fields.session else key_of(state),
+        claim=urandom(16).hex() if before is None else before.claim,
+        call_id=state.sent.id,
+        tool_name=plan.name,
+        principal=fields.principal,
+        session=fields.session,
+        parent=state.call.parent,
+        fingerprint=plan.tool.fingerprint,
+        arguments=hide(state, jsonable(dict(state.told.arguments))),
+        at=plan.runner.clock.now(),
+    )
+
+
+# -- after -------------------------------------------------------------------------------------------------------------
+
+
+async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
+    """Commit what the call came to; not where it may be made again as if nothing had been."""
+    attempt = state.attempt
+    intent, attempt.claimed = attempt.intent, False
+    deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
+    never_ran = result.status == "cancelled" and result.executed is False
+    kept = deferred or not (result.status in _NOT_KEPT or never_ran)
+    outcome = _outcome(state, result) if kept else None
+    with suppress(Rejected):  # which was logged: what was done is told as it is
+        await _asked(plan, _journal(plan).end, intent, outcome)
+
+
+def _outcome(state: CallState, result: ToolResult) -> dict[str, Any]:
+    """What is kept of a result."""
+    kept = stored(bounded(state, result))
+    return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
+
+
+def noted(state: CallState, result: ToolResult) -> ToolResult:
+    """The result that says that there was a call of the same id with other arguments."""
+    if not state.attempt.other_arguments:
+        return result
+    log.warning("a call of tool %r came under an id that another call with other arguments had", state.plan.name)
+    made = state.attempt.result = result.replace(metadata={**result.metadata, "other_arguments": True})
+    return made
+
+
+def _journal(plan: Plan) -> Journal:
+    journal = plan.runner.journal
+    assert journal is not None
+    return journal
+
+
+async def _asked(
+    plan: Plan, function: Any, *given: object, seconds: float | None = ANSWER_SECONDS, late: Rejected | None = None
+) -> Any:
+    """What the journal says.
+
+    Raises:
+        Rejected: where it cannot say; `late` where it takes more than `seconds`.
+    """
+    found = await within_time(plan.runner, function, *given, seconds=seconds)
+    if not isinstance(found, Raised):
+        return found
+    if late is not None and isinstance(found.error, TimeoutError):
+        raise late
+    log.error("the journal could not be asked about a call of tool %r", plan.name, exc_info=found.error)
+    raise Rejected("failed", f"{plan.name} could not be run: the journal cannot be read or written. {NOTHING_RUN}")
