@@ -1,0 +1,439 @@
+"""Once for each call that may change something: what a runner makes of what its journal keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ferrule import Runner, ToolCall, ToolContext, ToolResult, allow, ask, deny, tool
+from ferrule.errors import JournalError
+from ferrule.journal import MemoryJournal, memory
+from ferrule.testing import ManualClock
+from ferrule.types import Begun
+from ferrule.values.kept import Intent, Kept
+
+WHO = {"session": "s1", "principal": "ann"}
+
+
+class Bank:
+    """What was paid, outside of what any call knows."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paid: list[int] = []
+        self.keys: list[str] = []
+
+        @tool(**options)
+        async def pay(euros: int, context: ToolContext) -> str:
+            """Pay."""
+            self.paid.append(euros)
+            self.keys.append(context.idempotency_key)
+            return f"paid {euros}"
+
+        self.pay = pay
+
+
+def call(euros: int = 5, id: str = "c1") -> ToolCall:
+    return ToolCall(id, "pay", {"euros": euros})
+
+
+async def cut_off(bank: Bank, journal: MemoryJournal, **options: Any) -> Runner:
+    """A runner of a program that begins after one that was killed while it paid."""
+
+    class Killed(MemoryJournal):
+        async def end(self, intent: Intent, outcome: Any) -> None:
+            """It never comes to that."""
+
+    before = Killed()
+    vars(before).update(vars(journal))
+    await Runner([bank.pay], journal=before).run(call(), **WHO)
+    journal.cut_off()
+    return Runner([bank.pay], journal=journal, **options)
+
+
+def test_a_call_that_comes_again_gets_the_first_result_and_is_not_run() -> None:
+    async def main() -> None:
+        bank, journal = Bank(), memory()
+        first = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+        again = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+        assert (first.text, again.text, bank.paid) == ("paid 5", "paid 5", [5])
+        assert again.metadata == {"replayed": True} and first.metadata == {}
+        assert again.status == "ok" and again.executed is True
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"session": "s2"}, {"principal": "bob"}, {"session": None}, {"turn": "2"}],
+    ids=["session", "principal", "no session", "turn"],
+)
+def test_another_session_principal_or_turn_has_calls_of_its_own(other: dict[str, Any]) -> None:
+    async def main() -> None:
+        bank = Bank()
+        runner = Runner([bank.pay], journal=memory())
+        await runner.run(call(), **WHO)
+        result = await runner.run(call(), **{**WHO, **other})
+        assert bank.paid == [5, 5] and result.metadata == {}
+
+    asyncio.run(main())
+
+
+def test_other_arguments_under_the_same_id_are_another_call_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bank = Bank()
+        runner = Runner([bank.pay], journal=memory())
+        await runner.run(call(), **WHO)
+        result = await runner.run(call(7), **WHO)
+        assert bank.paid == [5, 7] and result.metadata == {"other_arguments": True}
+
+    asyncio.run(main())
+    assert "under an id that another call with other arguments had" in caplog.text
+
+
+def test_the_same_arguments_however_they_are_written_are_the_same_call() -> None:
+    async def main() -> None:
+        bank = Bank()
+        runner = Runner([bank.pay], journal=memory())
+        for raw in ({"euros": 5}, '{"euros":5}', '{ "euros" : 5 }'):
+            await runner.run(ToolCall("c1", "pay", raw), **WHO)
+        assert bank.paid == [5]
+
+    asyncio.run(main())
+
+
+def test_who_comes_while_the_first_is_under_way_waits_for_its_result() -> None:
+    async def main() -> None:
+        begun, go_on, ran = asyncio.Event(), asyncio.Event(), []
+
+        @tool
+        async def pay(euros: int) -> str:
+            """Pay."""
+            ran.append(euros)
+            begun.set()
+            await go_on.wait()
+            return "paid"
+
+        runner = Runner([pay], journal=memory(), concurrency=1)
+        first = asyncio.create_task(runner.run(call(), **WHO))
+        await begun.wait()
+        others = [asyncio.create_task(runner.run(call(), **WHO)) for _ in range(3)]
+        while runner.waiting < 3:
+            await asyncio.sleep(0)
+        go_on.set()
+        results = await asyncio.gather(first, *others)
+        assert ran == [5] and [result.metadata.get("replayed", False) for result in results] == [False] + 3 * [True]
+
+    asyncio.run(main())
+
+
+def test_who_waits_for_the_first_waits_no_longer_than_for_a_slot() -> None:
+    async def main() -> None:
+        begun, clock = asyncio.Event(), ManualClock()
+
+        @tool
+        async def pay(euros: int) -> None:
+            """Pay."""
+            begun.set()
+            await asyncio.Event().wait()
+
+        runner = Runner([pay], journal=memory(), queue_timeout=30, clock=clock)
+        first = asyncio.create_task(runner.run(call(), **WHO))
+        await begun.wait()
+        second = asyncio.create_task(runner.run(call(), **WHO))
+        while not runner.waiting:
+            await asyncio.sleep(0)
+        await clock.advance(30)
+        result = await second
+        assert (result.status, result.executed) == ("limited", False) and "still under way" in str(result.error)
+        first.cancel()
+        await asyncio.wait({first})
+
+    asyncio.run(main())
+
+
+def test_guards_judge_a_call_that_comes_again_and_nobody_is_asked_again() -> None:
+    async def main() -> None:
+        bank, asked, journal = Bank(), [], memory()
+
+        def person(call: ToolCall, decision: Any, context: ToolContext) -> bool:
+            asked.append(call.id)
+            return True
+
+        def asks(call: ToolCall, context: ToolContext) -> Any:
+            return ask("may it?")
+
+        def denies(call: ToolCall, context: ToolContext) -> Any:
+            return deny("no longer")
+
+        runner = Runner([bank.pay], guards=[asks], approve=person, journal=journal)
+        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
+        assert (asked, bank.paid) == (["c1"], [5])
+        denied = await runner.replace(guards=[denies]).run(call(), **WHO)
+        assert denied.status == "denied" and "paid" not in denied.text
+
+    asyncio.run(main())
+
+
+def test_of_two_suspensions_of_one_call_both_are_resumed_and_one_runs() -> None:
+    async def main() -> None:
+        bank = Bank()
+        runner = Runner(
+            [bank.pay],
+            guards=[lambda call, context: ask("may it?")],
+            approve=lambda call, decision, context: ask("later"),
+            journal=memory(),
+        )
+        records = [(await runner.run(call(), **WHO)).record() for _ in range(2)]
+        results = [await runner.resume(record, True) for record in records]
+        assert [result.text for result in results] == ["paid 5", "paid 5"] and bank.paid == [5]
+        assert results[1].metadata == {"replayed": True}
+
+    asyncio.run(main())
+
+
+def test_what_was_suspended_limited_or_cancelled_before_its_start_is_not_kept() -> None:
+    async def main() -> None:
+        bank, journal = Bank(), memory()
+        later = Runner(
+            [bank.pay],
+            guards=[lambda call, context: ask("?")],
+            approve=lambda call, decision, context: ask("later"),
+            journal=journal,
+        )
+        assert (await later.run(call(), **WHO)).status == "suspended"
+
+        class Slow(MemoryJournal):
+            async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+                begun = await super().begin(intent, after=after)
+                committed.set()
+                await asyncio.Event().wait()
+                return begun
+
+        committed, slow = asyncio.Event(), Slow()
+        vars(slow).update(vars(journal))
+        task = asyncio.create_task(Runner([bank.pay], journal=slow).run(call(), **WHO))
+        await committed.wait()
+        task.cancel()
+        await asyncio.wait({task})
+        await asyncio.sleep(0)
+        assert await journal.unfinished() == [] and bank.paid == []
+        assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).metadata == {}
+        assert bank.paid == [5]
+
+    asyncio.run(main())
+
+
+def test_the_intent_holds_what_was_judged_and_is_there_before_the_handler_runs() -> None:
+    async def main() -> None:
+        journal, seen = memory(), []
+
+        @tool(private=["pin"])
+        async def pay(euros: int, pin: str, to: str = "ada") -> str:
+            """Pay."""
+            seen.extend(journal._calls.values())
+            return "paid"
+
+        runner = Runner([pay.bind(pin="4711-secret")], journal=journal)
+        await runner.run(call(), **WHO)
+        [kept] = seen
+        assert (kept.state, kept.intent.tool_name, kept.intent.call_id) == ("running", "pay", "c1")
+        assert dict(kept.intent.arguments) == {"euros": 5, "to": "ada", "pin": "**********"}
+        assert "4711" not in repr(journal._calls) + repr([dict(event.data) for event in journal.events])
+
+    asyncio.run(main())
+
+
+def test_the_outcome_is_kept_before_anybody_is_told() -> None:
+    async def main() -> None:
+        bank, journal, told = Bank(), memory(), []
+
+        def watch(event: Any) -> None:
+            if event.kind == "tool:post":
+                told.extend(kept.state for kept in journal._calls.values())
+
+        async def around(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            result: ToolResult = await next(call, context)
+            told.extend(kept.state for kept in journal._calls.values())
+            return result
+
+        await Runner([bank.pay], journal=journal, observers=[watch], around=[around]).run(call(), **WHO)
+        assert told == ["ended", "ended"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("method", ["find", "begin"])
+def test_where_the_journal_breaks_before_the_run_nothing_is_run(method: str) -> None:
+    async def main() -> None:
+        bank = Bank()
+
+        async def breaks(*given: Any, **options: Any) -> Any:
+            raise JournalError("the disk is full")
+
+        journal = memory()
+        setattr(journal, method, breaks)
+        result = await Runner([bank.pay], journal=journal).run(call(), **WHO)
+        assert (result.status, result.executed, bank.paid) == ("failed", False, [])
+        assert "the journal cannot be read or written" in str(result.error)
+
+    asyncio.run(main())
+
+
+def test_a_result_is_told_as_it_is_where_the_journal_breaks_after_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bank = Bank()
+
+        async def breaks(*given: Any) -> Any:
+            raise JournalError("the disk is full")
+
+        journal = memory()
+        journal.end = breaks  # type: ignore[method-assign]
+        assert (await Runner([bank.pay], journal=journal).run(call(), **WHO)).text == "paid 5"
+
+    asyncio.run(main())
+    assert "the disk is full" in caplog.text
+
+
+# -- after a crash -----------------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_was_cut_off_is_unknown_and_not_run_again() -> None:
+    async def main() -> None:
+        bank, journal = Bank(), memory()
+        runner = await cut_off(bank, journal)
+        result = await runner.run(call(), **WHO)
+        assert (result.status, result.executed, bank.paid) == ("unknown", None, [5])
+        assert "may have happened" in str(result.error)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("trait", ["idempotent", "read_only"])
+def test_a_call_that_was_cut_off_is_run_again_where_twice_is_as_once_with_the_same_key(trait: str) -> None:
+    async def main() -> None:
+        bank, journal = Bank(**{trait: lambda arguments: True}), memory()
+        runner = await cut_off(bank, journal)
+        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 5", "paid 5"]
+        assert bank.paid == [5, 5] and len(set(bank.keys)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_call_that_was_cut_off_is_not_run_again_where_the_tool_is_another_since() -> None:
+    async def main() -> None:
+        bank, journal = Bank(idempotent=True), memory()
+        await cut_off(bank, journal)
+        runner = Runner([bank.pay.replace(version="2")], journal=journal)
+        assert (await runner.run(call(), **WHO)).status == "unknown" and bank.paid == [5]
+
+    asyncio.run(main())
+
+
+def test_what_reconcile_says_of_a_call_that_was_cut_off_counts() -> None:
+    async def main(says: Any, twice: Any) -> tuple[list[str], list[int]]:
+        bank, journal, context = Bank(), memory(), []
+
+        async def reconcile(call: ToolCall, given: ToolContext) -> Any:
+            context.append((dict(call.arguments), given.idempotency_key, given.principal))
+            return says
+
+        bank.pay = bank.pay.replace(reconcile=reconcile)
+        runner = await cut_off(bank, journal)
+        results = [await runner.run(call(), **WHO) for _ in range(2)]
+        assert context[0] == ({"euros": 5}, bank.keys[0], "ann")
+        return [result.text if result.success else result.status for result in results], bank.paid
+
+    assert asyncio.run(main(ToolResult("it was paid"), 1)) == (["it was paid", "it was paid"], [5])
+    assert asyncio.run(main(False, 2)) == (["paid 5", "paid 5"], [5, 5])
+    assert asyncio.run(main(None, 2)) == (["unknown", "unknown"], [5])
+    assert asyncio.run(main("paid", 2)) == (["unknown", "unknown"], [5])
+
+
+def test_recover_settles_what_was_cut_off_once_and_says_what_may_run_again() -> None:
+    async def main() -> None:
+        bank, journal, seen = Bank(), memory(), []
+        runner = await cut_off(bank, journal, observers=[lambda event: seen.append((event.kind, event.call.id))])
+        [result] = await runner.recover()
+        assert (result.status, result.call_id, result.executed) == ("unknown", "c1", None)
+        assert result.record()["principal"] == "ann" and seen == [("tool:error", "c1")]
+        assert await runner.recover() == []
+        again = await runner.run(call(), **WHO)
+        assert (again.status, again.metadata) == ("unknown", {"replayed": True})
+
+        bank, journal = Bank(idempotent=True), memory()
+        runner = await cut_off(bank, journal)
+        assert [result.metadata for result in await runner.recover()] == [{"runs_again": True}]
+        assert (await runner.run(call(), **WHO)).text == "paid 5"
+
+    asyncio.run(main())
+
+
+def test_what_a_person_allows_with_other_arguments_is_known_by_what_came() -> None:
+    async def main() -> None:
+        bank = Bank()
+        runner = Runner(
+            [bank.pay],
+            guards=[lambda call, context: ask("how much?")],
+            approve=lambda call, decision, context: allow({"euros": 3}),
+            journal=memory(),
+        )
+        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid 3", "paid 3"]
+        assert bank.paid == [3]
+
+    asyncio.run(main())
+
+
+def test_the_key_is_the_same_for_each_attempt_and_after_a_suspension_and_needs_no_journal() -> None:
+    async def main() -> None:
+        keys: list[str] = []
+
+        @tool
+        async def pay(euros: int, context: ToolContext) -> str:
+            """Pay."""
+            keys.append(context.idempotency_key)
+            return "paid"
+
+        async def twice(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            await next(call, context)
+            result: ToolResult = await next(call, context)
+            return result
+
+        suspends = Runner(
+            [pay],
+            guards=[lambda call, context: ask("?")],
+            approve=lambda call, decision, context: ask("later"),
+            inside=[twice],
+        )
+        for who in (WHO, {}):
+            record = (await suspends.run(call(), **who)).record()
+            keys.append(record["pending"]["idempotency_key"])
+            await suspends.resume(record, True)
+            assert len(keys) == 3 and len(set(keys)) == 1 and len(keys[0]) == 32
+            del keys[:]
+
+    asyncio.run(main())
+
+
+def test_a_retry_around_runs_the_call_again_and_its_last_outcome_is_kept() -> None:
+    async def main() -> None:
+        journal, ran = memory(), []
+
+        @tool
+        async def pay(euros: int) -> str:
+            """Pay."""
+            ran.append(euros)
+            if len(ran) == 1:
+                raise ValueError("down")
+            return "paid"
+
+        async def again(call: ToolCall, context: ToolContext, next: Any) -> ToolResult:
+            await next(call, context)
+            result: ToolResult = await next(call, context)
+            return result
+
+        runner = Runner([pay], journal=journal, around=[again])
+        assert [(await runner.run(call(), **WHO)).text for _ in range(2)] == ["paid", "paid"] and ran == [5, 5]
+
+    asyncio.run(main())
