@@ -9,10 +9,9 @@ run_call     the outermost ring: its state, its events, and one sealed result
     ├ known        where the journal has the call from before, it is judged, and answered with what came of it
     ├ authorize    guards and whoever is asked (authorize.py)
     ├ acquire      keys and slots, with a bounded wait (acquire.py)
-    ├ begin        the journal's intent, before a tool that changes things runs (journaling.py)
-    ├ invoke       deadline, middleware inside, handler (invoke.py)
-    ├ release
-    └ end          the journal's outcome, before anybody is told
+    ├ invoke       deadline, middleware inside, handler (invoke.py); of a tool that changes things between the journal's
+    │              intent and outcome (journaling.py)
+    └ release
 seal         binds, bounds, cleans and measures the result (results.py)
 """
 
@@ -33,7 +32,7 @@ from ferrule.pipeline.acquire import Holdings, acquire, release
 from ferrule.pipeline.authorize import ask_and_judge, authorize, judge_kept, question_of, resume
 from ferrule.pipeline.hooks import run_hooks
 from ferrule.pipeline.invoke import begin_attempt, enter, give_up, invoke, leave, reject, take_back
-from ferrule.pipeline.journaling import begin, end, known, noted, replay
+from ferrule.pipeline.journaling import end, invoke_once, known, replay
 from ferrule.pipeline.live_call import LiveCall
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, seal
@@ -343,8 +342,6 @@ async def _admit_and_invoke(
         return reject(state, stop)
     before: Any = state.parent and CURRENT.get()
     try:
-        if plan.journaled and (came_to := await begin(plan, state)) is not None:
-            return came_to
         if state.task is None:
             raise DefinitionError("a middleware called `next`, and its call ended before the handler began")
         if state.task.cancelling() > state.cancels and state.is_cancelled(None):
@@ -353,19 +350,14 @@ async def _admit_and_invoke(
         if state.observers:
             emit(state.observers, "tool:started", state.told if plan.hidden else state.call, None, state.fields)
         CURRENT.set(state)  # type: ignore[arg-type]
-        handling = invoke(plan, values, state, answer)
-        result = handling if isinstance(handling, ToolResult) else await handling
+        handling = (invoke_once if plan.journaled else invoke)(plan, values, state, answer)
+        return handling if isinstance(handling, ToolResult) else await handling
     except Rejected as rejection:  # a step within may find that it has to wait for somebody
         return reject(state, rejection)
     finally:
         release(state, holdings)
         if state.parent or state.attempt.given_up:  # else nothing comes of it, and it takes 0.2 µs
             _put_back(state, before)
-    if plan.journaled:
-        result = noted(state, result)
-        # A call that is cut off meanwhile leaves it to be written.
-        await asyncio.shield(plan.runner.write(end(plan, state, result)))
-    return result
 
 
 async def _supply_input(plan: Plan, call: ToolCall, state: CallState, wanted: InputRequired) -> Answer | None:

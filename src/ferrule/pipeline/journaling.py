@@ -4,13 +4,13 @@ known      what is kept of the call from before, looked up before the guards jud
            that is waited for
 replay     its result from what is kept, and nothing is run; of what a crash cut off, what the tool's `reconcile` says
 begin      the intent, committed before the handler runs
-end        the outcome, committed before anybody is told
+end        the outcome, committed before anybody is told, `around` too
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +20,9 @@ from typing import Any
 
 from ferrule.executors.threads import Raised
 from ferrule.pipeline.acquire import end_of_wait
+from ferrule.pipeline.call_key import key_of, reference_of
 from ferrule.pipeline.hiding import hide, log_raised
+from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, bounded, busy, unsuccessful
 from ferrule.pipeline.state import CallState
@@ -29,45 +31,12 @@ from ferrule.types import Begun, Journal
 from ferrule.values.content import jsonable
 from ferrule.values.context import CURRENT
 from ferrule.values.frozen import freeze, thaw
+from ferrule.values.input import Answer
 from ferrule.values.kept import Intent, Kept, restored, stored
 from ferrule.values.result import ToolResult
 
 log = logging.getLogger("ferrule")
-_KEY_CHARACTERS = 32
 _NOT_KEPT = ("suspended", "limited")
-
-
-def key_of(state: CallState) -> str:
-    """What the call is known by when it comes again, in any process; without a session it is another one each time."""
-    if not state.attempt.key:
-        answered = state.origin.answered
-        if answered is not None:
-            state.attempt.key = answered.record["idempotency_key"]
-        elif state.fields.session:
-            state.attempt.key = _digest(*_reference(state), _as_received(state.sent.raw))
-        else:
-            state.attempt.key = urandom(_KEY_CHARACTERS // 2).hex()
-    return state.attempt.key
-
-
-def _reference(state: CallState) -> tuple[str | None, ...]:
-    fields = state.fields
-    return fields.principal, fields.session, state.origin.turn, state.plan.name, state.sent.id
-
-
-def _digest(*parts: str | None) -> str:
-    from hashlib import sha256  # loads OpenSSL, which most programs never need
-
-    return sha256(json.dumps(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
-
-
-def _as_received(raw: Any) -> str:
-    """The arguments as JSON that is written in one way; what is no JSON as it is."""
-    try:
-        value = json.loads(raw) if isinstance(raw, str) else thaw(raw) if isinstance(raw, Mapping) else {}
-        return json.dumps(value, sort_keys=True)
-    except (ValueError, TypeError, RecursionError):
-        return raw if isinstance(raw, str) else json.dumps(jsonable(raw), sort_keys=True)
 
 
 # -- before ------------------------------------------------------------------------------------------------------------
@@ -81,7 +50,7 @@ async def known(plan: Plan, state: CallState) -> Kept | None:
     """
     if not state.fields.session or state.attempt.intent is not None:
         return None
-    return await _ended(plan, state, await _asked(plan, _journal(plan).find, key_of(state)))
+    return await _ended(plan, state, await _journal_says(plan, _journal(plan).find, key_of(state)))
 
 
 async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None:
@@ -96,7 +65,9 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
         late = busy(plan, "this call came before, and is still under way")
         try:
             left = None if until is None else until - timer.time()
-            kept = await _asked(plan, partial(_journal(plan).find, wait=True), key_of(state), seconds=left, late=late)
+            kept = await _journal_says(
+                plan, partial(_journal(plan).find, wait=True), key_of(state), seconds=left, late=late
+            )
         finally:
             waiting.discard(state)
     if kept is None or kept.state == "running":  # it was forgotten: it was not run
@@ -122,8 +93,8 @@ async def replay(plan: Plan, state: CallState, kept: Kept) -> ToolResult | None:
             state.attempt.after = kept
             return None
         if isinstance(found, ToolResult):
-            outcome: Mapping[str, Any] | None = _outcome(state, found)
-            await _asked(plan, _journal(plan).settle, kept, outcome)
+            outcome: Mapping[str, Any] | None = _outcome_to_keep(state, found)
+            await _journal_says(plan, _journal(plan).settle, kept, outcome)
         else:
             outcome = None
     else:
@@ -179,10 +150,25 @@ async def _reconcile(function: Any, state: CallState) -> object:
         CURRENT.reset(token)
 
 
-async def begin(plan: Plan, state: CallState) -> ToolResult | None:
-    """Commit that the call is about to run; what came of it, where another one of it was first.
+async def invoke_once(plan: Plan, values: object, state: CallState, answer: Answer | None) -> ToolResult:
+    """What the handler comes to, between its intent and its outcome; or what came of it, where another one of the call
+    was first. The slot is held meanwhile, and so are the keys: who works on the same has to find it in the journal.
 
-    The slot is held meanwhile, as that other one has its own: it waits for nothing that this call has.
+    Raises:
+        Rejected: where the intent could not be written, or the other one does not end in time.
+    """
+    if (came_to := await _begin_once(plan, state)) is not None:
+        return came_to
+    handling = invoke(plan, values, state, answer)
+    result = _noted(state, handling if isinstance(handling, ToolResult) else await handling)
+    # A call that is cut off meanwhile leaves it to be written.
+    await asyncio.shield(plan.runner.write(end(plan, state, result)))
+    return result
+
+
+async def _begin_once(plan: Plan, state: CallState) -> ToolResult | None:
+    """Commit that the call is about to run; what came of it, where another one of it was first, which has a slot and
+    waits for nothing that this call has.
 
     Raises:
         Rejected: where it could not be written, or the other one does not end in time.
@@ -191,7 +177,7 @@ async def begin(plan: Plan, state: CallState) -> ToolResult | None:
     intent = attempt.intent = _intent(plan, state)
     while True:
         attempt.claimed = True  # it may be committed though this task is cancelled meanwhile
-        begun: Begun = await _asked(plan, partial(journal.begin, after=attempt.after), intent)
+        begun: Begun = await _journal_says(plan, partial(journal.begin, after=attempt.after), intent)
         if begun.kept is None:
             attempt.other_arguments = begun.other_arguments
             return None
@@ -205,7 +191,7 @@ def _intent(plan: Plan, state: CallState) -> Intent:
     fields, before = state.fields, state.attempt.intent
     return Intent(
         key=key_of(state),
-        reference=_digest(*_reference(state)) if fields.session else key_of(state),
+        reference=reference_of(state),
         claim=urandom(16).hex() if before is None else before.claim,
         call_id=state.sent.id,
         tool_name=plan.name,
@@ -228,18 +214,18 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
     deferred = attempt.pending is not None and attempt.pending["kind"] == "work"
     never_ran = result.status == "cancelled" and result.executed is False
     kept = deferred or not (result.status in _NOT_KEPT or never_ran)
-    outcome = _outcome(state, result) if kept else None
+    outcome = _outcome_to_keep(state, result) if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
-        await _asked(plan, _journal(plan).end, intent, outcome)
+        await _journal_says(plan, _journal(plan).end, intent, outcome)
 
 
-def _outcome(state: CallState, result: ToolResult) -> dict[str, Any]:
+def _outcome_to_keep(state: CallState, result: ToolResult) -> dict[str, Any]:
     """What is kept of a result."""
     kept = stored(bounded(state, result))
     return kept if state.attempt.pending is None else {**kept, "pending": thaw(state.attempt.pending)}
 
 
-def noted(state: CallState, result: ToolResult) -> ToolResult:
+def _noted(state: CallState, result: ToolResult) -> ToolResult:
     """The result that says that there was a call of the same id with other arguments."""
     if not state.attempt.other_arguments:
         return result
@@ -254,7 +240,7 @@ def _journal(plan: Plan) -> Journal:
     return journal
 
 
-async def _asked(
+async def _journal_says(
     plan: Plan, function: Any, *given: object, seconds: float | None = ANSWER_SECONDS, late: Rejected | None = None
 ) -> Any:
     """What the journal says.

@@ -11,9 +11,9 @@ from ferrule.errors import NotStartedError
 from ferrule.executors import Job
 from ferrule.pipeline.acquire import abandon, end_of_wait
 from ferrule.pipeline.authorize import ask_running
+from ferrule.pipeline.call_key import key_of
 from ferrule.pipeline.hiding import hide
 from ferrule.pipeline.invoke import deadline_above, handler_raised
-from ferrule.pipeline.journaling import key_of
 from ferrule.pipeline.state import CallState, Origin
 from ferrule.scheduling.clock import MONOTONIC, Clock, end_of, running_loop, wait_until
 from ferrule.types import Coro

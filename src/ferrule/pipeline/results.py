@@ -253,7 +253,8 @@ def seal(state: CallState, result: object) -> ToolResult:
     """The result bound to its call, bounded, cleaned and measured: for every result, from wherever it came."""
     attempt = state.attempt
     sealed: ToolResult = result if result is attempt.result and result is not None else _copied(state, result)
-    sealed = bounded(state, sealed)
+    if not fits(sealed, state.plan.max_output):
+        sealed = bounded(state, sealed)
     keep_duration(sealed, (perf_counter() - state.started) * 1000)
     if state.repairs:
         keep(sealed, "repairs", state.repairs)
@@ -295,8 +296,6 @@ def _hidden(state: CallState, result: ToolResult) -> ToolResult:
 def bounded(state: CallState, result: ToolResult) -> ToolResult:
     """The result within the limit of its runner, and an unsuccessful one without what is known to be secret."""
     limit = state.plan.max_output
-    if fits(result, limit):
-        return result
     if result.error is not None:
         result = _hidden(state, result)
     error = result.error

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ferrule.arguments.parameters import Invalid
 from ferrule.errors import DefinitionError
 from ferrule.executors.threads import Raised
-from ferrule.pipeline.journaling import key_of
+from ferrule.pipeline.call_key import key_of
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, Suspended
 from ferrule.pipeline.state import CallState

@@ -87,7 +87,7 @@ def restored(outcome: JsonObject, call: ToolCall, tool_name: str) -> ToolResult:
         kept["output"],
         kept["error"],
         kept["metadata"],
-        [_block_again(block) for block in kept["content"]],
+        [_block_of(block) for block in kept["content"]],
         call=call,
         tool_name=tool_name,
         status=kept["status"],
@@ -102,7 +102,7 @@ def _stored_block(block: Block) -> dict[str, Any]:
     return {name: jsonable(getattr(block, name)) for name in Media.__dataclass_fields__}
 
 
-def _block_again(block: Mapping[str, Any]) -> Block:
+def _block_of(block: Mapping[str, Any]) -> Block:
     if "text" in block:
         return Text(block["text"])
     data = block["data"]
