@@ -34,9 +34,10 @@ BACK = {
     "ferrule.definition.forms": "ferrule.interop",
     "ferrule.definition.tool": "ferrule.direct_calls",
     "ferrule.definition.toolset": "ferrule.lock",
+    "ferrule.types": "ferrule.journal.sqlite",
 }
 """The edges back, each imported where it is used: to the forms of others, around the kernel, to the runner of a tool
-that is called by itself, and to the file that tools are compared with."""
+that is called by itself, to the file that tools are compared with, and to the journal that is opened by its path."""
 LEAVES = {
     "characters": {"values"},
     "command_arguments": {"commands", "paths"},

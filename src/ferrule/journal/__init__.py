@@ -1,12 +1,14 @@
-"""Where calls are kept, so that none that changes something is run twice: in memory, or in an SQLite file."""
+"""Journals: where calls are kept, so that none that changes something is run twice. See docs/journal.md.
+
+    runner = Runner(tools, journal=Journal.open("calls.db"))
+
+`memory()` is one that lasts as long as its process. One of your own is a subclass of `ferrule.Journal`, and passes
+`JournalContract` of `ferrule.testing`.
+"""
 
 from __future__ import annotations
 
-from ferrule.journal.memory import MemoryJournal
+from ferrule.journal.memory import MemoryJournal, memory
+from ferrule.journal.sqlite import SQLiteJournal, SQLiteStore
 
-__all__ = ["MemoryJournal", "memory"]
-
-
-def memory() -> MemoryJournal:
-    """A journal in the memory of this process, for all runners, loops and threads in it. See docs/journal.md."""
-    return MemoryJournal()
+__all__ = ["MemoryJournal", "SQLiteJournal", "SQLiteStore", "memory"]

@@ -1,146 +1,149 @@
-"""A journal in the memory of one process: once for each call, as long as the process lives."""
+"""`memory`: a journal that lasts as long as its process, for tests and for programs that need no more."""
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
+import json
+import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import replace
-from threading import Lock
+from collections import deque
+from typing import Any
 
+from ferrule.journal._rows import OPEN, json_text, state_of, ticket_of
+from ferrule.journal._waiting import Waiting
 from ferrule.store import Memory
 from ferrule.types import Begun, Journal
 from ferrule.values.event import Event
-from ferrule.values.frozen import JsonObject, freeze
-from ferrule.values.kept import Intent, Kept, KeptState
+from ferrule.values.frozen import JsonObject
+from ferrule.values.kept import Intent, Kept
+
+__all__ = ["MemoryJournal", "memory"]
 
 _MOST_EVENTS = 10_000
 
 
+def memory() -> MemoryJournal:
+    """A journal in the memory of this process, for any of its threads and loops. See docs/journal.md."""
+    return MemoryJournal()
+
+
 class MemoryJournal(Journal):
-    """What `memory` makes. See docs/journal.md.
+    """What `memory` makes. It grows with each call that changes something. See docs/journal.md.
 
     Attributes:
-        events: The newest events, at most 10,000.
+        events: The newest ten thousand events that it was told of.
     """
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=_MOST_EVENTS)
-        self._calls: OrderedDict[str, Kept] = OrderedDict()
-        self._references: dict[str, set[str]] = {}
+        self._calls: dict[str, Kept] = {}
+        self._of_reference: dict[str, set[str]] = {}
         self._taken: dict[str, float] = {}
-        self._waiting: dict[str, list[Callable[[], None]]] = {}
-        self._lock = Lock()
         self._store = Memory()
+        self._waiting = Waiting()
+        self._lock = threading.Lock()
+
+    @property
+    def store(self) -> Memory:
+        """What else is kept, by compare-and-set."""
+        return self._store
+
+    def cut_off(self) -> None:
+        """As though the process had died and another had begun: what runs is cut off. For tests of what comes then."""
+        with self._lock:
+            running = [key for key, kept in self._calls.items() if kept.state == "running"]
+            self._calls |= {key: dataclasses.replace(self._calls[key], state="cut_off") for key in running}
+        for key in running:
+            self._waiting.wake(key)
 
     def note(self, event: Event) -> None:
         """Keep an event."""
         self.events.append(event)
 
     async def find(self, key: str, *, wait: bool = False) -> Kept | None:
-        """What is kept of the call of this key; with `wait`, once it has ended."""
-        while True:
-            with self._lock:
+        """What is kept of the call of this key. With `wait`, no earlier than it has ended or was cut off."""
+        with self._waiting.of(key) as changed:
+            while True:
                 kept = self._calls.get(key)
                 if not wait or kept is None or kept.state != "running":
-                    return kept
-                changed = self._when_changed(key)
-            await changed
-
-    def _when_changed(self, key: str) -> asyncio.Future[None]:
-        """A future that is done once the call of this key has ended, whichever thread says so."""
-        loop = asyncio.get_running_loop()
-        changed: asyncio.Future[None] = loop.create_future()
-
-        def done() -> None:
-            if not changed.done():
-                changed.set_result(None)
-
-        def tell() -> None:
-            with suppress(RuntimeError):  # its loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(done)
-
-        self._waiting.setdefault(key, []).append(tell)
-        return changed
+                    return kept and _copy(kept)
+                await changed.wait()
 
     async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
-        """Note that a call is about to run, unless its key is there."""
+        """Keep that a call is about to run, unless its key is there."""
+        new = _copy(Kept(intent=intent, state="running"))
+        key = intent.key
         with self._lock:
-            kept = self._calls.get(intent.key)
-            if kept is not None and kept.intent.claim != intent.claim and kept != after:
-                return Begun(kept)
-            others = self._references.setdefault(intent.reference, set())
-            other_arguments = bool(others - {intent.key})
-            others.add(intent.key)
-            self._put(intent, "running", None)
-            return Begun(None, other_arguments)
-
-    def _put(self, intent: Intent, state: KeptState, outcome: JsonObject | None) -> None:
-        self._calls[intent.key] = Kept(intent=intent, state=state, outcome=outcome)
+            same = self._of_reference.setdefault(intent.reference, set())
+            other = not same <= {key}
+            kept = self._calls.get(key)
+            if kept is not None and kept.intent.claim != intent.claim and not _is_still(kept, after):
+                return Begun(_copy(kept), other)
+            self._calls[key] = new
+            same.add(key)
+            return Begun(None, other)
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        """Note what the call came to, or forget it."""
+        """Keep what the call came to, where what is there has its claim."""
+        ended = outcome and _kept_end(intent, outcome)
         with self._lock:
             kept = self._calls.get(intent.key)
             if kept is None or kept.intent.claim != intent.claim:
                 return
-            if outcome is None:
-                del self._calls[intent.key]
-                self._references[intent.reference].discard(intent.key)
+            if ended:
+                self._calls[intent.key] = dataclasses.replace(ended, intent=kept.intent)
             else:
-                self._keep(kept.intent, outcome)
-            self._tell(intent.key)
-
-    def _keep(self, intent: Intent, outcome: JsonObject) -> None:
-        self._put(intent, "deferred" if outcome["status"] == "suspended" else "ended", freeze(outcome))
-
-    def _tell(self, key: str) -> None:
-        for tell in self._waiting.pop(key, ()):
-            tell()
+                del self._calls[intent.key]
+                self._of_reference[intent.reference].discard(intent.key)
+        self._waiting.wake(intent.key)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
-        """The calls that are deferred; nothing is cut off where a process remembers it."""
+        """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
         with self._lock:
-            found = [kept for kept in self._calls.values() if kept.state in ("deferred", "cut_off")]
-        return [kept for kept in found if ticket is None or _ticket_of(kept) == ticket]
+            open_calls = [kept for kept in self._calls.values() if kept.state in OPEN]
+        if ticket is not None:
+            open_calls = [kept for kept in open_calls if kept.outcome and ticket_of(kept.outcome) == ticket]
+        return [_copy(kept) for kept in sorted(open_calls, key=lambda kept: (kept.intent.at, kept.intent.key))]
 
     async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
-        """Note the outcome of a deferred call, where it still is as `kept` says."""
+        """Keep the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
+        ended = _kept_end(kept.intent, outcome)
+        key = kept.intent.key
         with self._lock:
-            if self._calls.get(kept.intent.key) != kept:
+            found = self._calls.get(key)
+            if found is None or not _is_still(found, kept):
                 return False
-            self._keep(kept.intent, outcome)
-            self._tell(kept.intent.key)
-            return True
-
-    def cut_off(self) -> None:
-        """Take all calls that run for cut off, as a crash would have left them: for tests."""
-        with self._lock:
-            for kept in [*self._calls.values()]:
-                if kept.state == "running":
-                    self._calls[kept.intent.key] = replace(kept, state="cut_off")
-                    self._tell(kept.intent.key)
+            self._calls[key] = dataclasses.replace(ended, intent=found.intent)
+        self._waiting.wake(key)
+        return True
 
     async def take(self, key: str, expires_at: float) -> bool:
-        """Note that a suspended call is taken up; whether it had not been."""
+        """Note that the suspended call of this key is taken up; whether it had not been."""
         with self._lock:
             now = time.time()
-            for old in [one for one, ends in self._taken.items() if ends <= now]:
-                del self._taken[old]
+            self._taken = {name: until for name, until in self._taken.items() if until > now}
             if key in self._taken:
                 return False
             self._taken[key] = expires_at
             return True
 
-    @property
-    def store(self) -> Memory:
-        """What else is kept here."""
-        return self._store
+
+def _is_still(found: Kept, kept: Kept | None) -> bool:
+    """Whether a call that is open is as it was when `kept` was read."""
+    if kept is None or found.state != kept.state or found.state not in OPEN:
+        return False
+    return found.intent.claim == kept.intent.claim and json_text(found.outcome) == json_text(kept.outcome)
 
 
-def _ticket_of(kept: Kept) -> str | None:
-    pending = (kept.outcome or {}).get("pending") or {}
-    ticket: str | None = (pending.get("state") or {}).get("ticket")
-    return ticket
+def _kept_end(intent: Intent, outcome: JsonObject) -> Kept:
+    return Kept(intent=intent, state=state_of(outcome), outcome=_plain_copy(outcome))
+
+
+def _copy(kept: Kept) -> Kept:
+    """One that shares nothing with it that could be changed."""
+    intent = dataclasses.replace(kept.intent, arguments=_plain_copy(kept.intent.arguments))
+    return Kept(intent=intent, state=kept.state, outcome=kept.outcome and _plain_copy(kept.outcome))
+
+
+def _plain_copy(value: JsonObject) -> Any:
+    return json.loads(json_text(value))

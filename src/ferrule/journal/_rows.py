@@ -1,0 +1,144 @@
+"""Calls and events as rows of the tables, and calls again of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ferrule.values.content import jsonable
+from ferrule.values.decision import Decision
+from ferrule.values.event import Event
+from ferrule.values.frozen import JsonObject, thaw
+from ferrule.values.kept import Intent, Kept, KeptState
+from ferrule.values.result import ToolResult
+
+Row: TypeAlias = Sequence[Any]
+Column: TypeAlias = str | bytes | int | float | None
+INTENT_COLUMNS = "key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint, arguments, at"
+CALL_COLUMNS = f"{INTENT_COLUMNS}, outcome, state, owner"
+EVENT_COLUMNS = "at, kind, call_id, tool_name, principal, session, parent, owner, data"
+OPEN = ("cut_off", "deferred")
+"""The states of a call whose outcome somebody else may give."""
+LOST = "journal:lost"
+"""The kind of the row that says how many events are missing here."""
+
+
+def json_text(value: object) -> str:
+    """JSON in the one way in which it is kept, so that equal values are equal texts.
+
+    Raises:
+        TypeError, ValueError: for what is no JSON.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_json_mapping)
+
+
+def column(text: str | None) -> str | bytes | None:
+    """A text for SQLite, whose texts are valid Unicode: any other is its bytes."""
+    if text is None or text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def text_of(column: Any) -> Any:
+    """What `column` was given."""
+    return column.decode("utf-8", "surrogatepass") if isinstance(column, bytes) else column
+
+
+def intent_row(intent: Intent) -> tuple[Column, ...]:
+    """The values of `INTENT_COLUMNS`."""
+    return (
+        column(intent.key),
+        column(intent.reference),
+        column(intent.claim),
+        column(intent.call_id),
+        column(intent.tool_name),
+        column(intent.principal),
+        column(intent.session),
+        column(intent.parent),
+        column(intent.fingerprint),
+        json_text(intent.arguments),
+        intent.at,
+    )
+
+
+def kept_of(row: Row, *, lives: bool) -> Kept:
+    """The call of the values of `CALL_COLUMNS`, whose owner lives or does not."""
+    key, reference, claim, call_id, tool_name, principal, session, parent, fingerprint = map(text_of, row[:9])
+    intent = Intent(
+        key=key,
+        reference=reference,
+        claim=claim,
+        call_id=call_id,
+        tool_name=tool_name,
+        principal=principal,
+        session=session,
+        parent=parent,
+        fingerprint=fingerprint,
+        arguments=json.loads(row[9]),
+        at=row[10],
+    )
+    state: KeptState = row[12] if row[12] != "running" or lives else "cut_off"
+    return Kept(intent=intent, state=state, outcome=None if row[11] is None else json.loads(row[11]))
+
+
+def state_of(outcome: JsonObject) -> KeptState:
+    """`"deferred"` where the outcome is still to come, else `"ended"`."""
+    return "deferred" if outcome.get("status") == "suspended" else "ended"
+
+
+def ticket_of(outcome: JsonObject) -> str | None:
+    """The ticket of a deferred one."""
+    if state_of(outcome) != "deferred":
+        return None
+    found: Any = outcome
+    for name in ("pending", "state", "ticket"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def event_row(event: Event, owner: int) -> tuple[Column, ...]:
+    """The values of `EVENT_COLUMNS`."""
+    call = event.call
+    return (
+        event.at,
+        event.kind,
+        column(call.id) or "",
+        column(call.name) or "",
+        column(event.principal),
+        column(event.session),
+        column(call.parent),
+        owner,
+        json_text(_told(event)),
+    )
+
+
+def lost_row(count: int, at: float, owner: int) -> tuple[Column, ...]:
+    """The row that says that `count` events are missing before it."""
+    return (at, LOST, "", "", None, None, None, owner, json_text({"count": count}))
+
+
+def _told(event: Event) -> dict[str, Any]:
+    """What is kept of an event besides its columns."""
+    data = event.data
+    if event.kind == "tool:pre":
+        return {"input": jsonable(data["input"])}
+    decision, result = data.get("decision"), data.get("result")
+    if isinstance(decision, Decision):
+        said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
+        return {**said, "by": jsonable(data.get("by", decision.by))}
+    if isinstance(result, ToolResult):
+        record = result.record()
+        del record["pending"]
+        return record
+    return {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
+
+
+def _json_mapping(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return thaw(value)
+    raise TypeError(f"a {type(value).__name__} is no JSON")

@@ -1,0 +1,243 @@
+"""The thread that writes a journal: all that waits is committed in one transaction, and then told.
+
+order(change, …)    a change that somebody waits for; it is in the next transaction
+note(event)         nobody waits; in the next transaction, at most 20 ms later
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+from ferrule.errors import JournalError
+from ferrule.journal._lockfile import LockFile
+from ferrule.journal._rows import EVENT_COLUMNS, event_row, lost_row
+from ferrule.values.event import Event
+
+log = logging.getLogger("ferrule")
+_T = TypeVar("_T")
+Change: TypeAlias = Callable[[sqlite3.Connection], _T]
+"""Reads and changes rows, within a transaction; its last statement is the only one that changes something."""
+
+LINGER_SECONDS = 0.02
+"""How long events wait for others, so that a transaction has many."""
+RETRY_SECONDS = 1.0
+MOST_EVENTS = 10_000
+"""How many events wait at most; what comes on top is not kept, and counted."""
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""How far the write-ahead log grows before it is written back into the file."""
+_OF_ONE_CHANGE = (sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
+_INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * 9)})"
+
+
+class _Order:
+    """A change that somebody waits for."""
+
+    __slots__ = ("answer", "change", "error", "future", "loop")
+
+    def __init__(
+        self,
+        change: Change[Any],
+        future: asyncio.Future[Any] | Future[Any],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        self.change = change
+        self.future = future
+        self.loop = loop
+        self.answer: Any = None
+        self.error: Exception | None = None
+
+    def tell(self) -> None:
+        if self.future.done():  # who waited has gone
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.answer)
+
+
+class Writer:
+    """Writes through `connection`, as `owner`, from a thread of its own, until it is closed."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str, lock: LockFile, owner: int) -> None:
+        self._connection = connection
+        self._path = path
+        self._lock = lock
+        self._owner = owner
+        self._orders: list[_Order] = []
+        self._events: deque[Event] = deque()
+        self._rows: list[tuple[Any, ...]] = []  # of events that could not be written yet
+        self._missing = 0
+        self._checkpoint_at = CHECKPOINT_BYTES
+        self._changed = threading.Condition()
+        self._stirred = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ferrule journal", daemon=True)
+        self._thread.start()
+
+    def note(self, event: Event) -> None:
+        """Write an event, soon."""
+        events = self._events
+        if len(events) >= MOST_EVENTS or self._closing:
+            with self._changed:
+                self._missing += 1
+            return
+        events.append(event)
+        if not self._stirred:
+            with self._changed:
+                self._stirred = True
+                self._changed.notify()
+
+    async def order(self, change: Change[_T]) -> _T:
+        """What the change gives, once it is committed.
+
+        Raises:
+            JournalError: where it cannot be committed: then it was not made.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[_T] = loop.create_future()
+        self._take(_Order(change, future, loop))
+        return await future
+
+    def order_now(self, change: Change[_T]) -> _T:
+        """The same, for a thread that waits."""
+        future: Future[_T] = Future()
+        self._take(_Order(change, future, None))
+        return future.result()
+
+    def close(self) -> None:
+        """Commit what waits, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _take(self, order: _Order) -> None:
+        self._lock.check_process()
+        with self._changed:
+            if self._closing:
+                raise JournalError(f"the journal {self._path!r} is closed")
+            self._orders.append(order)
+            self._changed.notify()
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._wait()
+                orders, self._orders = self._orders, []
+                self._stirred = False  # before the events are taken: one that comes later wakes again
+                missing, self._missing = self._missing, 0
+                closing = self._closing
+            self._make_rows(missing)
+            self._commit([order for order in orders if not order.future.cancelled()])
+            if closing and not self._orders:
+                self._tell_of_lost(len(self._rows))
+                return
+
+    def _wait(self) -> None:
+        changed = self._changed
+        while not (self._orders or self._stirred or self._closing):
+            if not changed.wait(RETRY_SECONDS if self._rows else None):
+                return
+        if not self._orders and not self._closing:
+            changed.wait_for(lambda: self._orders or self._closing, LINGER_SECONDS)
+
+    def _make_rows(self, missing: int) -> None:
+        """The rows of the events that were noted, beside those that are still to be written."""
+        events, rows = self._events, self._rows
+        for _ in range(len(events)):
+            event = events.popleft()
+            if len(rows) >= MOST_EVENTS:
+                missing += 1
+                continue
+            try:
+                rows.append(event_row(event, self._owner))
+            except Exception:
+                log.exception("a journal cannot keep a %s of %r", event.kind, event.call.name)
+        if missing:
+            rows.append(lost_row(missing, time.time(), self._owner))
+            self._tell_of_lost(missing)
+
+    def _tell_of_lost(self, count: int) -> None:
+        if count:
+            log.warning("the journal %r has not kept %d events: the disk is slower than they come", self._path, count)
+
+    def _commit(self, orders: list[_Order]) -> None:
+        if not orders and not self._rows:
+            return
+        try:
+            with self._lock.committing():
+                self._transact(orders)
+                _tell_loops(orders)
+                self._checkpoint()
+        except (sqlite3.Error, OSError, JournalError) as error:
+            said = error if isinstance(error, JournalError) else JournalError(_why_unwritten(self._path, error))
+            for order in orders:
+                order.error = said.with_traceback(None)
+            if not orders:
+                log.warning("%s; %d events wait", said, len(self._rows))
+            _tell_loops(orders)
+
+    def _transact(self, orders: Iterable[_Order]) -> None:
+        connection = self._connection
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            connection.executemany(_INSERT_EVENT, self._rows)
+            for order in orders:
+                try:
+                    order.answer = order.change(connection)
+                except _OF_ONE_CHANGE as error:  # nothing of it was written: it is no reason to write no other
+                    order.error = JournalError(_why_unwritten(self._path, error))
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
+                connection.execute("ROLLBACK")
+            raise
+        self._rows = []
+
+    def _checkpoint(self) -> None:
+        """Write the log back where it is long, so that it begins anew."""
+        size = os.stat(f"{self._path}-wal").st_size
+        if size < self._checkpoint_at:
+            return
+        self._connection.execute("PRAGMA busy_timeout=0")
+        try:
+            busy = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        except sqlite3.Error as error:
+            log.warning("%s: its write-ahead log grows", _why_unwritten(self._path, error))
+            busy = True
+        self._checkpoint_at = CHECKPOINT_BYTES + (size if busy else 0)  # somebody reads: later
+
+
+def _why_unwritten(path: str, error: Exception) -> str:
+    return f"the journal {path!r} cannot be written: {error}"
+
+
+def _tell_loops(orders: list[_Order]) -> None:
+    """Say what came of them, to each loop at once."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Order]] = {}
+    for order in orders:
+        if order.loop is None:
+            order.tell()
+        else:
+            loops.setdefault(order.loop, []).append(order)
+    for loop, told in loops.items():
+        with suppress(RuntimeError):  # it is closed: nobody waits
+            loop.call_soon_threadsafe(_tell_loop, told)
+
+
+def _tell_loop(orders: list[_Order]) -> None:
+    for order in orders:
+        order.tell()

@@ -1,0 +1,363 @@
+"""`SQLiteJournal`: a journal in an SQLite file, for all processes of one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
+
+from ferrule.errors import DefinitionError, JournalError
+from ferrule.journal._lockfile import LockFile, open_lock_file
+from ferrule.journal._rows import (
+    CALL_COLUMNS,
+    OPEN,
+    Row,
+    column,
+    intent_row,
+    json_text,
+    kept_of,
+    state_of,
+    text_of,
+    ticket_of,
+)
+from ferrule.journal._tables import check_version, connect, make_file, prepare
+from ferrule.journal._waiting import Waiting
+from ferrule.journal._writer import Writer
+from ferrule.store import JsonValue, StoreError
+from ferrule.types import Begun, Journal
+from ferrule.values.event import Event
+from ferrule.values.frozen import JsonObject
+from ferrule.values.kept import Intent, Kept
+
+__all__ = ["SQLiteJournal", "SQLiteStore"]
+
+_FIRST_LOOK_AFTER, _LAST_LOOK_AFTER = 0.005, 0.2
+_PUT_CALL = f"INSERT OR REPLACE INTO calls ({CALL_COLUMNS}) VALUES ({', '.join('?' * 14)})"
+_GET_CALL = f"SELECT {CALL_COLUMNS} FROM calls WHERE key = ?"
+_IS_OTHER = "SELECT EXISTS (SELECT 1 FROM calls WHERE reference = ? AND key <> ?)"
+_END_CALL = "UPDATE calls SET state = ?, ended_at = ?, ticket = ?, outcome = ? WHERE key = ? AND claim = ?"
+_FORGET_CALL = "DELETE FROM calls WHERE key = ? AND claim = ?"
+_UNFINISHED = f"SELECT {CALL_COLUMNS} FROM calls WHERE state <> 'ended' ORDER BY at, key"
+_OF_TICKET = f"SELECT {CALL_COLUMNS} FROM calls WHERE ticket = ? AND state <> 'ended' ORDER BY at, key"
+_STORE_ITEMS = "SELECT key, value FROM store WHERE expires_at IS NULL"
+_TAKEN, _STORED = "taken/", "stored/"  # a key of the one cannot be one of the other
+
+
+class SQLiteJournal(Journal):
+    """A journal in an SQLite file, for all processes of one machine. See docs/journal.md.
+
+        journal = Journal.open("calls.db")
+        runner = Runner(tools, journal=journal)
+
+    One thread writes, and commits together all that waits. Reading is done where it is asked for.
+
+    Args:
+        path: The file, on a local disk. One that is missing is made, readable for nobody else; its folder has to be
+            there. Beside it lie `PATH-wal` and `PATH-shm`, which are SQLite's, and `PATH-lock`, which says who lives.
+        durable: `"full"`: what is committed outlasts a loss of power. `"normal"`: it outlasts the end of the process
+            alone, and the last of it may be missing after a loss of power; commits do not wait for the disk.
+
+    Raises:
+        JournalError: where the file cannot be made, read or written, is no journal or that of a newer Ferrule, or was
+            open when this process was forked; and for an SQLite older than 3.37.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, durable: Literal["full", "normal"] = "full") -> None:
+        if durable not in ("full", "normal"):
+            raise DefinitionError(f"durable is 'full' or 'normal', not {durable!r}")
+        check_version()
+        self._path = _place_of_file(path)
+        self._waiting = Waiting()
+        self._dead: set[int] = set()  # owners that do not live, and never will again
+        with _as_journal_errors(self._path):
+            self._lock = open_lock_file(f"{self._path}-lock")
+            try:
+                connection, self._owner = _begun_at(self._path, self._lock, durable.upper())
+                self._reads = _Reads(self._path, self._lock)
+            except BaseException:
+                self._lock.close()
+                raise
+        self._writer = Writer(connection, self._path, self._lock, self._owner)
+        self._store = SQLiteStore(self._reads, self._writer)
+        closing = (self._writer, self._reads, connection, self._lock, self._owner)
+        self._close = weakref.finalize(self, _close, *closing)
+
+    @property
+    def path(self) -> str:
+        """Where the file is: its real path."""
+        return self._path
+
+    @property
+    def store(self) -> SQLiteStore:
+        """What else is kept in the file, by compare-and-set."""
+        return self._store
+
+    def note(self, event: Event) -> None:
+        """Keep an event within about 20 ms. Where the disk is slower than events come, ten thousand wait; how many more
+        there were is a row of its own, of the kind `journal:lost`."""
+        self._writer.note(event)
+
+    async def find(self, key: str, *, wait: bool = False) -> Kept | None:
+        """What is kept of the call of this key. With `wait`, no earlier than a living process has ended it or died."""
+        kept = self._look(key)
+        if not wait or kept is None or kept.state != "running":
+            return kept
+        pause = _FIRST_LOOK_AFTER  # who runs it may be another process, which tells nobody
+        with self._waiting.of(key) as changed:
+            while (kept := self._look(key)) is not None and kept.state == "running":
+                await changed.wait(pause)
+                pause = min(2 * pause, _LAST_LOOK_AFTER)
+        return kept
+
+    async def begin(self, intent: Intent, *, after: Kept | None = None) -> Begun:
+        """Commit that a call is about to run, unless its key is there."""
+        row = (*intent_row(intent), None, "running", self._owner)
+
+        def change(connection: sqlite3.Connection) -> Begun:
+            found = connection.execute(_GET_CALL, row[:1]).fetchone()
+            other = connection.execute(_IS_OTHER, (row[1], row[0])).fetchone() == (1,)
+            if found is not None and text_of(found[2]) != intent.claim:
+                if not self._is_still(found, after):
+                    return Begun(kept_of(found, lives=self._lock.lives(found[13])), other)
+            connection.execute(_PUT_CALL, row)
+            return Begun(None, other)
+
+        return await self._writer.order(change)
+
+    async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
+        """Commit what the call came to, where what is there has its claim."""
+        mine = (column(intent.key), column(intent.claim))
+        if outcome is None:
+            await self._writer.order(lambda connection: connection.execute(_FORGET_CALL, mine) and None)
+        else:
+            values = (*_outcome_columns(outcome), *mine)
+            await self._writer.order(lambda connection: connection.execute(_END_CALL, values) and None)
+        self._waiting.wake(intent.key)
+
+    async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
+        """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
+        query, values = (_UNFINISHED, ()) if ticket is None else (_OF_TICKET, (column(ticket),))
+        while True:
+            rows = self._reads.rows(query, values)
+            died = {row[13] for row in rows if row[12] == "running" and row[13] not in self._dead}
+            died = {owner for owner in died if not self._lock.lives(owner)}
+            if not died:
+                break
+            self._dead |= died  # what they had committed before they died is read now
+        kept = [kept_of(row, lives=row[13] not in self._dead) for row in rows]
+        return [call for call in kept if call.state != "running"]
+
+    async def settle(self, kept: Kept, outcome: JsonObject) -> bool:
+        """Commit the outcome of a call that was cut off or deferred; whether it still was as `kept` says."""
+        intent = kept.intent
+        mine = (column(intent.key), column(intent.claim))
+        values = (*_outcome_columns(outcome), *mine)
+
+        def change(connection: sqlite3.Connection) -> bool:
+            found = connection.execute(_GET_CALL, mine[:1]).fetchone()
+            if found is None or not self._is_still(found, kept):
+                return False
+            connection.execute(_END_CALL, values)
+            return True
+
+        settled = await self._writer.order(change)
+        if settled:
+            self._waiting.wake(intent.key)
+        return settled
+
+    async def take(self, key: str, expires_at: float) -> bool:
+        """Note that the suspended call of this key is taken up; whether it had not been."""
+        name = column(_TAKEN + key)
+
+        def change(connection: sqlite3.Connection) -> bool:
+            connection.execute("DELETE FROM store WHERE expires_at <= ?", (time.time(),))
+            row = (name, "true", expires_at)
+            return connection.execute("INSERT OR IGNORE INTO store VALUES (?, ?, ?)", row).rowcount == 1
+
+        return await self._writer.order(change)
+
+    async def flush(self) -> None:
+        """Wait until all events that were noted are committed."""
+        await self._writer.order(lambda connection: None)
+
+    def close(self) -> None:
+        """Commit what is left, and let go of the file. What still runs counts as cut off. It may be closed twice."""
+        self._close()
+
+    def _is_still(self, row: Row, kept: Kept | None) -> bool:
+        """Whether a call that is open is as it was when `kept` was read; within a transaction."""
+        if kept is None or kept.state not in OPEN or text_of(row[2]) != kept.intent.claim:
+            return False
+        found = kept_of(row, lives=self._lock.lives(row[13]))
+        return found.state == kept.state and json_text(found.outcome) == json_text(kept.outcome)
+
+    def _look(self, key: str) -> Kept | None:
+        while True:
+            rows = self._reads.rows(_GET_CALL, (column(key),))
+            if not rows:
+                return None
+            owner, lives = rows[0][13], True
+            if rows[0][12] == "running":
+                known = owner in self._dead
+                lives = not known and self._lock.lives(owner)
+                if not lives and not known:
+                    self._dead.add(owner)
+                    continue  # it may have ended the call before it died
+            return kept_of(rows[0], lives=lives)
+
+
+class SQLiteStore:
+    """The store of an `SQLiteJournal`, in the same file. See docs/journal.md."""
+
+    def __init__(self, reads: _Reads, writer: Writer) -> None:
+        self._reads = reads
+        self._writer = writer
+
+    def get(self, key: str) -> JsonValue:
+        """A copy of the value, or `None`.
+
+        Raises:
+            StoreError: where the file cannot be read.
+        """
+        with _told_by_store():
+            rows = self._reads.rows("SELECT value FROM store WHERE key = ?", (column(_STORED + key),))
+        return json.loads(rows[0][0]) if rows else None
+
+    def compare_and_set(self, key: str, old: JsonValue, new: JsonValue) -> bool:
+        """Put `new` in the place of `old`, whatever other processes do; whether `old` was there.
+
+        Raises:
+            StoreError: where the file cannot be read or written.
+        """
+        name, before, after = column(_STORED + key), json_text(old), json_text(new)
+
+        def change(connection: sqlite3.Connection) -> bool:
+            found = connection.execute("SELECT value FROM store WHERE key = ?", (name,)).fetchone()
+            if (found[0] if found else "null") != before:
+                return False
+            if new is None:
+                connection.execute("DELETE FROM store WHERE key = ?", (name,))
+            else:
+                connection.execute("INSERT OR REPLACE INTO store VALUES (?, ?, NULL)", (name, after))
+            return True
+
+        with _told_by_store():
+            return self._writer.order_now(change)
+
+    def items(self, prefix: str = "") -> dict[str, JsonValue]:
+        """All that is there at one moment under keys that begin so, in the order of the keys.
+
+        Raises:
+            StoreError: where the file cannot be read.
+        """
+        with _told_by_store():
+            rows = self._reads.rows(_STORE_ITEMS, ())
+        found = {text_of(name)[len(_STORED) :]: value for name, value in rows}
+        return {name: json.loads(found[name]) for name in sorted(found) if name.startswith(prefix)}
+
+
+class _Reads:
+    """What reads the file, from any thread, beside whoever writes."""
+
+    def __init__(self, path: str, lock: LockFile) -> None:
+        self._path = path
+        self._lock = lock
+        self._alone = threading.Lock()
+        self._connection = connect(path, write=False)
+
+    def rows(self, query: str, values: tuple[Any, ...]) -> list[Row]:
+        self._lock.check_process()
+        with _as_journal_errors(self._path), self._alone:
+            return self._connection.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        with self._alone:
+            self._connection.close()
+
+
+def _place_of_file(path: str | os.PathLike[str]) -> str:
+    """The real path: what SQLite names the files beside it by."""
+    written = os.fspath(path)
+    if written in ("", ":memory:"):
+        raise JournalError(f"{written!r} is no path of a journal: ferrule.journal.memory() is one in memory")
+    place = os.path.realpath(written)
+    folder = os.path.dirname(place)
+    if not os.path.isdir(folder):
+        raise JournalError(f"the folder {folder!r} of the journal {written!r} is not there: make it first")
+    return place
+
+
+def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connection, int]:
+    """A connection that writes, and the number of who lives from now on."""
+    with lock.committing():
+        make_file(path)
+        connection = connect(path, write=True)
+        try:
+            prepare(connection, path, durable)
+            connection.execute("BEGIN IMMEDIATE")
+            new = (os.getpid(), socket.gethostname(), time.time())
+            made = connection.execute("INSERT INTO owners (pid, host, started_at) VALUES (?, ?, ?)", new)
+            owner = int(made.lastrowid or 0)
+            lock.own(owner)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        return connection, owner
+
+
+def _close(writer: Writer, reads: _Reads, connection: sqlite3.Connection, lock: LockFile, owner: int) -> None:
+    try:
+        lock.check_process()
+    except JournalError:  # a forked child, in which SQLite must not be used
+        return
+    writer.close()
+    reads.close()
+    try:
+        with lock.committing():  # the last connection of all makes a checkpoint when it is closed
+            with suppress(sqlite3.Error):
+                connection.execute("UPDATE owners SET closed_at = ? WHERE owner = ?", (time.time(), owner))
+            connection.close()
+    finally:
+        lock.disown(owner)
+        lock.close()
+
+
+def _outcome_columns(outcome: JsonObject) -> tuple[Any, ...]:
+    """`state`, `ended_at`, `ticket` and `outcome`."""
+    state = state_of(outcome)
+    return state, time.time() if state == "ended" else None, column(ticket_of(outcome)), json_text(outcome)
+
+
+@contextmanager
+def _as_journal_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(f"the journal {path!r} {_wrong(error)}") from error
+    except OSError as error:
+        raise JournalError(f"the journal {path!r} cannot be opened: {error.strerror or error}") from error
+
+
+def _wrong(error: sqlite3.Error) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the first byte is the kind
+    if code == sqlite3.SQLITE_NOTADB:
+        return "is no SQLite file: give another path"
+    if code == sqlite3.SQLITE_CORRUPT:
+        return f"is damaged ({error}): move it away to begin anew; `sqlite3 FILE .recover` saves what can be read"
+    return f"cannot be used: {error}"
+
+
+@contextmanager
+def _told_by_store() -> Iterator[None]:
+    try:
+        yield
+    except JournalError as error:
+        raise StoreError(str(error)) from error

@@ -1,0 +1,662 @@
+"""`JournalContract`: what every journal promises, as tests for one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import itertools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ferrule.errors import DefinitionError
+from ferrule.types import Journal
+from ferrule.values.call import ToolCall
+from ferrule.values.event import Event
+from ferrule.values.frozen import JsonObject, freeze
+from ferrule.values.kept import Intent, Kept
+from ferrule.values.result import ToolResult
+
+_T = TypeVar("_T")
+
+_SECONDS = 60.0
+"""How long any of the tests waits for something that has to come."""
+_ODD_TEXT = "é 文 🙂 \0 \x1f \x7f \u2028 \u202e \ud800 ' \" \\ % ; -- NULL"
+_ENDED: JsonObject = {"status": "ok", "output": {"paid": 7}}
+_OTHERWISE: JsonObject = {"status": "failed", "output": None, "error": "no"}
+_JSON: JsonObject = {
+    "status": "ok",
+    "output": [None, True, False, 0, -1, 2**53 + 1, 10**40, 0.1, 1e300, -0.0, "", _ODD_TEXT, [[[]]], {"": {"a": []}}],
+    _ODD_TEXT: _ODD_TEXT,
+    "content": [{"text": _ODD_TEXT}],
+}
+_AT = 1_700_000_000.25
+_numbers = itertools.count(1)
+
+
+class JournalContract:
+    """What every journal promises, as tests: a class of yours, and pytest runs them. See docs/journal.md#your-own.
+
+        class TestPostgres(JournalContract):
+            def make(self):
+                return PostgresJournal(new_database())
+
+            def second(self, journal):
+                return PostgresJournal(journal.address)
+
+            def reopen(self, journal):
+                journal.close()
+                return PostgresJournal(journal.address)
+
+    Each test makes journals of its own and closes them; each waits for a minute at most. What they are asked is asked
+    in several loops and threads, as several runners would.
+    """
+
+    def make(self) -> Journal:
+        """A new journal, in which nothing is kept; made outside of any loop."""
+        raise DefinitionError(f"{type(self).__name__} needs a method make(self) that gives a new, empty journal")
+
+    def second(self, journal: Journal) -> Journal:
+        """Another journal on what `journal` keeps, as a second process has it; the same where there can be none."""
+        raise DefinitionError(f"{type(self).__name__} needs a method second(self, journal)")
+
+    def reopen(self, journal: Journal) -> Journal:
+        """What a new process finds after the one of `journal` has died; `journal` is not used any more."""
+        raise DefinitionError(f"{type(self).__name__} needs a method reopen(self, journal)")
+
+    # What is kept
+
+    def test_of_a_key_that_nobody_has_begun_nothing_is_kept(self) -> None:
+        async def check(journal: Journal) -> None:
+            assert isinstance(journal, Journal), f"{journal!r} is no subclass of ferrule.Journal"
+            await journal.begin(_new_intent())
+            for wait in (False, True):
+                found = await journal.find("0" * 32, wait=wait)
+                assert found is None, f"find gave {found!r} for a key that is not there"
+            assert await journal.unfinished() == []
+
+        self._run(check)
+
+    def test_a_call_that_was_begun_runs_and_is_kept_as_it_was_given(self) -> None:
+        async def check(journal: Journal) -> None:
+            plain = _new_intent()
+            text = _ODD_TEXT
+            strange = _new_intent(
+                call_id=text,
+                tool_name=text,
+                principal=text,
+                session=text,
+                parent=text,
+                fingerprint=text,
+                arguments=_JSON,
+            )
+            big = _new_intent(arguments={"text": "x" * 5_000_000, "list": list(range(100_000))})
+            for intent in (plain, strange, big):
+                _is_ours(await journal.begin(intent))
+            for intent in (plain, strange, big):
+                for one in (journal, self._another(journal)):
+                    _is_kept(await one.find(intent.key), Kept(intent=intent, state="running"))
+
+        self._run(check)
+
+    def test_an_outcome_is_kept_as_it_was_given(self) -> None:
+        async def check(journal: Journal) -> None:
+            big: JsonObject = {"status": "ok", "output": _ODD_TEXT * 200_000}
+            for outcome in (_ENDED, _OTHERWISE, _JSON, freeze(_JSON), big):
+                intent = await _begun(journal)
+                await journal.end(intent, outcome)
+                for one in (journal, self._another(journal)):
+                    for wait in (False, True):
+                        _is_kept(
+                            await one.find(intent.key, wait=wait), Kept(intent=intent, state="ended", outcome=outcome)
+                        )
+
+        self._run(check)
+
+    def test_what_is_changed_afterwards_changes_nothing_that_is_kept(self) -> None:
+        async def check(journal: Journal) -> None:
+            arguments: dict[str, Any] = {"list": [1]}
+            outcome: dict[str, Any] = {"status": "ok", "output": [1]}
+            intent = _new_intent(arguments=arguments)
+            expected = copy.deepcopy(Kept(intent=intent, state="ended", outcome=outcome))
+            await journal.begin(intent)
+            await journal.end(intent, outcome)
+            arguments["list"].append(2)
+            outcome["output"].append(2)
+            found = await journal.find(intent.key)
+            _is_kept(found, expected)
+            assert found is not None and found.outcome is not None
+            for value in (found.outcome["output"], found.intent.arguments["list"]):
+                _try_to_append(value)
+            _is_kept(await journal.find(intent.key), expected)
+
+        self._run(check)
+
+    def test_what_is_no_json_is_refused_and_leaves_the_call_as_it_was(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            for wrong in (object(), float("nan"), {1, 2}):
+                try:
+                    await journal.end(intent, {"status": "ok", "output": wrong})
+                except Exception:
+                    continue
+                raise AssertionError(f"it took {wrong!r} in an outcome, which no other program can read")
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
+            await journal.end(intent, _ENDED)
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+
+        self._run(check)
+
+    # Whose a call is
+
+    def test_a_key_that_is_there_is_not_begun_again_and_what_is_kept_is_told(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            for outcome in (None, _ENDED):
+                if outcome is not None:
+                    await journal.end(intent, outcome)
+                expected = Kept(intent=intent, state="ended" if outcome else "running", outcome=outcome)
+                for after in (None, expected, replace(expected, state="cut_off")):
+                    for one in (journal, self._another(journal)):
+                        begun = await one.begin(_comes_again(intent), after=after)
+                        _is_kept(begun.kept, expected)
+                        _is_kept(await journal.find(intent.key), expected)
+
+        self._run(check)
+
+    def test_the_same_claim_begins_it_again(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            changed = replace(intent, arguments={"amount": 8}, fingerprint="another", at=_AT + 1)
+            _is_ours(await journal.begin(changed))
+            _is_kept(await journal.find(intent.key), Kept(intent=changed, state="running"))
+
+        self._run(check)
+
+    def test_of_a_hundred_that_begin_a_key_at_once_exactly_one_has_it(self) -> None:
+        journal = self.make()
+        both = [journal, self._another(journal)]
+        first = _new_intent()
+
+        async def begin(place: int) -> list[Any]:
+            intents = [_comes_again(first) for _ in range(25)]
+            return await _together(both[(place + at) % 2].begin(intent) for at, intent in enumerate(intents))
+
+        try:
+            begun = [one for many in _in_threads(4, begin) for one in many]
+            ours = [one for one in begun if one.kept is None]
+            assert len(ours) == 1, f"{len(ours)} of a hundred were told that the call is theirs"
+            kept = asyncio.run(_bounded(journal.find(first.key)))
+            assert kept is not None
+            for one in begun:
+                if one.kept is not None:
+                    _is_kept(one.kept, kept)
+        finally:
+            self._close(*both)
+
+    def test_nobody_ends_or_forgets_the_call_of_another_claim(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            for one in (journal, self._another(journal)):
+                for outcome in (_OTHERWISE, None):
+                    await one.end(_comes_again(intent), outcome)
+                    _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
+            await journal.end(intent, _ENDED)
+            for outcome in (_OTHERWISE, None):
+                await journal.end(_comes_again(intent), outcome)
+                _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+
+        self._run(check)
+
+    def test_the_end_of_what_is_not_there_is_nothing(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = _new_intent()
+            for outcome in (_ENDED, None):
+                await journal.end(intent, outcome)
+                assert await journal.find(intent.key) is None, "an end made a call that was never begun"
+
+        self._run(check)
+
+    def test_what_is_forgotten_may_be_begun_by_anybody(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            await journal.end(intent, None)
+            assert await journal.find(intent.key) is None, "it is kept, and was to be forgotten"
+            another = _comes_again(intent)
+            _is_ours(await self._another(journal).begin(another))
+            _is_kept(await journal.find(intent.key), Kept(intent=another, state="running"))
+
+        self._run(check)
+
+    def test_other_arguments_under_one_reference_are_told(self) -> None:
+        async def check(journal: Journal) -> None:
+            first = _new_intent()
+            another = _new_intent(reference=first.reference)
+            begun = [await journal.begin(first), await journal.begin(_comes_again(first)), await journal.begin(first)]
+            assert not any(one.other_arguments for one in begun), "the same key is told as other arguments"
+            await journal.end(first, _ENDED)
+            for again in range(2):
+                assert (await journal.begin(another)).other_arguments, f"begun {again + 1} times, and nothing was told"
+            assert (await journal.begin(_comes_again(first))).other_arguments
+            assert not (await journal.begin(_new_intent())).other_arguments, "of another reference"
+            await journal.end(another, None)
+            assert not (await journal.begin(_comes_again(first))).other_arguments, "of one that was forgotten"
+
+        self._run(check)
+
+    # After a process has died
+
+    def test_what_ran_in_a_process_that_died_is_cut_off_and_all_else_is_as_it_was(self) -> None:
+        async def before(journal: Journal) -> list[Kept]:
+            ended, deferred, running = [await _begun(journal) for _ in range(3)]
+            await journal.end(ended, _ENDED)
+            await journal.end(deferred, _deferred())
+            await journal.end(await _begun(journal), None)
+            return [
+                Kept(intent=ended, state="ended", outcome=_ENDED),
+                Kept(intent=deferred, state="deferred", outcome=_deferred()),
+                Kept(intent=running, state="cut_off"),
+            ]
+
+        async def after(journal: Journal, expected: list[Kept]) -> None:
+            for kept in expected:
+                for wait in (False, True):
+                    _is_kept(await journal.find(kept.intent.key, wait=wait), kept)
+                _is_kept((await journal.begin(_comes_again(kept.intent))).kept, kept)
+            _are_kept(await journal.unfinished(), expected[1:])
+
+        self._run_twice(before, after)
+
+    def test_what_was_cut_off_is_begun_again_by_one_that_has_read_it(self) -> None:
+        async def after(journal: Journal, old: Intent) -> None:
+            read = await journal.find(old.key)
+            begun = await _together(journal.begin(_comes_again(old), after=read) for _ in range(100))
+            assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
+            kept = await journal.find(old.key)
+            assert kept is not None and kept.state == "running" and kept.intent.claim != old.claim, f"{kept!r}"
+            for outcome in (_OTHERWISE, None):
+                await journal.end(old, outcome)  # as one that was thought dead might
+                _is_kept(await journal.find(old.key), kept)
+            assert await journal.unfinished() == []
+            await journal.end(kept.intent, _ENDED)
+            _is_kept(await journal.find(old.key), replace(kept, state="ended", outcome=_ENDED))
+
+        self._run_twice(_begun, after)
+
+    def test_what_was_deferred_is_begun_again_by_one_that_has_read_it_as_it_is(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            await journal.end(intent, _deferred(poll_at=1.5))
+            first = await journal.find(intent.key)
+            assert first is not None and await journal.settle(first, _deferred(poll_at=2.5))
+            kept = Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5))
+            for wrong in (None, first, replace(kept, state="cut_off"), replace(kept, intent=_comes_again(intent))):
+                _is_kept((await journal.begin(_comes_again(intent), after=wrong)).kept, kept)
+            both = [self._another(journal), journal]
+            begun = await _together(both[at % 2].begin(_comes_again(intent), after=kept) for at in range(100))
+            assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
+            found = await journal.find(intent.key)
+            assert found is not None and (found.state, found.outcome) == ("running", None), f"{found!r}"
+            assert await journal.unfinished() == [] == await journal.unfinished(ticket="t1")
+
+        self._run(check)
+
+    # What is settled later
+
+    def test_what_was_cut_off_is_settled_once(self) -> None:
+        async def after(journal: Journal, intent: Intent) -> None:
+            cut_off = await journal.find(intent.key)
+            assert cut_off is not None
+            settled = await _together(journal.settle(cut_off, {**_ENDED, "by": at}) for at in range(100))
+            assert settled.count(True) == 1, f"{settled.count(True)} of a hundred have settled it"
+            ended = Kept(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
+            _is_kept(await journal.find(intent.key), ended)
+            assert await journal.unfinished() == []
+            assert not await journal.settle(ended, _OTHERWISE), "it settled a call that has its outcome"
+            _is_kept(await journal.find(intent.key), ended)
+
+        self._run_twice(_begun, after)
+
+    def test_what_was_deferred_is_settled_where_it_still_is_as_it_was_read(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            await journal.end(intent, _deferred(poll_at=1.5))
+            first = await journal.find(intent.key)
+            _is_kept(first, Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=1.5)))
+            assert first is not None
+            assert await self._another(journal).settle(first, _deferred(poll_at=2.5))
+            assert not await journal.settle(first, _ENDED), "it was looked at since, and has another outcome"
+            later = await journal.find(intent.key)
+            _is_kept(later, Kept(intent=intent, state="deferred", outcome=_deferred(poll_at=2.5)))
+            assert later is not None
+            assert await journal.settle(later, _ENDED)
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+            assert not await journal.settle(later, _OTHERWISE)
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+
+        self._run(check)
+
+    def test_nothing_is_settled_that_runs_or_was_forgotten_or_is_another_claims(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            for state in ("running", "cut_off", "deferred", "ended"):
+                kept = Kept(intent=intent, state=state)
+                assert not await journal.settle(kept, _OTHERWISE), f"it settled a call that runs, as {state}"
+            await journal.end(intent, _deferred())
+            kept = Kept(intent=_comes_again(intent), state="deferred", outcome=_deferred())
+            assert not await journal.settle(kept, _OTHERWISE), "it settled the call of another claim"
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="deferred", outcome=_deferred()))
+            await journal.end(intent, None)
+            assert not await journal.settle(replace(kept, intent=intent), _OTHERWISE), "it settled what was forgotten"
+            assert await journal.find(intent.key) is None
+
+        self._run(check)
+
+    def test_what_is_unfinished_is_told_the_oldest_first_and_by_its_ticket(self) -> None:
+        async def check(journal: Journal) -> None:
+            deferred = [_new_intent(at=_AT + at) for at in (3, 1, 2)]
+            for intent in deferred:
+                await journal.begin(intent)
+                await journal.end(intent, _deferred(ticket=f"{_ODD_TEXT} {intent.at}"))
+            await _begun(journal)  # it runs
+            await journal.end(await _begun(journal), {**_ENDED, "pending": {"state": {"ticket": "t"}}})
+            kept = [
+                Kept(intent=intent, state="deferred", outcome=_deferred(ticket=f"{_ODD_TEXT} {intent.at}"))
+                for intent in sorted(deferred, key=lambda one: one.at)
+            ]
+            for one in (journal, self._another(journal)):
+                _are_kept(await one.unfinished(), kept)
+                for call in kept:
+                    _are_kept(await one.unfinished(ticket=f"{_ODD_TEXT} {call.intent.at}"), [call])
+                assert await one.unfinished(ticket="t") == [], "of a call that has ended"
+                assert await one.unfinished(ticket="") == []
+            assert await journal.settle(kept[0], _ENDED)
+            _are_kept(await journal.unfinished(), kept[1:])
+            assert await journal.unfinished(ticket=f"{_ODD_TEXT} {kept[0].intent.at}") == []
+
+        self._run(check)
+
+    # Waiting
+
+    def test_who_waits_for_a_call_is_answered_when_it_has_ended_and_not_before(self) -> None:
+        async def check(journal: Journal) -> None:
+            for outcome in (_ENDED, None, _deferred()):
+                for one in (journal, self._another(journal)):
+                    intent = await _begun(journal)
+                    waiting = [asyncio.ensure_future(one.find(intent.key, wait=True)) for _ in range(3)]
+                    for _ in range(5):
+                        await one.find(intent.key)
+                    assert not any(task.done() for task in waiting), "it did not wait for a call that runs"
+                    await journal.end(intent, outcome)
+                    expected = await journal.find(intent.key)
+                    for found in await asyncio.gather(*waiting):
+                        if expected is None:
+                            assert found is None, f"it was forgotten, and who waited was given {found!r}"
+                        else:
+                            _is_kept(found, expected)
+
+        self._run(check)
+
+    def test_who_waits_in_another_loop_is_answered_too(self) -> None:
+        journal = self.make()
+        another = self._another(journal)
+        intent = asyncio.run(_bounded(_begun(journal)))
+        looked = threading.Barrier(3, timeout=_SECONDS)
+
+        async def wait(place: int) -> Kept | None:
+            one = (journal, another)[place]
+            task = asyncio.ensure_future(one.find(intent.key, wait=True))
+            await one.find(intent.key)
+            looked.wait()
+            return await task
+
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(_in_threads, 2, wait)
+                looked.wait()
+                asyncio.run(_bounded(journal.end(intent, _ENDED)))
+                for found in waiting.result(_SECONDS):
+                    _is_kept(found, Kept(intent=intent, state="ended", outcome=_ENDED))
+        finally:
+            self._close(another, journal)
+
+    def test_who_stops_waiting_disturbs_nobody(self) -> None:
+        async def check(journal: Journal) -> None:
+            intent = await _begun(journal)
+            given_up, waiting = (asyncio.ensure_future(journal.find(intent.key, wait=True)) for _ in range(2))
+            for _ in range(3):
+                await journal.find(intent.key)
+            given_up.cancel()
+            await asyncio.wait({given_up})
+            await journal.end(intent, _ENDED)
+            _is_kept(await waiting, Kept(intent=intent, state="ended", outcome=_ENDED))
+
+        self._run(check)
+
+    # Taken once
+
+    def test_a_key_is_taken_once_until_it_expires(self) -> None:
+        async def before(journal: Journal) -> float:
+            later = time.time() + 1_000
+            for key in ("one", _ODD_TEXT, ""):
+                assert await journal.take(key, later), f"{key!r} had never been taken"
+                for one in (journal, self._another(journal)):
+                    assert not await one.take(key, later), f"{key!r} was taken twice"
+            assert await journal.take("old", time.time() - 1)
+            assert await journal.take("old", later), "it had expired"
+            assert not await journal.take("old", later)
+            taken = await _together(journal.take("raced", later) for _ in range(100))
+            assert taken.count(True) == 1, f"{taken.count(True)} of a hundred have taken it"
+            return later
+
+        async def after(journal: Journal, later: float) -> None:
+            for key in ("one", _ODD_TEXT, "", "old", "raced"):
+                assert not await journal.take(key, later), f"{key!r} was taken again by a new process"
+
+        self._run_twice(before, after)
+
+    # The store
+
+    def test_its_store_changes_what_is_as_it_was_and_nothing_else(self) -> None:
+        async def before(journal: Journal) -> dict[str, Any]:
+            await journal.take("taken", time.time() + 1_000)
+            await _begun(journal)
+            for at, one in enumerate((journal, self._another(journal))):
+                store, key = one.store, f"{_ODD_TEXT}{at}"
+                assert store.get(key) is None and not store.compare_and_set(key, {"a": 1}, 2)
+                assert store.compare_and_set(key, None, {"b": [1], "a": _ODD_TEXT})
+                assert not store.compare_and_set(key, None, 3), "what was there was taken for nothing"
+                assert store.get(key) == {"a": _ODD_TEXT, "b": [1]}
+                assert store.compare_and_set(key, {"a": _ODD_TEXT, "b": [1]}, [at]), "equal JSON was not equal"
+                assert not store.compare_and_set(key, [at, at], [7]) and store.get(key) == [at]
+                assert store.compare_and_set("gone", None, 1) and store.compare_and_set("gone", 1, None)
+            found = journal.store.items()
+            assert found == {f"{_ODD_TEXT}0": [0], f"{_ODD_TEXT}1": [1]}, f"items gave {found!r}"
+            return found
+
+        async def after(journal: Journal, found: dict[str, Any]) -> None:
+            assert journal.store.items() == found
+
+        self._run_twice(before, after)
+
+    def test_its_store_has_items_by_the_beginning_of_their_keys_in_order(self) -> None:
+        async def check(journal: Journal) -> None:
+            for key in ("b/2", "a/1", "b/10", "B/1", "b", "b%"):
+                assert journal.store.compare_and_set(key, None, key)
+            assert list(journal.store.items("b/").items()) == [("b/10", "b/10"), ("b/2", "b/2")]
+            assert list(journal.store.items()) == ["B/1", "a/1", "b", "b%", "b/10", "b/2"]
+            assert list(journal.store.items("b%")) == ["b%"] and journal.store.items("c") == {}
+
+        self._run(check)
+
+    def test_of_a_hundred_that_count_in_its_store_each_is_counted(self) -> None:
+        journal = self.make()
+        both = [journal, self._another(journal)]
+
+        async def count(place: int) -> None:
+            store = both[place % 2].store
+            for _ in range(25):
+                while not store.compare_and_set("count", now := store.get("count"), (now or 0) + 1):
+                    pass
+
+        try:
+            _in_threads(4, count)
+            assert journal.store.get("count") == 100
+        finally:
+            self._close(*both)
+
+    # Events
+
+    def test_events_are_taken_from_any_thread_and_none_breaks_it(self) -> None:
+        async def check(journal: Journal) -> None:
+            def note(_: int) -> None:
+                for event in _some_events():
+                    journal.note(event)
+
+            with ThreadPoolExecutor(4) as pool:
+                for _ in pool.map(note, range(4)):
+                    pass
+            note(0)
+            await journal.flush()
+            intent = await _begun(journal)
+            await journal.end(intent, _ENDED)
+            _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
+
+        self._run(check)
+
+    def test_it_may_be_closed_twice(self) -> None:
+        journal = self.make()
+        journal.note(_some_events()[0])
+        journal.close()
+        journal.close()
+
+    # How they are run
+
+    def _run(self, check: Callable[[Journal], Coroutine[Any, Any, object]]) -> None:
+        journal = self.make()
+        try:
+            asyncio.run(_bounded(check(journal)))
+        finally:
+            self._close(journal)
+
+    def _run_twice(
+        self,
+        before: Callable[[Journal], Coroutine[Any, Any, _T]],
+        after: Callable[[Journal, _T], Coroutine[Any, Any, object]],
+    ) -> None:
+        """One process, and one after it has died."""
+        journal = self.make()
+        try:
+            kept = asyncio.run(_bounded(before(journal)))
+            self._close_others()
+            journal = self.reopen(journal)
+            asyncio.run(_bounded(after(journal, kept)))
+        finally:
+            self._close(journal)
+
+    def _another(self, journal: Journal) -> Journal:
+        """The same one in all of a test."""
+        others: list[Journal] = self.__dict__.setdefault("_others", [])
+        if not others:
+            others.append(self.second(journal))
+        return others[0]
+
+    def _close(self, *journals: Journal) -> None:
+        self._close_others()
+        for journal in journals:
+            journal.close()
+
+    def _close_others(self) -> None:
+        for other in self.__dict__.pop("_others", []):
+            other.close()
+
+
+def _new_intent(**facts: Any) -> Intent:
+    """The intent of a new call."""
+    number = next(_numbers)
+    given: dict[str, Any] = {
+        "key": f"{number:032x}",
+        "reference": f"reference {number}",
+        "claim": f"claim {number}",
+        "call_id": f"call_{number}",
+        "tool_name": "pay",
+        "principal": "ada",
+        "session": "s",
+        "parent": None,
+        "fingerprint": "f",
+        "arguments": {"amount": 7},
+        "at": _AT + number / 1024,
+    }
+    return Intent(**{**given, **facts})
+
+
+def _comes_again(intent: Intent) -> Intent:
+    """The same call, from somewhere else."""
+    return replace(intent, claim=f"claim {next(_numbers)}", at=intent.at + 10)
+
+
+def _deferred(ticket: str = "t1", poll_at: float | None = None) -> JsonObject:
+    return {"status": "suspended", "output": None, "pending": {"state": {"ticket": ticket, "poll_at": poll_at}}}
+
+
+async def _begun(journal: Journal) -> Intent:
+    intent = _new_intent()
+    _is_ours(await journal.begin(intent))
+    return intent
+
+
+def _is_ours(begun: Any) -> None:
+    assert begun.kept is None, f"begin gave {begun!r} for a call that nobody has begun"
+
+
+def _is_kept(found: Kept | None, expected: Kept) -> None:
+    assert found is not None, f"nothing is kept of {_said_of(expected)}"
+    assert found.state == expected.state, f"it is {found.state!r}, and not {expected.state!r}: {_said_of(expected)}"
+    assert found == expected, f"kept is {_said_of(found)}, and not {_said_of(expected)}"
+
+
+def _are_kept(found: list[Kept], expected: list[Kept]) -> None:
+    assert found == expected, f"unfinished are {found!r:.2000}, and not {expected!r:.2000}"
+
+
+def _said_of(kept: Kept) -> str:
+    return f"{kept!r:.2000}"
+
+
+def _try_to_append(value: Any) -> None:
+    with contextlib.suppress(TypeError):  # it is frozen
+        value.append("changed")
+
+
+def _some_events() -> list[Event]:
+    call = ToolCall("c1", "pay", {"amount": 7})
+    odd = ToolCall(_ODD_TEXT, _ODD_TEXT, _ODD_TEXT, parent=_ODD_TEXT)
+    result = ToolResult({"paid": object()}, call=call, tool_name="pay", metadata={"by": {1, 2}})
+    broken = ToolResult(error=_ODD_TEXT, call=odd, exception=ValueError(_ODD_TEXT))
+    return [
+        Event("tool:pre", call, session="s", principal="ada"),
+        Event("tool:pre", odd, session=_ODD_TEXT, principal=_ODD_TEXT),
+        Event("tool:progress", call, {"done": 1, "total": None, "message": _ODD_TEXT, "chunk": object()}),
+        Event("tool:post", call, result),
+        Event("tool:error", odd, broken),
+        Event("tools:changed", ToolCall("", "", None), {"added": ["pay"]}),
+    ]
+
+
+async def _together(waited: Any) -> list[Any]:
+    return list(await asyncio.gather(*waited))
+
+
+async def _bounded(waited: Awaitable[_T]) -> _T:
+    async with asyncio.timeout(_SECONDS):
+        return await waited
+
+
+def _in_threads(count: int, make: Callable[[int], Coroutine[Any, Any, _T]]) -> list[_T]:
+    """What each gives, in a thread with a loop of its own."""
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda place: asyncio.run(_bounded(make(place))), range(count)))
