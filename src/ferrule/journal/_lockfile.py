@@ -46,11 +46,16 @@ class LockFile:
         self._owned: set[int] = set()
         self._committing = threading.Lock()
 
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether this process has the locks, and not the one that it was forked from."""
+        return os.getpid() == self._process
+
     def check_process(self) -> None:
         """Raises:
         JournalError: in a process that was forked from the one that has the locks.
         """
-        if os.getpid() != self._process:
+        if not self.is_of_this_process:
             raise JournalError(
                 f"the journal of {self.path!r} was open when this process was forked, and belongs to its parent: "
                 "SQLite cannot be used on both sides of a fork. Open it after the fork, or start processes by 'spawn'"
@@ -107,7 +112,7 @@ class LockFile:
         """Use it once less; at the last, the locks are gone."""
         with _opening:
             self._users -= 1
-            if self._users == 0 and os.getpid() == self._process:
+            if self._users == 0 and self.is_of_this_process:
                 _files.pop(self._identity, None)
                 os.close(self._descriptor)
 
@@ -140,12 +145,21 @@ def open_lock_file(path: str, *, make: bool = True) -> LockFile:
             if known is not None:
                 known.check_process()
                 return known.open()
-        flags = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | (os.O_CREAT if make else 0)
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = _descriptor_of(path, make)
         opened = os.fstat(descriptor)
         identity = (opened.st_dev, opened.st_ino)
         file = _files[identity] = LockFile(path, descriptor, identity)
         return file.open()
+
+
+def _descriptor_of(path: str, make: bool) -> int:
+    flags = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.open(path, os.O_RDWR | flags | (os.O_CREAT if make else 0), 0o600)
+    except PermissionError:
+        if make:
+            raise
+        return os.open(path, os.O_RDONLY | flags)  # enough to see who lives
 
 
 _lock_byte: Callable[[int, int, bool], None]

@@ -20,6 +20,9 @@ CALL_COLUMNS = f"{INTENT_COLUMNS}, outcome, state, owner"
 EVENT_COLUMNS = "at, kind, call_id, tool_name, principal, session, parent, owner, data"
 OPEN = ("cut_off", "deferred")
 """The states of a call whose outcome somebody else may give."""
+MOST_CHARACTERS = 100_000_000
+"""How long the data of one event are at most; SQLite has a limit of ten times that."""
+_OF_PENDING = ("kind", "expires_at", "reason")
 LOST = "journal:lost"
 """The kind of the row that says how many events are missing here."""
 
@@ -101,41 +104,54 @@ def ticket_of(outcome: JsonObject) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def event_row(event: Event, owner: int) -> tuple[Column, ...]:
-    """The values of `EVENT_COLUMNS`."""
-    call = event.call
-    return (
-        event.at,
-        event.kind,
-        column(call.id) or "",
-        column(call.name) or "",
-        column(event.principal),
-        column(event.session),
-        column(call.parent),
-        owner,
-        json_text(_told(event)),
-    )
+class EventRows:
+    """Makes rows of events, in the order in which they came; `owner` is the process."""
 
+    def __init__(self, owner: int) -> None:
+        self._owner = owner
+        self._inputs: dict[str, str] = {}  # of the calls that have not ended, to write what has changed alone
 
-def lost_row(count: int, at: float, owner: int) -> tuple[Column, ...]:
-    """The row that says that `count` events are missing before it."""
-    return (at, LOST, "", "", None, None, None, owner, json_text({"count": count}))
+    def row(self, event: Event) -> tuple[Column, ...]:
+        """The values of `EVENT_COLUMNS`."""
+        call = event.call
+        text = json_text(self._told(event))
+        if len(text) > MOST_CHARACTERS:
+            text = json_text({"characters": len(text)})
+        return (
+            event.at,
+            event.kind,
+            column(call.id) or "",
+            column(call.name) or "",
+            column(event.principal),
+            column(event.session),
+            column(call.parent),
+            self._owner,
+            text,
+        )
 
+    def lost(self, count: int, at: float) -> tuple[Column, ...]:
+        """The row that says that `count` events are missing before it."""
+        return (at, LOST, "", "", None, None, None, self._owner, json_text({"count": count}))
 
-def _told(event: Event) -> dict[str, Any]:
-    """What is kept of an event besides its columns."""
-    data = event.data
-    if event.kind == "tool:pre":
-        return {"input": jsonable(data["input"])}
-    decision, result = data.get("decision"), data.get("result")
-    if isinstance(decision, Decision):
-        said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
-        return {**said, "by": jsonable(data.get("by", decision.by))}
-    if isinstance(result, ToolResult):
-        record = result.record()
-        del record["pending"]
-        return record
-    return {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")}
+    def _told(self, event: Event) -> Any:
+        """What is kept of an event besides its columns."""
+        data, call_id = event.data, event.call.id
+        if event.kind == "tool:pre":
+            told = {"input": jsonable(data["input"])}
+            self._inputs[call_id] = json_text(told)
+            return told
+        decision, result = data.get("decision"), data.get("result")
+        if isinstance(decision, Decision):
+            said = {"kind": decision.kind, "reason": decision.reason, "rule": decision.rule}
+            shown = {"input": jsonable(data["input"])}
+            changed = shown if self._inputs.get(call_id) != json_text(shown) else {}
+            return {**said, "by": jsonable(data.get("by", decision.by)), **changed}
+        if isinstance(result, ToolResult):
+            self._inputs.pop(call_id, None)
+            record, pending = result.record(), result.pending
+            record["pending"] = pending and {name: jsonable(pending.get(name)) for name in _OF_PENDING}
+            return record
+        return {name: jsonable(value) for name, value in data.items() if name not in ("tool_name", "input")} or None
 
 
 def _json_mapping(value: object) -> Any:

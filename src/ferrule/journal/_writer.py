@@ -1,7 +1,10 @@
 """The thread that writes a journal: all that waits is committed in one transaction, and then told.
 
-order(change, …)    a change that somebody waits for; it is in the next transaction
-note(event)         nobody waits; in the next transaction, at most 20 ms later
+order(change)   a change that somebody waits for; it is in the next transaction
+note(event)     nobody waits; it is in the next transaction, which begins at most 20 ms later
+
+Who is waited for sees all events that were noted before in the same transaction. One that fails has changed nothing and
+everybody who waited is told; events, and what was to be written `surely`, are tried again.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ferrule.errors import JournalError
 from ferrule.journal._lockfile import LockFile
-from ferrule.journal._rows import EVENT_COLUMNS, event_row, lost_row
+from ferrule.journal._rows import EVENT_COLUMNS, EventRows
 from ferrule.values.event import Event
 
 log = logging.getLogger("ferrule")
@@ -42,17 +45,21 @@ _INSERT_EVENT = f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * 
 class _Order:
     """A change that somebody waits for."""
 
-    __slots__ = ("answer", "change", "error", "future", "loop")
+    __slots__ = ("answer", "change", "error", "future", "loop", "surely", "then")
 
     def __init__(
         self,
         change: Change[Any],
         future: asyncio.Future[Any] | Future[Any],
         loop: asyncio.AbstractEventLoop | None,
+        then: Callable[[], object] | None = None,
+        surely: bool = False,
     ) -> None:
         self.change = change
         self.future = future
         self.loop = loop
+        self.then = then
+        self.surely = surely
         self.answer: Any = None
         self.error: Exception | None = None
 
@@ -66,21 +73,26 @@ class _Order:
 
 
 class Writer:
-    """Writes through `connection`, as `owner`, from a thread of its own, until it is closed."""
+    """Writes through `connection`, as `owner`, from a thread of its own, until it is closed; then it calls `at_end`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str, lock: LockFile, owner: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, lock: LockFile, owner: int, at_end: Callable[[], object]
+    ) -> None:
         self._connection = connection
         self._path = path
         self._lock = lock
-        self._owner = owner
         self._orders: list[_Order] = []
         self._events: deque[Event] = deque()
-        self._rows: list[tuple[Any, ...]] = []  # of events that could not be written yet
+        self._rows: list[tuple[Any, ...]] = []  # of events that are not written yet
+        self._again: list[_Order] = []  # what was to be written surely, and could not be yet
+        self._event_rows = EventRows(owner)
+        self._at_end = at_end
         self._missing = 0
         self._checkpoint_at = CHECKPOINT_BYTES
         self._changed = threading.Condition()
         self._stirred = False
         self._closing = False
+        self._failing = False
         self._thread = threading.Thread(target=self._run, name="ferrule journal", daemon=True)
         self._thread.start()
 
@@ -97,15 +109,20 @@ class Writer:
                 self._stirred = True
                 self._changed.notify()
 
-    async def order(self, change: Change[_T]) -> _T:
+    async def order(self, change: Change[_T], then: Callable[[], object] | None = None, *, surely: bool = False) -> _T:
         """What the change gives, once it is committed.
 
+        Args:
+            change: What is changed.
+            then: Called after that, in any thread, whether or not somebody still waits.
+            surely: Try it again, before all that comes later, where it cannot be committed now.
+
         Raises:
-            JournalError: where it cannot be committed: then it was not made.
+            JournalError: where it cannot be committed: it was not made, or not yet.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
-        self._take(_Order(change, future, loop))
+        self._take(_Order(change, future, loop, then, surely))
         return await future
 
     def order_now(self, change: Change[_T]) -> _T:
@@ -115,11 +132,13 @@ class Writer:
         return future.result()
 
     def close(self) -> None:
-        """Commit what waits, and end."""
+        """Commit what waits, and end. In a forked child, which has no such thread, nothing is done."""
+        if not self._lock.is_of_this_process:
+            return
         with self._changed:
             self._closing = True
             self._changed.notify()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread:  # which may be where a journal is collected
             self._thread.join()
 
     def _take(self, order: _Order) -> None:
@@ -141,18 +160,17 @@ class Writer:
                 missing, self._missing = self._missing, 0
                 closing = self._closing
             self._make_rows(missing)
-            self._commit([order for order in orders if not order.future.cancelled()])
-            if closing and not self._orders:
-                self._tell_of_lost(len(self._rows))
+            self._commit([order for order in orders if order.surely or not order.future.cancelled()])
+            if closing:
+                self._tell_of_lost(len(self._rows) + len(self._again))
+                self._at_end()
                 return
 
     def _wait(self) -> None:
         changed = self._changed
-        while not (self._orders or self._stirred or self._closing):
-            if not changed.wait(RETRY_SECONDS if self._rows else None):
-                return
-        if not self._orders and not self._closing:
-            changed.wait_for(lambda: self._orders or self._closing, LINGER_SECONDS)
+        changed.wait_for(lambda: self._orders or self._closing or self._stirred or self._rows or self._again)
+        seconds = RETRY_SECONDS if self._failing else LINGER_SECONDS
+        changed.wait_for(lambda: self._orders or self._closing, seconds)
 
     def _make_rows(self, missing: int) -> None:
         """The rows of the events that were noted, beside those that are still to be written."""
@@ -163,41 +181,50 @@ class Writer:
                 missing += 1
                 continue
             try:
-                rows.append(event_row(event, self._owner))
+                rows.append(self._event_rows.row(event))
             except Exception:
                 log.exception("a journal cannot keep a %s of %r", event.kind, event.call.name)
+                missing += 1
         if missing:
-            rows.append(lost_row(missing, time.time(), self._owner))
+            rows.append(self._event_rows.lost(missing, time.time()))
             self._tell_of_lost(missing)
 
     def _tell_of_lost(self, count: int) -> None:
         if count:
-            log.warning("the journal %r has not kept %d events: the disk is slower than they come", self._path, count)
+            log.warning("the journal %r has not kept %d events or outcomes that it was told of", self._path, count)
 
     def _commit(self, orders: list[_Order]) -> None:
-        if not orders and not self._rows:
+        if not orders and not self._rows and not self._again:
             return
         try:
             with self._lock.committing():
-                self._transact(orders)
+                self._transact([*self._again, *orders])
+                self._rows, self._again, self._failing = [], [], False
                 _tell_loops(orders)
                 self._checkpoint()
-        except (sqlite3.Error, OSError, JournalError) as error:
-            said = error if isinstance(error, JournalError) else JournalError(_why_unwritten(self._path, error))
+        except Exception as error:
+            why = _why_unwritten(self._path, error)
+            if not self._failing:
+                log.error("%s; what was noted is tried again each second", why)
+            self._failing = True
             for order in orders:
-                order.error = said.with_traceback(None)
-            if not orders:
-                log.warning("%s; %d events wait", said, len(self._rows))
+                order.error = JournalError(why)
+            self._again += [order for order in orders if order.surely][: MOST_EVENTS - len(self._again)]
             _tell_loops(orders)
 
     def _transact(self, orders: Iterable[_Order]) -> None:
+        """Commit all events and changes, or nothing.
+
+        Raises:
+            Exception: where it could not be; nothing was changed.
+        """
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.executemany(_INSERT_EVENT, self._rows)
             for order in orders:
                 try:
-                    order.answer = order.change(connection)
+                    order.answer, order.error = order.change(connection), None
                 except _OF_ONE_CHANGE as error:  # nothing of it was written: it is no reason to write no other
                     order.error = JournalError(_why_unwritten(self._path, error))
             connection.execute("COMMIT")
@@ -205,7 +232,9 @@ class Writer:
             with suppress(sqlite3.Error):  # SQLite itself has rolled back after some errors
                 connection.execute("ROLLBACK")
             raise
-        self._rows = []
+        for order in orders:
+            if order.then is not None:
+                order.then()
 
     def _checkpoint(self) -> None:
         """Write the log back where it is long, so that it begins anew."""
@@ -222,7 +251,7 @@ class Writer:
 
 
 def _why_unwritten(path: str, error: Exception) -> str:
-    return f"the journal {path!r} cannot be written: {error}"
+    return str(error) if isinstance(error, JournalError) else f"the journal {path!r} cannot be written: {error}"
 
 
 def _tell_loops(orders: list[_Order]) -> None:

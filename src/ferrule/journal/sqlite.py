@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 from ferrule.errors import DefinitionError, JournalError
@@ -84,10 +85,10 @@ class SQLiteJournal(Journal):
             except BaseException:
                 self._lock.close()
                 raise
-        self._writer = Writer(connection, self._path, self._lock, self._owner)
+        at_end = partial(_let_go, connection, self._reads, self._lock, self._owner)
+        self._writer = Writer(connection, self._path, self._lock, self._owner, at_end)
         self._store = SQLiteStore(self._reads, self._writer)
-        closing = (self._writer, self._reads, connection, self._lock, self._owner)
-        self._close = weakref.finalize(self, _close, *closing)
+        self._close = weakref.finalize(self, self._writer.close)
 
     @property
     def path(self) -> str:
@@ -132,14 +133,18 @@ class SQLiteJournal(Journal):
         return await self._writer.order(change)
 
     async def end(self, intent: Intent, outcome: JsonObject | None) -> None:
-        """Commit what the call came to, where what is there has its claim."""
-        mine = (column(intent.key), column(intent.claim))
+        """Commit what the call came to, where what is there has its claim. Where that cannot be written it raises, and
+        is tried again each second as long as the journal is open."""
+        mine: tuple[Any, ...] = (column(intent.key), column(intent.claim))
         if outcome is None:
-            await self._writer.order(lambda connection: connection.execute(_FORGET_CALL, mine) and None)
+            statement, values = _FORGET_CALL, mine
         else:
-            values = (*_outcome_columns(outcome), *mine)
-            await self._writer.order(lambda connection: connection.execute(_END_CALL, values) and None)
-        self._waiting.wake(intent.key)
+            statement, values = _END_CALL, (*_outcome_columns(outcome), *mine)
+
+        def change(connection: sqlite3.Connection) -> None:
+            connection.execute(statement, values)
+
+        await self._writer.order(change, partial(self._waiting.wake, intent.key), surely=True)
 
     async def unfinished(self, *, ticket: str | None = None) -> list[Kept]:
         """The calls that were cut off and those that are deferred, the oldest first; of one ticket, that one."""
@@ -167,10 +172,7 @@ class SQLiteJournal(Journal):
             connection.execute(_END_CALL, values)
             return True
 
-        settled = await self._writer.order(change)
-        if settled:
-            self._waiting.wake(intent.key)
-        return settled
+        return await self._writer.order(change, partial(self._waiting.wake, intent.key))
 
     async def take(self, key: str, expires_at: float) -> bool:
         """Note that the suspended call of this key is taken up; whether it had not been."""
@@ -313,12 +315,7 @@ def _begun_at(path: str, lock: LockFile, durable: str) -> tuple[sqlite3.Connecti
         return connection, owner
 
 
-def _close(writer: Writer, reads: _Reads, connection: sqlite3.Connection, lock: LockFile, owner: int) -> None:
-    try:
-        lock.check_process()
-    except JournalError:  # a forked child, in which SQLite must not be used
-        return
-    writer.close()
+def _let_go(connection: sqlite3.Connection, reads: _Reads, lock: LockFile, owner: int) -> None:
     reads.close()
     try:
         with lock.committing():  # the last connection of all makes a checkpoint when it is closed

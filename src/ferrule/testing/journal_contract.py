@@ -27,7 +27,7 @@ _SECONDS = 60.0
 """How long any of the tests waits for something that has to come."""
 _ODD_TEXT = "é 文 🙂 \0 \x1f \x7f \u2028 \u202e \ud800 ' \" \\ % ; -- NULL"
 _ENDED: JsonObject = {"status": "ok", "output": {"paid": 7}}
-_OTHERWISE: JsonObject = {"status": "failed", "output": None, "error": "no"}
+_FAILED: JsonObject = {"status": "failed", "output": None, "error": "no"}
 _JSON: JsonObject = {
     "status": "ok",
     "output": [None, True, False, 0, -1, 2**53 + 1, 10**40, 0.1, 1e300, -0.0, "", _ODD_TEXT, [[[]]], {"": {"a": []}}],
@@ -106,7 +106,7 @@ class JournalContract:
     def test_an_outcome_is_kept_as_it_was_given(self) -> None:
         async def check(journal: Journal) -> None:
             big: JsonObject = {"status": "ok", "output": _ODD_TEXT * 200_000}
-            for outcome in (_ENDED, _OTHERWISE, _JSON, freeze(_JSON), big):
+            for outcome in (_ENDED, _FAILED, _JSON, freeze(_JSON), big):
                 intent = await _begun(journal)
                 await journal.end(intent, outcome)
                 for one in (journal, self._another(journal)):
@@ -184,7 +184,7 @@ class JournalContract:
 
         async def begin(place: int) -> list[Any]:
             intents = [_comes_again(first) for _ in range(25)]
-            return await _together(both[(place + at) % 2].begin(intent) for at, intent in enumerate(intents))
+            return await _gathered(both[(place + at) % 2].begin(intent) for at, intent in enumerate(intents))
 
         try:
             begun = [one for many in _in_threads(4, begin) for one in many]
@@ -202,11 +202,11 @@ class JournalContract:
         async def check(journal: Journal) -> None:
             intent = await _begun(journal)
             for one in (journal, self._another(journal)):
-                for outcome in (_OTHERWISE, None):
+                for outcome in (_FAILED, None):
                     await one.end(_comes_again(intent), outcome)
                     _is_kept(await journal.find(intent.key), Kept(intent=intent, state="running"))
             await journal.end(intent, _ENDED)
-            for outcome in (_OTHERWISE, None):
+            for outcome in (_FAILED, None):
                 await journal.end(_comes_again(intent), outcome)
                 _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
 
@@ -274,11 +274,11 @@ class JournalContract:
     def test_what_was_cut_off_is_begun_again_by_one_that_has_read_it(self) -> None:
         async def after(journal: Journal, old: Intent) -> None:
             read = await journal.find(old.key)
-            begun = await _together(journal.begin(_comes_again(old), after=read) for _ in range(100))
+            begun = await _gathered(journal.begin(_comes_again(old), after=read) for _ in range(100))
             assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
             kept = await journal.find(old.key)
             assert kept is not None and kept.state == "running" and kept.intent.claim != old.claim, f"{kept!r}"
-            for outcome in (_OTHERWISE, None):
+            for outcome in (_FAILED, None):
                 await journal.end(old, outcome)  # as one that was thought dead might
                 _is_kept(await journal.find(old.key), kept)
             assert await journal.unfinished() == []
@@ -297,7 +297,7 @@ class JournalContract:
             for wrong in (None, first, replace(kept, state="cut_off"), replace(kept, intent=_comes_again(intent))):
                 _is_kept((await journal.begin(_comes_again(intent), after=wrong)).kept, kept)
             both = [self._another(journal), journal]
-            begun = await _together(both[at % 2].begin(_comes_again(intent), after=kept) for at in range(100))
+            begun = await _gathered(both[at % 2].begin(_comes_again(intent), after=kept) for at in range(100))
             assert sum(one.kept is None for one in begun) == 1, "not exactly one of a hundred has it"
             found = await journal.find(intent.key)
             assert found is not None and (found.state, found.outcome) == ("running", None), f"{found!r}"
@@ -311,12 +311,12 @@ class JournalContract:
         async def after(journal: Journal, intent: Intent) -> None:
             cut_off = await journal.find(intent.key)
             assert cut_off is not None
-            settled = await _together(journal.settle(cut_off, {**_ENDED, "by": at}) for at in range(100))
+            settled = await _gathered(journal.settle(cut_off, {**_ENDED, "by": at}) for at in range(100))
             assert settled.count(True) == 1, f"{settled.count(True)} of a hundred have settled it"
             ended = Kept(intent=intent, state="ended", outcome={**_ENDED, "by": settled.index(True)})
             _is_kept(await journal.find(intent.key), ended)
             assert await journal.unfinished() == []
-            assert not await journal.settle(ended, _OTHERWISE), "it settled a call that has its outcome"
+            assert not await journal.settle(ended, _FAILED), "it settled a call that has its outcome"
             _is_kept(await journal.find(intent.key), ended)
 
         self._run_twice(_begun, after)
@@ -335,7 +335,7 @@ class JournalContract:
             assert later is not None
             assert await journal.settle(later, _ENDED)
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
-            assert not await journal.settle(later, _OTHERWISE)
+            assert not await journal.settle(later, _FAILED)
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="ended", outcome=_ENDED))
 
         self._run(check)
@@ -345,13 +345,13 @@ class JournalContract:
             intent = await _begun(journal)
             for state in ("running", "cut_off", "deferred", "ended"):
                 kept = Kept(intent=intent, state=state)
-                assert not await journal.settle(kept, _OTHERWISE), f"it settled a call that runs, as {state}"
+                assert not await journal.settle(kept, _FAILED), f"it settled a call that runs, as {state}"
             await journal.end(intent, _deferred())
             kept = Kept(intent=_comes_again(intent), state="deferred", outcome=_deferred())
-            assert not await journal.settle(kept, _OTHERWISE), "it settled the call of another claim"
+            assert not await journal.settle(kept, _FAILED), "it settled the call of another claim"
             _is_kept(await journal.find(intent.key), Kept(intent=intent, state="deferred", outcome=_deferred()))
             await journal.end(intent, None)
-            assert not await journal.settle(replace(kept, intent=intent), _OTHERWISE), "it settled what was forgotten"
+            assert not await journal.settle(replace(kept, intent=intent), _FAILED), "it settled what was forgotten"
             assert await journal.find(intent.key) is None
 
         self._run(check)
@@ -449,7 +449,7 @@ class JournalContract:
             assert await journal.take("old", time.time() - 1)
             assert await journal.take("old", later), "it had expired"
             assert not await journal.take("old", later)
-            taken = await _together(journal.take("raced", later) for _ in range(100))
+            taken = await _gathered(journal.take("raced", later) for _ in range(100))
             assert taken.count(True) == 1, f"{taken.count(True)} of a hundred have taken it"
             return later
 
@@ -614,16 +614,16 @@ def _is_ours(begun: Any) -> None:
 
 
 def _is_kept(found: Kept | None, expected: Kept) -> None:
-    assert found is not None, f"nothing is kept of {_said_of(expected)}"
-    assert found.state == expected.state, f"it is {found.state!r}, and not {expected.state!r}: {_said_of(expected)}"
-    assert found == expected, f"kept is {_said_of(found)}, and not {_said_of(expected)}"
+    assert found is not None, f"nothing is kept of {_in_short(expected)}"
+    assert found.state == expected.state, f"it is {found.state!r}, and not {expected.state!r}: {_in_short(expected)}"
+    assert found == expected, f"kept is {_in_short(found)}, and not {_in_short(expected)}"
 
 
 def _are_kept(found: list[Kept], expected: list[Kept]) -> None:
     assert found == expected, f"unfinished are {found!r:.2000}, and not {expected!r:.2000}"
 
 
-def _said_of(kept: Kept) -> str:
+def _in_short(kept: Kept) -> str:
     return f"{kept!r:.2000}"
 
 
@@ -647,7 +647,7 @@ def _some_events() -> list[Event]:
     ]
 
 
-async def _together(waited: Any) -> list[Any]:
+async def _gathered(waited: Any) -> list[Any]:
     return list(await asyncio.gather(*waited))
 
 
