@@ -119,7 +119,7 @@ PROMISED_SO_FAR = {
     "atk091": "there is no journal that is kept; what is cut here is the log of calls",
     "atk094": "there are no spans and metrics yet; events, records, the log, errors and `repr` are looked at. "
     "An observer has the exception itself, too, as it was raised",
-    "atk097": "within a batch, and of suspended calls in all processes that share a journal's `take`",
+    "atk097": "within a batch, and of suspended calls in all processes that share a journal",
     "atk100": 'a handler has no sandbox, as SECURITY.md says under "What is not promised"; its processes end with it',
 }
 """What a case wants beyond what is promised, and what is tested in its place."""

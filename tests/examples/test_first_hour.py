@@ -223,8 +223,8 @@ def test_tools_as_classes():
 
 # A suspended call, which another process takes up.
 PAYMENTS = '''
-import asyncio, json, os, sqlite3, sys
-from ferrule import Runner, ToolContext, tool
+import asyncio, json, os, sys
+from ferrule import Journal, Runner, ToolContext, tool
 
 @tool(ask="money leaves the house")
 async def pay(to: str, euros: int) -> str:
@@ -233,19 +233,11 @@ async def pay(to: str, euros: int) -> str:
         file.write(f"{to} {euros}\\n")
     return f"paid {to} {euros} EUR"
 
-class Taken:
-    async def intent(self, record): ...
-    async def result(self, record): ...
-    async def take(self, key, expires_at):
-        with sqlite3.connect("taken.db") as database:
-            database.execute("CREATE TABLE IF NOT EXISTS taken (key TEXT PRIMARY KEY, expires_at REAL)")
-            return database.execute("INSERT OR IGNORE INTO taken VALUES (?, ?)", (key, expires_at)).rowcount == 1
-
 def later(call, decision, context):
     return decision
 
 async def main():
-    runner = Runner([pay], approve=later, resume_key=os.environ["RESUME_KEY"].encode(), journal=Taken())
+    runner = Runner([pay], approve=later, resume_key=os.environ["RESUME_KEY"].encode(), journal=Journal.open("calls.db"))
     if sys.argv[1] == "ask":
         result = await runner.run("pay", {"to": "ada", "euros": 500}, ToolContext(principal="kim"))
         with open("waiting.json", "w") as file:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from journals import WatchedJournal, forever
 from watched import BOUND, Watch, go
 
 import probe
@@ -376,29 +377,22 @@ def test_a_handler_may_cancel_its_own_batch() -> None:
     go(main())
 
 
-class SlowJournal:
-    """One that takes its time over results."""
-
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-
-    async def intent(self, record: dict[str, Any]) -> None: ...
-
-    async def result(self, record: dict[str, Any]) -> None:
-        self.reached.set()
-        await asyncio.Event().wait()
-
-
 def test_a_cancellation_while_the_journal_writes_makes_no_second_end() -> None:
     @tool
     async def work() -> int:
         return 1
 
     async def main() -> None:
-        journal, watch = SlowJournal(), Watch()
+        reached, watch = asyncio.Event(), Watch()
+
+        async def slow() -> None:
+            reached.set()
+            await forever()
+
+        journal = WatchedJournal(ends=slow)
         batch = Runner([work], observers=[watch], journal=journal).batch(calls("work"))
         going = asyncio.ensure_future(_awaited(batch))
-        await journal.reached.wait()
+        await reached.wait()
         batch.cancel(now=True)
         results = await going
         assert watch.kinds() == ["tool:pre", "tool:post"]
@@ -546,13 +540,6 @@ def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it
         result: ToolResult = await next(call, context)
         return result
 
-    class Journal:
-        async def intent(self, record: Any) -> None:
-            await swallows()
-
-        async def result(self, record: Any) -> None:
-            """Nothing."""
-
     @tool
     async def work() -> None:
         ran.append("work")
@@ -562,7 +549,7 @@ def test_what_makes_nothing_of_a_cancellation_before_the_handler_does_not_let_it
             "approve": {"guards": [lambda call, context: ask("may it?")], "approve": approve},
             "around": {"around": [middleware]},
             "inside": {"inside": [middleware]},
-            "journal": {"journal": Journal()},
+            "journal": {"journal": WatchedJournal(begins=swallows)},
         }[where]
         batch = Runner([work], timeout=timeout, **options).batch([ToolCall("c1", "work")])
         going = asyncio.ensure_future(batch)  # type: ignore[arg-type]

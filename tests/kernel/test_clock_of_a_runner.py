@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journals import WatchedJournal, forever
 from watched import Watch, go
 
 import ferrule
@@ -126,12 +127,6 @@ def test_a_guard_and_a_journal_have_their_ten_seconds_by_the_clock() -> None:
     async def slow(call: ToolCall, context: ToolContext) -> None:
         await asyncio.Event().wait()
 
-    class Journal:
-        async def intent(self, record: dict[str, object]) -> None:
-            await asyncio.Event().wait()
-
-        async def result(self, record: dict[str, object]) -> None: ...
-
     async def main() -> None:
         clock = ManualClock()
         guarded = await soon(Runner([endless], guards=[slow], clock=clock).run("endless"), clock)
@@ -139,8 +134,11 @@ def test_a_guard_and_a_journal_have_their_ten_seconds_by_the_clock() -> None:
         assert not guarded.done()
         await clock.advance(1)
         assert (await guarded).status == "denied"
-        noted = await soon(Runner([endless], journal=Journal(), clock=clock).run("endless"), clock)
-        await clock.advance(10)
+        journal = WatchedJournal(begins=forever)
+        noted = await soon(Runner([endless], journal=journal, clock=clock).run("endless"), clock)
+        await clock.advance(9)
+        assert not noted.done()
+        await clock.advance(1)
         assert ((await noted).status, (await noted).executed) == ("failed", False)
 
     go(main())

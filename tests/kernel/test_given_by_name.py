@@ -8,6 +8,7 @@ import pytest
 from watched import go
 
 from ferrule import DefinitionError, Runner, ToolCall, ToolContext, ToolResult, Toolset, ask, deny, tool
+from ferrule.journal import MemoryJournal
 
 
 @tool(read_only=True)
@@ -172,19 +173,15 @@ def test_secrets_of_a_runner_are_a_dict() -> None:
         Runner([tell], secrets=["key"])  # type: ignore[arg-type]
 
 
-class OnlyIntent:
-    async def intent(self, record: dict[str, object]) -> None: ...
+class LooksLikeOne:
+    begin, end, find, note, take = MemoryJournal.begin, MemoryJournal.end, MemoryJournal.find, print, print
 
 
-class Whole(OnlyIntent):
-    async def result(self, record: dict[str, object]) -> None: ...
-
-
-@pytest.mark.parametrize("wrong", ["events.db", OnlyIntent(), Whole])
+@pytest.mark.parametrize("wrong", ["calls.db", LooksLikeOne(), MemoryJournal])
 def test_what_is_no_journal_is_told_when_the_runner_is_made(wrong: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"journal must be an object with `async intent\(record\)` and"):
+    with pytest.raises(DefinitionError, match=r"journal must be a Journal, such as Journal\.open\(\"calls\.db\"\) or"):
         Runner([tell], journal=wrong)
-    assert Runner([tell], journal=Whole())
+    assert Runner([tell], journal=MemoryJournal())
 
 
 # -- one tool by itself ------------------------------------------------------------------------------------------------

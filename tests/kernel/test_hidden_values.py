@@ -6,6 +6,7 @@ import logging
 from typing import Annotated, Any
 
 import pytest
+from journals import WatchedJournal
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from watched import Watch, go
 
@@ -43,19 +44,6 @@ def gives_the_pin(call: ToolCall, context: ToolContext) -> dict[str, Any]:
     return {**call.arguments, "pin": PIN}
 
 
-class Kept:
-    """A journal that remembers."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, object]] = []
-
-    async def intent(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-    async def result(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-
 def shown(event: Event) -> str:
     return (
         f"{event} {dict(event.data)} {event.call} {event.call.raw} {dict(event.call.arguments)} {vars_of(event.call)}"
@@ -76,7 +64,7 @@ def test_nothing_that_leaves_shows_what_is_bound_or_private(
     answer: Any, text: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    watch, journal, asked = Watch(), Kept(), []
+    watch, journal, asked = Watch(), WatchedJournal(), []
 
     def person(call: ToolCall, decision: Decision, context: ToolContext) -> Any:
         asked.append(f"{call} {call.raw} {dict(call.arguments)} {vars_of(call)} {decision} {context}")
@@ -90,13 +78,17 @@ def test_nothing_that_leaves_shows_what_is_bound_or_private(
     result = go(main())
     seen = [
         *map(shown, watch.events),
-        str(journal.records),
+        *map(shown, journal.events),
+        str(journal.intents),
+        str(journal.outcomes),
         *asked,
         str(result.record()),
         str(result.call),
         caplog.text,
     ]
     assert [part for part in seen if KEY in part or PIN in part] == []
+    assert [event.kind for event in journal.events] == [event.kind for event in watch.events]
+    assert len(journal.intents) == len(journal.outcomes) == (result.executed is True)
     assert asked == [] or all(STARS in part for part in asked)
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 from isolated_tools import tells_its_secret
+from journals import WatchedJournal
 from pydantic import PostgresDsn, SecretStr, model_validator
 from watched import Watch, go
 
@@ -75,19 +76,6 @@ async def raising(kind: str, api_key: str, context: ToolContext, pin: str = "") 
 tools = Toolset([raising]).bind(api_key=KEY)
 
 
-class Kept:
-    """A journal that remembers."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, object]] = []
-
-    async def intent(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-    async def result(self, record: dict[str, object]) -> None:
-        self.records.append(record)
-
-
 def pin(call: ToolCall, context: ToolContext) -> dict[str, Any]:
     return {**call.arguments, "pin": PIN}
 
@@ -136,13 +124,16 @@ def test_what_is_known_to_be_secret_is_stars_in_every_text_that_leaves(
 ) -> None:
     caplog.set_level(logging.DEBUG, "ferrule")
     kind, options = WAYS[way]
-    watch, journal = Watch(), Kept()
+    watch, journal = Watch(), WatchedJournal()
     options = {"guards": [pin], "observers": [watch], "journal": journal, "secrets": SECRETS, **options}
 
     result = go(Runner(tools, **options).run("raising", {"kind": kind}))
     assert not result.success
-    events = [str({**event.data, "exception": None, "result": None}) for event in watch.events]
-    left = [str(result.error), result.text, str(result.record()), caplog.text, *events, str(journal.records)]
+    noted = [*watch.events, *journal.events]
+    events = [str({**event.data, "exception": None, "result": None}) for event in noted]
+    kept = [str(journal.intents), str(journal.outcomes)]
+    left = [str(result.error), result.text, str(result.record()), caplog.text, *events, *kept]
+    assert len(journal.intents) == len(journal.outcomes) == ("guard" not in way)
     assert [leaked(text) for text in left] == [[]] * len(left)
     if way in {"exposed", "tool error", "result", "a guard that raises", "a middleware that raises"}:
         assert str(result.error).count(STARS) == 3

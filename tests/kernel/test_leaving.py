@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from journals import WatchedJournal
 from watched import BOUND, go
 
 import probe
@@ -113,11 +114,8 @@ def test_a_runner_may_be_left_where_its_calls_run_after_another_loop_could_not()
 def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_error() -> None:
     written = threading.Event()
 
-    class Journal:
-        async def intent(self, record: Any) -> None: ...
-
-        async def result(self, record: Any) -> None:
-            await asyncio.to_thread(written.wait, BOUND)
+    async def write() -> None:
+        await asyncio.to_thread(written.wait, BOUND)
 
     async def there(place: Elsewhere) -> None:
         call = asyncio.ensure_future(place.runner.run("blocks"))
@@ -131,7 +129,8 @@ def test_leaving_on_another_loop_while_the_journal_writes_on_the_first_is_an_err
         await leave(place.runner)
 
     async def main() -> None:
-        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG, grace=0, journal=Journal()) as place:
+        journal = WatchedJournal(ends=write)
+        async with Elsewhere(lambda place: asyncio.run(there(place)), drain=LONG, grace=0, journal=journal) as place:
             await asyncio.to_thread(place.thread.join, BOUND)
         assert place.results == [None]
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from journals import WatchedJournal, forever
 from watched import go, run
 
 from ferrule import Runner, ask, deny, tool
@@ -86,24 +87,7 @@ def test_an_awaited_guard_that_ignores_its_cancellation_is_not_waited_for(monkey
     go(main())
 
 
-class Hangs:
-    """A journal that does not come to an end with some of its records."""
-
-    def __init__(self, *kinds: str) -> None:
-        self.kinds = kinds
-
-    async def intent(self, record: dict[str, object]) -> None:
-        await self._keep("intent")
-
-    async def result(self, record: dict[str, object]) -> None:
-        await self._keep("result")
-
-    async def _keep(self, kind: str) -> None:
-        if kind in self.kinds:
-            await asyncio.Event().wait()
-
-
-@pytest.mark.parametrize("kind", ["intent", "result"])
+@pytest.mark.parametrize("kind", ["begins", "ends"])
 def test_a_journal_that_hangs_is_given_up(
     kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,14 +100,14 @@ def test_a_journal_that_hangs_is_given_up(
         runs.append(1)
         return "given"
 
-    result, watch = run(give, "give", journal=Hangs(kind))
+    result, watch = run(give, "give", journal=WatchedJournal(**{kind: forever}))
     assert len(watch.ends()) == 1
-    if kind == "intent":
+    if kind == "begins":
         assert (result.status, result.executed, runs) == ("failed", False, []) and "Nothing was run" in str(
             result.error
         )
     else:
-        assert (result.status, runs) == ("ok", [1]) and "the journal did not take the result" in caplog.text
+        assert (result.status, runs) == ("ok", [1]) and "the journal could not be asked about a call" in caplog.text
 
 
 def forge(frames: int) -> str:

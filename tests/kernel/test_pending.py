@@ -32,6 +32,7 @@ from ferrule import (
     deny,
     tool,
 )
+from ferrule.journal import MemoryJournal
 from ferrule.pipeline import tasks
 from ferrule.scheduling.clock import MONOTONIC
 
@@ -614,16 +615,13 @@ def test_every_answer_uses_it_up(answer: Any) -> None:
 # -- once, in a journal ------------------------------------------------------------------------------------------------
 
 
-class Kept:
+class Kept(MemoryJournal):
     """A journal that several runners share; `answer` instead of its own, or an error."""
 
     def __init__(self, answer: Any = None) -> None:
+        super().__init__()
         self.keys: dict[str, float] = {}
         self.answer = answer
-
-    async def intent(self, record: dict[str, object]) -> None: ...
-
-    async def result(self, record: dict[str, object]) -> None: ...
 
     async def take(self, key: str, expires_at: float) -> Any:
         if isinstance(self.answer, BaseException):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from journals import WatchedJournal, breaks
 from watched import BOUND, Watch, go, run
 
 import probe
@@ -685,21 +686,6 @@ def test_a_context_is_frozen_and_keeps_its_secrets() -> None:
 # -- journal ---------------------------------------------------------------------------------------------------------
 
 
-class Kept:
-    def __init__(self, log: list[Any], error: BaseException | None = None) -> None:
-        self.log = log
-        self.error = error
-
-    async def intent(self, record: dict[str, Any]) -> None:
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise self.error
-        self.log.append(("intent", record["tool_name"], record["input"]))
-
-    async def result(self, record: dict[str, Any]) -> None:
-        self.log.append(("result", record["tool_name"], record["status"]))
-
-
 def test_the_intent_is_committed_before_a_tool_that_changes_things_runs() -> None:
     log: list[Any] = []
 
@@ -707,11 +693,12 @@ def test_the_intent_is_committed_before_a_tool_that_changes_things_runs() -> Non
     async def write(n: int, more: str = "m") -> None:
         log.append("ran")
 
-    run(write, "write", {"n": 1}, journal=Kept(log))
-    assert log == [("intent", "write", {"n": 1, "more": "m"}), "ran", ("result", "write", "ok")]
+    run(write, "write", {"n": 1}, journal=WatchedJournal(log))
+    assert log == [("begin", "write", {"n": 1, "more": "m"}), "ran", ("end", "write", "ok")]
     log.clear()
-    run(add, "add", {"a": 1, "b": 2}, journal=Kept(log))
-    assert log == []
+    reads = WatchedJournal(log)
+    run(add, "add", {"a": 1, "b": 2}, journal=reads)
+    assert log == [] and [event.kind for event in reads.events] == ["tool:pre", "tool:started", "tool:post"]
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), SystemExit(1), asyncio.CancelledError()])
@@ -722,12 +709,12 @@ def test_nothing_runs_where_the_journal_does_not_take_the_intent(error: BaseExce
     async def write() -> None:
         log.append("ran")
 
-    result, watch = run(write, "write", journal=Kept(log, error))
+    result, watch = run(write, "write", journal=WatchedJournal(log, begins=breaks(error)))
     assert (result.status, result.executed, watch.ends()) == ("failed", False, ["tool:error"])
-    assert "ran" not in log
+    assert "ran" not in log and "Nothing was run" in str(result.error)
 
 
-def test_every_intent_has_its_result_also_where_the_call_was_cut_off() -> None:
+def test_every_intent_has_its_outcome_also_where_the_call_was_cut_off() -> None:
     log: list[Any] = []
 
     @tool
@@ -735,14 +722,15 @@ def test_every_intent_has_its_result_also_where_the_call_was_cut_off() -> None:
         await asyncio.Event().wait()
 
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await Runner([write], journal=Kept(log)).run("write")
-        await Runner([write], journal=Kept(log), timeout=0.01).run("write")
+        async with Runner([write], journal=WatchedJournal(log)) as runner:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await runner.run("write")
+        await Runner([write], journal=WatchedJournal(log), timeout=0.01).run("write")
 
     go(main())
-    assert [entry[0] for entry in log] == ["intent", "result"] * 2
-    assert [entry[2] for entry in log if entry[0] == "result"] == ["cancelled", "timeout"]
+    assert [entry[0] for entry in log] == ["begin", "end"] * 2
+    assert [entry[2] for entry in log if entry[0] == "end"] == ["cancelled", "timeout"]
 
 
 # -- another loop ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from journals import WatchedJournal
 from watched import go
 
 from ferrule import Decision, Runner, ToolCall, ToolContext, ToolResult, ask, tool
@@ -168,12 +169,8 @@ async def approves(call: ToolCall, decision: Decision, context: ToolContext) -> 
     return True
 
 
-class Journal:
-    async def intent(self, record: dict[str, Any]) -> None:
-        await outlives(1)
-
-    async def result(self, record: dict[str, Any]) -> None:
-        await outlives(1)
+async def writes() -> None:
+    await outlives(1)
 
 
 PLACES: dict[str, dict[str, Any]] = {
@@ -181,7 +178,7 @@ PLACES: dict[str, dict[str, Any]] = {
     "before": {"around": [before(early)]},
     "after": {"around": [after(late)]},
     "guard and approver": {"guards": [guards_it], "approve": approves},
-    "journal": {"journal": Journal()},
+    "journal": {"journal": WatchedJournal(begins=writes, ends=writes)},
 }
 PLACES["after, inside"] = {"inside": [after(late)]}
 CASES = [(place, timeout) for place in PLACES for timeout in (None, 5.0)]

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from journals import WatchedJournal
 from watched import go
 
 from ferrule import (
@@ -40,17 +41,6 @@ def asks(call: ToolCall, context: ToolContext) -> Decision:
 
 def by_ada(call: ToolCall, decision: Decision, context: ToolContext) -> Decision:
     return allow(by="ada")
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    async def intent(self, record: dict[str, Any]) -> None:
-        self.records.append(record)
-
-    async def result(self, record: dict[str, Any]) -> None:
-        self.records.append(record)
 
 
 def test_every_event_says_whose_call_it_is_of_and_comes_after_the_one_before() -> None:
@@ -100,13 +90,15 @@ def test_what_is_denied_or_does_not_fit_never_starts() -> None:
 
 
 def test_records_say_what_was_asked_for_whom_and_when() -> None:
-    journal, began = Kept(), time.time()
+    journal, began = WatchedJournal(), time.time()
     runner = Runner([add.bind(n=7)], journal=journal)
     go(runner.run("add", {}, **WHO))
-    intent, result = journal.records
-    for record in (intent, result):
-        assert (record["input"], record["session"], record["principal"]) == ({"n": "**********"}, "s1", "ann")
-        assert began <= record["at"] <= time.time()
+    [intent], result = journal.intents, journal.events[-1].data["result"].record()
+    assert (intent.arguments, intent.session, intent.principal) == ({"n": "**********"}, "s1", "ann")
+    assert (result["input"], result["session"], result["principal"]) == ({"n": "**********"}, "s1", "ann")
+    assert {(event.session, event.principal) for event in journal.events} == {("s1", "ann")}
+    times = [intent.at, result["at"], *[event.at for event in journal.events]]
+    assert began <= min(times) <= max(times) <= time.time()
 
 
 @pytest.mark.parametrize("name", ["no_tool", "add"])
@@ -227,33 +219,30 @@ def test_what_a_hook_changed_stays_changed_where_the_handler_asks_for_input() ->
 
 
 def test_a_result_reaches_the_journal_though_its_caller_is_cancelled_meanwhile() -> None:
-    kept: list[Any] = []
-
-    async def main() -> None:
+    async def main() -> WatchedJournal:
         writing, gate = asyncio.Event(), asyncio.Event()
 
-        class Slow:
-            async def intent(self, record: Any) -> None:
-                kept.append("intent")
+        async def slow() -> None:
+            writing.set()
+            await gate.wait()
 
-            async def result(self, record: Any) -> None:
-                writing.set()
-                await gate.wait()
-                kept.append(record["output"])
+        journal = WatchedJournal(ends=slow)
 
         @tool
         async def pay() -> str:
             return "paid"
 
-        async with Runner([pay], journal=Slow()) as runner:
+        async with Runner([pay], journal=journal) as runner:
             call = asyncio.create_task(runner.run("pay"))
             await writing.wait()
             call.cancel()
             await asyncio.wait([call])
             gate.set()
+        return journal
 
-    go(main())
-    assert kept == ["intent", "paid"]
+    journal = go(main())
+    assert journal.log == [("begin", "pay", {}), ("end", "pay", "ok")]
+    assert [outcome["output"] for outcome in journal.outcomes] == ["paid"]
 
 
 def test_an_after_hook_sees_that_the_resources_of_a_call_are_not_known() -> None:

@@ -42,15 +42,7 @@ class InProcess(Executor):
             "timed": context.clock is MONOTONIC,
         }
         try:
-            order = Order(
-                self._recipe,
-                call.call,
-                context.fields,
-                values,
-                context.remaining(),
-                key=context.idempotency_key,
-                **options,
-            )
+            order = Order(self._recipe, call.call, context.fields, values, context.remaining(), **options)
             job = self._pool.submit(order, tell, context.run)
             in_time = await call.wait_for_start(job.begun)
             if not in_time:

@@ -82,6 +82,9 @@ def reject(state: CallState, rejection: Rejected) -> ToolResult:
 def give_up(state: CallState, cause: BaseException | ToolResult) -> ToolResult:
     """The result of a call that was cancelled from outside, whatever its task made of that."""
     state.attempt.given_up = True
+    kept = state.attempt.kept
+    if kept is not None and not state.plan.has_middleware:  # which may have changed it, or hidden some of it
+        return kept
     return results.cancelled(state, cause)
 
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from math import inf
 from os import urandom
 from typing import Any
 
@@ -26,7 +27,7 @@ from ferrule.pipeline.invoke import invoke
 from ferrule.pipeline.plan import Plan
 from ferrule.pipeline.results import NOTHING_RUN, Rejected, bounded, busy, unsuccessful
 from ferrule.pipeline.state import CallState
-from ferrule.pipeline.tasks import ANSWER_SECONDS, within_time
+from ferrule.pipeline.tasks import within_time
 from ferrule.types import Begun, Journal
 from ferrule.values.content import jsonable
 from ferrule.values.context import CURRENT
@@ -64,10 +65,9 @@ async def _ended(plan: Plan, state: CallState, kept: Kept | None) -> Kept | None
         waiting.add(state)
         late = busy(plan, "this call came before, and is still under way")
         try:
-            left = None if until is None else until - timer.time()
-            kept = await _journal_says(
-                plan, partial(_journal(plan).find, wait=True), key_of(state), seconds=left, late=late
-            )
+            left = inf if until is None else until - timer.time()
+            find = partial(_journal(plan).find, key_of(state), wait=True)
+            kept = await _journal_says(plan, find, seconds=left, late=late)
         finally:
             waiting.discard(state)
     if kept is None or kept.state == "running":  # it was forgotten: it was not run
@@ -215,6 +215,7 @@ async def end(plan: Plan, state: CallState, result: ToolResult) -> None:
     never_ran = result.status == "cancelled" and result.executed is False
     kept = deferred or not (result.status in _NOT_KEPT or never_ran)
     outcome = _outcome_to_keep(state, result) if kept else None
+    attempt.kept = result if kept else None
     with suppress(Rejected):  # which was logged: what was done is told as it is
         await _journal_says(plan, _journal(plan).end, intent, outcome)
 
@@ -241,7 +242,7 @@ def _journal(plan: Plan) -> Journal:
 
 
 async def _journal_says(
-    plan: Plan, function: Any, *given: object, seconds: float | None = ANSWER_SECONDS, late: Rejected | None = None
+    plan: Plan, function: Any, *given: object, seconds: float | None = None, late: Rejected | None = None
 ) -> Any:
     """What the journal says.
 

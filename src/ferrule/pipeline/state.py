@@ -90,6 +90,7 @@ class Attempt:
         key: What the call is known by when it comes again, once somebody wanted to know.
         intent: What the journal has of it.
         claimed: Whether that has no outcome yet.
+        kept: The result that the journal has, or is being given.
         after: What the journal has of the call from before, whose place it takes.
         other_arguments: Whether the journal has a call of the same id with other arguments.
     """
@@ -105,6 +106,7 @@ class Attempt:
     given_up: bool = False
     inputs: int = 0
     intent: Intent | None = None
+    kept: ToolResult | None = None
     key: str = ""
     left_running: bool = False
     not_started: BaseException | None = None

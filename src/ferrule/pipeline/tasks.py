@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ferrule.executors.threads import Raised
@@ -32,15 +33,18 @@ async def within_time(
     runner: RunnerState,
     function: Callable[..., Awaitable[object]],
     *given: object,
-    seconds: float | None = ANSWER_SECONDS,
+    seconds: float | None = None,
 ) -> object:
-    """What comes of `function(*given)`, or `Raised`. What is late is cancelled and not waited for."""
+    """What comes of `function(*given)`, or `Raised`, within `seconds`: `ANSWER_SECONDS` where it is `None`, and `inf`
+    for as long as it takes. What is late is cancelled and not waited for."""
+    if seconds is None:
+        seconds = ANSWER_SECONDS
     loop = asyncio.get_running_loop()
     timer: Timer = loop if runner.clock is MONOTONIC else runner.clock  # `decide` may run on another loop than calls
     task = start(_outcome_of(function, given), loop)
     try:
         if not task.done():
-            await wait_until(end_of(task), None if seconds is None else timer.time() + seconds, timer)
+            await wait_until(end_of(task), None if seconds == inf else timer.time() + seconds, timer)
     finally:
         task.cancel()
     if not task.done():
